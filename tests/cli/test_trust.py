@@ -145,7 +145,7 @@ JOBS: dict[str, Any] = {
         "is": "ponder.pipelines.stages:Stages",
         "stages": [{"is": "ponder.pipelines.stages:Stage", "name": "a", "job": evaluation({"is": f"{MODULE}:Task"})}],
     },
-    "no jail": evaluation({"is": "ponder.verify.code.verifiers:CallTests", "isolation": "unsafe"}),
+    "no jail": evaluation({"is": "ponder.verify.code.call_tests:CallTests", "isolation": "unsafe"}),
     "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
     "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
     "a server": evaluation(job_json.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),

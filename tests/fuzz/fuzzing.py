@@ -21,10 +21,10 @@ CORPUS = Path(__file__).with_name("corpus")
 
 def examples() -> int:
     """How many examples PONDER_FUZZ asks for; 0: it is not set, and the quick ones do."""
-    asked = os.environ.get("PONDER_FUZZ", "")
-    if asked and not (asked.isdecimal() and int(asked)):
-        raise ValueError(f"PONDER_FUZZ is {asked!r}; it is a number of examples for each property, such as 5000")
-    return int(asked or 0)
+    count = os.environ.get("PONDER_FUZZ", "")
+    if count and not (count.isdecimal() and int(count)):
+        raise ValueError(f"PONDER_FUZZ is {count!r}; it is a number of examples for each property, such as 5000")
+    return int(count or 0)
 
 
 def fuzz(*drawn: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -17,13 +17,13 @@ def test_every_fuzzer_has_a_corpus() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_entries_are_small_and_differ(target: str) -> None:
+def test_corpus_entries_are_small_and_distinct(target: str) -> None:
     entries = [json.dumps(entry) for entry in corpus(target)]
     assert len(entries) >= 10 and len(set(entries)) == len(entries)
     assert max(map(len, entries)) < 200_000
 
 
-def test_how_many_examples_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_count_follows_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PONDER_FUZZ", raising=False)
     assert examples() == 0
     monkeypatch.setenv("PONDER_FUZZ", "700")

@@ -17,7 +17,7 @@ MEANING = b'0123456789+-.e"\\{}[],: \n\r\t\0rl'
 pytestmark = pytest.mark.nightly
 
 
-def test_any_byte_in_place_of_any_other_is_noticed_or_harmless(tmp_path: Path) -> None:
+def test_any_changed_byte_is_detected_or_harmless(tmp_path: Path) -> None:
     """tests/runs/test_records.py flips bits; here each byte becomes each that means something in JSON."""
     path = tmp_path / "metrics.jsonl"
     write(path, [{"step": 0, "loss": 0.25}, {"resumed": 0}, {"step": 0, "loss": 0.5}])
@@ -26,24 +26,24 @@ def test_any_byte_in_place_of_any_other_is_noticed_or_harmless(tmp_path: Path) -
         for byte in {*MEANING} - {content[at]}:
             path.write_bytes(content[:at] + bytes([byte]) + content[at + 1 :])
             try:
-                found = held(path)
+                records = held(path)
             except RunError:
                 continue
-            assert found == right, (at, byte)
+            assert records == right, (at, byte)
 
 
-def test_a_log_cut_after_any_byte_is_read_or_refused() -> None:
+def test_a_log_truncated_at_any_byte_is_read_or_refused() -> None:
     rows = [{"id": f"p{i}", "question": "1 + 1 = ?", "answer": "2", "correct": i % 2, "score": 0.5} for i in range(3)]
     content = lines(rows)
     for at in range(len(content)):
         walked("log.jsonl", content[:at])
 
 
-def test_no_wider_spacing_before_an_answer_makes_an_exploit_right_or_an_honest_answer_crash() -> None:
+def test_wider_spacing_before_an_answer_is_safe() -> None:
     """The whole lists again, with each space before the answer written as several."""
     judge = MathAnswer(timeout_seconds=10)
-    for cases, wanted in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
+    for cases, expected in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
         for gold, output in cases:
             before, box, rest = output.partition(r"\boxed")
             score = judge.grade(before.replace(" ", "   ") + box + rest, gold) if box else judge.grade(output, gold)
-            assert score.value in wanted and not score.reason.startswith("crashed"), (gold, output, score)
+            assert score.value in expected and not score.reason.startswith("crashed"), (gold, output, score)

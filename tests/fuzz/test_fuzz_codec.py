@@ -42,29 +42,29 @@ def spelled(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("data", corpus("codec"), ids=lambda text: text[:40])
-def test_corpus(data: str) -> None:
+def test_corpus_of_codec(data: str) -> None:
     received(data.encode("utf-8", "surrogateescape"))
 
 
 @fuzz(TREES)
-def test_any_tree_is_a_value_or_refused(tree: Any) -> None:
+def test_decode_of_any_tree_is_a_value_or_refused(tree: Any) -> None:
     received(json.dumps(tree).encode())
 
 
 @fuzz(st.binary(max_size=60))
-def test_any_bytes_are_a_value_or_refused(data: bytes) -> None:
+def test_loads_of_any_bytes_is_a_value_or_refused(data: bytes) -> None:
     received(data)
 
 
 @fuzz(VALUES, st.data())
-def test_a_changed_byte_is_a_value_or_refused(value: Any, data: st.DataObject) -> None:
+def test_loads_of_a_changed_byte_is_a_value_or_refused(value: Any, data: st.DataObject) -> None:
     line = bytearray(dumps(encode(value)))
     line[data.draw(st.integers(0, len(line) - 1))] = data.draw(st.integers(0, 255))
     received(bytes(line))
 
 
 @fuzz(st.integers(0, 1200), st.integers(0, 1200), st.integers(0, 1))
-def test_what_encode_takes_decode_takes(before: int, after: int, sign: int) -> None:
+def test_decode_accepts_what_encode_writes(before: int, after: int, sign: int) -> None:
     """Long decimals: the limit of one side is the limit of the other."""
     value = Decimal("-" * sign + "7" * before + "0." + "3" * after)
     try:

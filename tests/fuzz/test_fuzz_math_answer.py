@@ -49,20 +49,20 @@ def verdict(output: str, gold: str) -> float | None:
 
 
 @pytest.mark.parametrize(("gold", "output", "wanted"), corpus("math_answer"))
-def test_corpus(gold: str, output: str, wanted: Any) -> None:
-    found = verdict(output, gold)
-    assert wanted == "any" or found == wanted
+def test_corpus_of_math_answer(gold: str, output: str, wanted: Any) -> None:
+    score = verdict(output, gold)
+    assert wanted == "any" or score == wanted
 
 
 @fuzz(INTEGERS, INTEGERS.map(abs), st.data())
-def test_a_number_is_right_however_it_is_written(above: int, below: int, data: st.DataObject) -> None:
+def test_a_number_scores_one_in_any_notation(above: int, below: int, data: st.DataObject) -> None:
     number = Fraction(above, below % 1000 + 1)
     gold, answer = (data.draw(st.sampled_from(written(number))) for _ in range(2))
     assert verdict(data.draw(st.sampled_from(PLACES)) % answer, gold) == 1.0
 
 
 @fuzz(INTEGERS, INTEGERS, st.integers(1, 99), st.data())
-def test_another_number_is_never_right(one: int, other: int, below: int, data: st.DataObject) -> None:
+def test_another_number_scores_zero(one: int, other: int, below: int, data: st.DataObject) -> None:
     other = data.draw(st.sampled_from([other, one + 1, -one, one * 10, one // 10, one + 10**6]))
     number, wrong = Fraction(one, below), Fraction(other, data.draw(st.sampled_from([below, 1, 100 * below])))
     assume(number != wrong)
@@ -99,20 +99,20 @@ def test_a_polynomial_equals_its_product_and_no_other(a: list[int], b: list[int]
 
 
 @fuzz(SOUP, GOLDS)
-def test_any_text_is_judged_and_always_the_same(text: str, gold: str) -> None:
+def test_any_text_gets_a_deterministic_score(text: str, gold: str) -> None:
     for output in (text, rf"\boxed{{{text}}}"):
         assert verdict(output, gold) == verdict(output, gold)
 
 
 @fuzz(SOUP, SOUP)
-def test_any_gold_is_judged(text: str, gold: str) -> None:
+def test_any_gold_gets_a_score_or_is_undecided(text: str, gold: str) -> None:
     verdict(rf"\boxed{{{text}}}", gold)
     VERIFIER.extract_answer(text)
 
 
 @fuzz(st.text(max_size=300) | SOUP)
 def test_any_text_is_a_number_or_has_a_reason(text: str) -> None:
-    found = plain_numbers.parse_plain_number(text)
-    assert (found.value is None) == bool(found.reason)
-    if found.value is not None:
-        assert plain_numbers.same_number(found, found)
+    number = plain_numbers.parse_plain_number(text)
+    assert (number.value is None) == bool(number.reason)
+    if number.value is not None:
+        assert plain_numbers.same_number(number, number)

@@ -68,17 +68,17 @@ def walked(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", corpus("records"), ids=lambda text: text[:40])
-def test_corpus(content: str) -> None:
+def test_corpus_of_records(content: str) -> None:
     walked(content.encode("utf-8", "surrogateescape"))
 
 
 @fuzz(LINES)
-def test_any_file_is_read_or_refused(lines: list[bytes]) -> None:
+def test_any_records_file_is_read_or_refused(lines: list[bytes]) -> None:
     walked(b"\n".join(lines))
 
 
 @fuzz(ROWS)
-def test_what_is_written_is_read(rows: list[dict[str, Any]]) -> None:
+def test_records_round_trip(rows: list[dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "metrics.jsonl")
         whole = [{"step": i, **row} for i, row in enumerate(rows)]
@@ -88,7 +88,7 @@ def test_what_is_written_is_read(rows: list[dict[str, Any]]) -> None:
 
 
 @fuzz(ROWS, st.data())
-def test_a_changed_part_is_noticed_or_harmless(rows: list[dict[str, Any]], data: st.DataObject) -> None:
+def test_a_changed_record_is_detected_or_harmless(rows: list[dict[str, Any]], data: st.DataObject) -> None:
     """One stretch of bytes is replaced by others. What is still read is what was written, or its beginning: a cut at
     the end of the file looks like a crash."""
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +100,8 @@ def test_a_changed_part_is_noticed_or_harmless(rows: list[dict[str, Any]], data:
         end = data.draw(st.integers(start, min(len(content), start + 4)))
         path.write_bytes(content[:start] + data.draw(st.binary(max_size=4)) + content[end:])
         try:
-            found = held(path)
+            records = held(path)
         except RunError as error:
             assert "damaged" in str(error)
         else:
-            assert found == whole[: len(found)] and (len(found) >= len(whole) - 1 or end == len(content))
+            assert records == whole[: len(records)] and (len(records) >= len(whole) - 1 or end == len(content))

@@ -85,14 +85,14 @@ def lines(rows: list[Any]) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "content"), corpus("strict_parsing"), ids=lambda text: text[:40])
-def test_corpus(name: str, content: str) -> None:
+def test_corpus_of_strict_parsing(name: str, content: str) -> None:
     walked(name, content.encode("utf-8", "surrogateescape"))
     if name.endswith("gz"):
         walked(name, gzip.compress(content.encode("utf-8", "surrogateescape")))
 
 
 @fuzz(st.lists(st.lists(CELL, min_size=3, max_size=3), min_size=1), st.sampled_from(",\t;|"))
-def test_what_the_writer_writes_comes_back(rows: list[list[str]], mark: str) -> None:
+def test_csv_round_trips(rows: list[list[str]], mark: str) -> None:
     out = io.StringIO()
     csv.writer(out, delimiter=mark).writerows([["one", "two", "three"], *rows])
     assert [list(row.values()) for _, row in parse_csv(out.getvalue(), mark) if isinstance(row, dict)] == rows
@@ -101,16 +101,16 @@ def test_what_the_writer_writes_comes_back(rows: list[list[str]], mark: str) -> 
 @fuzz(st.text(st.sampled_from('ab,;\t|"\n\r\0 1')), st.sampled_from(",\t;|"))
 def test_any_text_is_a_table_or_a_bad_row(text: str, mark: str) -> None:
     try:
-        found = parse_csv(text, mark)
+        rows = parse_csv(text, mark)
     except RowError as bad:
         assert 1 <= bad.line <= text.count("\n") + text.count("\r") + 1
     else:
-        assert all(isinstance(row, RowError) or len(row) == len(found[0][1]) for _, row in found[:1])
-        assert [line for line, _ in found] == sorted({line for line, _ in found})
+        assert all(isinstance(row, RowError) or len(row) == len(rows[0][1]) for _, row in rows[:1])
+        assert [line for line, _ in rows] == sorted({line for line, _ in rows})
 
 
 @fuzz(DATA)
-def test_json_comes_back(value: Any) -> None:
+def test_json_round_trips(value: Any) -> None:
     text = json.dumps(value)
     assert json.dumps(parse_json(text)) == text
 
@@ -142,7 +142,7 @@ def test_a_cut_or_changed_file_is_read_or_refused(rows: list[Any], data: st.Data
 
 
 @fuzz(st.lists(st.dictionaries(st.sampled_from("abc"), DATA), min_size=2, max_size=4))
-def test_lines_of_json_come_back(rows: list[Any]) -> None:
+def test_json_lines_round_trip(rows: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
         path.write_bytes(lines(rows))

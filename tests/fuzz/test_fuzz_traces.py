@@ -67,12 +67,12 @@ def refused_or_read(record: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("record", corpus("traces"), ids=lambda record: json.dumps(record)[:60])
-def test_corpus(record: dict[str, Any]) -> None:
+def test_corpus_of_traces(record: dict[str, Any]) -> None:
     refused_or_read(record)
 
 
 @fuzz(traces())
-def test_what_is_recorded_is_read(trace: Trace) -> None:
+def test_traces_round_trip(trace: Trace) -> None:
     (again,) = read_back({"step": 0, **trace.to_json()})
     assert (again.problem, again.cost, len(again.steps)) == (trace.problem, trace.cost, len(trace.steps))
     for ours, theirs in zip(again.steps, trace.steps, strict=True):
@@ -94,7 +94,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @fuzz(traces(), st.data())
-def test_a_record_with_something_else_in_it_is_read_or_refused(trace: Trace, data: st.DataObject) -> None:
+def test_a_changed_trace_record_is_read_or_refused(trace: Trace, data: st.DataObject) -> None:
     record = json.loads(json.dumps(trace.to_json()))
     for _ in range(data.draw(st.integers(1, 2))):
         where, key = data.draw(st.sampled_from(places(record)))

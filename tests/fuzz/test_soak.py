@@ -15,13 +15,13 @@ from ponder.verify.sandbox import SandboxError
 
 
 @pytest.mark.parametrize("kind", command.KINDS)
-def test_a_moment_of_each_loses_nothing(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_soak_of_each_kind_has_no_loss(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = command.main([kind, "--minutes", "0.02", "--seed", "7"])
     except SandboxError as why:
         pytest.skip(f"this machine cannot build a jail: {why}")
-    said = capsys.readouterr().out
-    assert code == 0 and f"{kind}: nothing lost, nothing grew" in said, said
+    output = capsys.readouterr().out
+    assert code == 0 and f"{kind}: nothing lost, nothing grew" in output, output
 
 
 @pytest.mark.parametrize("kind", [sandbox, engine, server])
@@ -45,7 +45,7 @@ def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip(f"this machine cannot build a jail: {why}")
 
 
-def test_growth_is_noticed(tmp_path: Any) -> None:
+def test_soak_reports_memory_growth(tmp_path: Any) -> None:
     watch = LeakDetector()
     watch.warm(resource_usage())
     assert watch.settled(seconds=0) == []
@@ -56,8 +56,8 @@ def test_growth_is_noticed(tmp_path: Any) -> None:
     for thread in threads:
         thread.start()
     try:
-        said = " ".join(watch.settled(seconds=0.3))
-        assert "descriptors grew from" in said and "threads grew from" in said and "mib" not in said
+        output = " ".join(watch.settled(seconds=0.3))
+        assert "descriptors grew from" in output and "threads grew from" in output and "mib" not in output
     finally:
         done.set()
         for file in files:
@@ -67,14 +67,14 @@ def test_growth_is_noticed(tmp_path: Any) -> None:
     assert watch.settled() == [], "what ends in a moment has not grown"
 
 
-def test_memory_may_vary_and_not_grow() -> None:
+def test_soak_accepts_varying_memory() -> None:
     watch = LeakDetector(ResourceUsage(1000, 10, 5, 2))
     assert watch.grown(ResourceUsage(1100, 10, 5, 2)) == []
     assert watch.grown(ResourceUsage(1200, 10, 5, 9)) == ["mib grew from 1000 to 1200", "children grew from 2 to 9"]
 
 
 @pytest.mark.parametrize("given", [["everything"], ["engine", "--minutes", "0"], ["engine", "--minutes", "nan"]])
-def test_a_soak_of_nothing_is_refused(given: list[str]) -> None:
+def test_an_empty_soak_is_refused(given: list[str]) -> None:
     before = time.monotonic()
     with pytest.raises(SystemExit) as end:
         command.main(given)

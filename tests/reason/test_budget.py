@@ -94,7 +94,7 @@ def test_invalid_budgets_are_refused(bad: dict[str, float]) -> None:
         Budget(**bad)  # type: ignore[arg-type]
 
 
-def test_problems_have_own_or_shared_budget() -> None:
+def test_each_problem_has_its_own_ledger_unless_shared() -> None:
     problems = DigitTask().test[:3]
     policy = Random(seed=1)
     each = asyncio.run(solve_all(problems, Samples(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))

@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify.code.assert_tests import AssertTests, prepend_prefix
+from ponder.verify.code.call_tests import CallTests
 from ponder.verify.code.compare_values import values_equal
 from ponder.verify.code.dataset_rows import from_humaneval, from_mbpp
 from ponder.verify.code.extract_program import MAX_PROGRAM_CHARS, extract_program
 from ponder.verify.code.languages import JAIL_PATH, PROGRAMMING_LANGUAGES
 from ponder.verify.code.model_tools import calculate, run_python
-from ponder.verify.code.verifiers import AssertTests, CallTests, OutputTests, PropertyTests, prepend_prefix
+from ponder.verify.code.output_tests import OutputTests
+from ponder.verify.code.property_tests import PropertyTests
 from ponder.verify.sandbox import SandboxError, SandboxLimits, detect_isolation
 from ponder.verify.sandbox.codec import encode
 
@@ -35,7 +38,7 @@ ADD = {"entry": "f", "tests": [{"args": [x], "expected": x + 1} for x in (1, 41,
 GOOD = "def f(x): return x + 1"
 
 
-def said(source, tag="python"):
+def block(source, tag="python"):
     return f"<think>hm</think>Here:\n```{tag}\n{source}\n```\nDone."
 
 
@@ -68,20 +71,20 @@ NOT_FOUND = [
 
 
 @pytest.mark.parametrize(("text", "source"), FOUND)
-def test_the_one_program(text, source):
+def test_extract_program_finds_the_one_program(text, source):
     assert extract_program(text).answer == source
 
 
 @pytest.mark.parametrize(("text", "reason"), NOT_FOUND)
-def test_no_program(text, reason):
-    found = extract_program(text)
-    assert found.answer is None and found.reason == reason
+def test_extract_program_gives_a_reason(text, reason):
+    extracted = extract_program(text)
+    assert extracted.answer is None and extracted.reason == reason
 
 
 @given(st.text("`~ \npython#x", max_size=60))
-def test_any_text_has_an_answer(text):
-    found = extract_program(text)
-    assert (found.answer is None) == bool(found.reason)
+def test_extract_program_never_raises(text):
+    extracted = extract_program(text)
+    assert (extracted.answer is None) == bool(extracted.reason)
 
 
 # -- what is equal -----------------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("table", [EQUALS, MORE], ids=["odd", "more"])
-def test_every_cell_of_the_grid(table):
+def test_values_equal_by_table(table):
     values = [(row, value) for row, alike in enumerate(table) for value in alike]
     wrong = [
         (answer, expected)
@@ -132,7 +135,7 @@ def test_every_cell_of_the_grid(table):
     assert wrong == []
 
 
-def test_tolerance_is_for_floats_only():
+def test_values_equal_tolerance_is_for_floats_only():
     assert values_equal(0.30000000000000004, 0.3) and not values_equal(0.30000000000000004, 0.3, tolerance=0)
     assert values_equal(1e-13, 0.0) and not values_equal(1e-13, 0.0, tolerance=0) and not values_equal(0.0, 1e-13)
     assert not values_equal(1 + 1e-12, 1) and not values_equal(encode(2**60 + 1), 2**60)
@@ -155,7 +158,7 @@ def test_tolerance_is_for_floats_only():
         ["m", "sNaN"],
     ],
 )
-def test_a_crooked_tree_equals_nothing(tree):
+def test_values_equal_rejects_malformed_trees(tree):
     for _, expected in GRID:
         if not (tree == ["l"] and expected in ([], ())):
             assert not values_equal(tree, expected)
@@ -168,7 +171,7 @@ CROOKED = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4), max_le
 
 
 @given(CROOKED)
-def test_no_tree_breaks_the_comparison(tree):
+def test_values_equal_never_raises(tree):
     for _, expected in GRID:
         assert values_equal(tree, expected) in (True, False)
     for expected in ({(1, frozenset({2})): [3]}, {frozenset()}, b"", 1j, Decimal(1), Fraction(1, 2), range(2)):
@@ -187,7 +190,7 @@ def test_no_tree_breaks_the_comparison(tree):
     ],
     ids=["large", "small", "fraction", "fractions", "set", "dict"],
 )
-def test_no_tree_holds_up_the_comparison(tree):
+def test_values_equal_is_fast_on_hostile_trees(tree):
     wanted = [
         0,
         0.5,
@@ -197,12 +200,12 @@ def test_no_tree_holds_up_the_comparison(tree):
         set(range(30_000)),
         dict.fromkeys(range(30_000), 0),
     ]
-    begun = time.process_time()
+    started = time.process_time()
     assert not any(values_equal(t, e) for t in (tree, ["s", tree], ["d", [tree, 0]]) for e in (*wanted, {1}, {1: 0}))
-    assert time.process_time() - begun < 5
+    assert time.process_time() - started < 5
 
 
-def test_repeated_members_do_not_make_a_set():
+def test_values_equal_rejects_sets_with_repeats():
     assert not values_equal(["s", 1, 1], {1, 2}) and not values_equal(["s", 1, 1], {1})
     assert not values_equal(["d", [1, 2], [1, 2]], {1: 2, 3: 4})
 
@@ -210,33 +213,33 @@ def test_repeated_members_do_not_make_a_set():
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-def test_calls():
+def test_call_tests_scores():
     verifier = CallTests(limits=LIMITS)
     assert isinstance(verifier, Scorer) and verifier.name == "accuracy"
-    assert verifier.grade(said(GOOD), ADD) == Score(1.0, "right")
-    assert verifier.grade(said("def f(x): return x + (x < 9)"), ADD) == Score(0.0, "wrong (test 2); passed 2 of 3")
-    assert verifier.grade(said("def f(x): return 1 / 0"), ADD).reason.startswith("raised: ZeroDivisionError")
-    assert verifier.grade(said("def f(x) return"), ADD).reason.startswith("raised: SyntaxError")
-    assert verifier.grade(said("def g(x): return x + 1"), ADD).reason.startswith(
+    assert verifier.grade(block(GOOD), ADD) == Score(1.0, "right")
+    assert verifier.grade(block("def f(x): return x + (x < 9)"), ADD) == Score(0.0, "wrong (test 2); passed 2 of 3")
+    assert verifier.grade(block("def f(x): return 1 / 0"), ADD).reason.startswith("raised: ZeroDivisionError")
+    assert verifier.grade(block("def f(x) return"), ADD).reason.startswith("raised: SyntaxError")
+    assert verifier.grade(block("def g(x): return x + 1"), ADD).reason.startswith(
         "raised: NameError: the program defines"
     )
     assert verifier.grade("no code", ADD) == Score(0.0, "no program")
     method = {"entry": "Solution.f", "tests": ADD["tests"]}
-    assert verifier.grade(said("class Solution:\n    def f(self, x): return x + 1"), method).value == 1.0
+    assert verifier.grade(block("class Solution:\n    def f(self, x): return x + 1"), method).value == 1.0
     named = {"entry": "f", "tests": [{"args": [], "kwargs": {"x": 1}, "expected": 2}]}
-    assert verifier.grade(said(GOOD), named).value == 1.0
+    assert verifier.grade(block(GOOD), named).value == 1.0
 
 
-def test_share_is_the_share_of_tests():
+def test_partial_credit_is_the_share_of_tests():
     verifier = CallTests(partial_credit=True, limits=LIMITS)
-    assert verifier.grade(said("def f(x): return 2"), ADD).value == pytest.approx(1 / 3)
-    assert verifier.grade(said("import os\ndef f(x): return 2 if x == 1 else os._exit(0)"), ADD).value == pytest.approx(
-        1 / 3
-    )
+    assert verifier.grade(block("def f(x): return 2"), ADD).value == pytest.approx(1 / 3)
+    assert verifier.grade(
+        block("import os\ndef f(x): return 2 if x == 1 else os._exit(0)"), ADD
+    ).value == pytest.approx(1 / 3)
 
 
-def test_steps_are_judged_together():
-    texts = [said(GOOD), said("def f(x): return x"), "nothing", said("def f(x):\n    while True: pass")]
+def test_code_verifiers_grade_steps_together():
+    texts = [block(GOOD), block("def f(x): return x"), "nothing", block("def f(x):\n    while True: pass")]
     steps = [Step(None, "?", ids([])), *(Step(0, text, ids([])) for text in texts)]
     trace = Trace(Problem("p", user_messages("?"), ADD), steps)
     scores = asyncio.run(CallTests(limits=SandboxLimits(cpu_seconds=1, wall_seconds=5))(trace, [1, 2, 3, 4]))
@@ -272,12 +275,12 @@ BAD_ROWS = [
 
 
 @pytest.mark.parametrize(("verifier", "row", "named"), BAD_ROWS)
-def test_a_row_that_cannot_be_judged_is_undecided_and_named(verifier, row, named):
-    score = verifier.grade(said(GOOD), row)
+def test_a_row_that_cannot_be_graded_is_undecided(verifier, row, named):
+    score = verifier.grade(block(GOOD), row)
     assert score.value is None and named in score.reason
 
 
-def test_a_reference_that_fails_its_tests_is_named():
+def test_check_reference_refuses_a_failing_reference():
     verifier = CallTests(limits=LIMITS)
     verifier.check_reference(ADD, GOOD, "add/1")
     with pytest.raises(TaskError, match=r"add/1.*reference.*wrong"):
@@ -286,7 +289,7 @@ def test_a_reference_that_fails_its_tests_is_named():
         verifier.check_reference({"entry": "f"}, GOOD, "add/1")
 
 
-def test_a_jail_that_breaks_is_undecided(monkeypatch):
+def test_a_broken_jail_is_undecided(monkeypatch):
     from ponder.verify.sandbox import sandbox_run, worker
 
     def broken(*_, **__):
@@ -298,19 +301,19 @@ def test_a_jail_that_breaks_is_undecided(monkeypatch):
         (OutputTests(limits=LIMITS), {"tests": [{"stdin": "", "stdout": ""}]}),
         (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
     ):
-        assert verifier.grade(said(GOOD), row) == Score(None, "crashed: no room")
+        assert verifier.grade(block(GOOD), row) == Score(None, "crashed: no room")
 
 
-def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
+def test_no_jail_is_undecided_with_the_reason(monkeypatch):
     def refuse(*_):
         raise SandboxError("nothing here would hold it")
 
-    monkeypatch.setattr("ponder.verify.code.verifiers.shared_sandbox", refuse)
-    trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, said(GOOD), ids([]))])
+    monkeypatch.setattr("ponder.verify.code.verifier.shared_sandbox", refuse)
+    trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, block(GOOD), ids([]))])
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 
 
-def test_settings_that_make_no_sense():
+def test_invalid_settings_are_refused():
     with pytest.raises(UsageError, match="tolerance"):
         CallTests(tolerance=2)
     with pytest.raises(UsageError, match="compare"):
@@ -326,17 +329,19 @@ def test_settings_that_make_no_sense():
 ECHO = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "41", "stdout": "42"}]}
 
 
-def test_output():
+def test_output_tests_scores():
     verifier = OutputTests(limits=LIMITS)
-    assert verifier.grade(said("print(int(input()) + 1)"), ECHO) == Score(1.0, "right")
-    assert verifier.grade(said("if __name__ == '__main__': print(int(input()) + 1, end='  \\n\\n')"), ECHO).value == 1.0
-    assert verifier.grade(said("print(2)"), ECHO) == Score(0.0, "wrong (test 2)")
-    assert verifier.grade(said("print(2); exit(1)"), ECHO).reason.startswith("raised: exit status 1")
-    assert verifier.grade(said("print(int(input()) / 0)"), ECHO).reason.startswith("raised: ZeroDivisionError")
-    assert OutputTests(partial_credit=True, limits=LIMITS).grade(said("print(2)"), ECHO).value == 0.5
-    spaced = said("print(' 2 ' if input() == '1' else '42')")
-    judged = {c: OutputTests(compare=c, limits=LIMITS).grade(spaced, ECHO).value for c in ("lines", "words", "exact")}
-    assert judged == {"lines": 0.0, "words": 1.0, "exact": 0.0}
+    assert verifier.grade(block("print(int(input()) + 1)"), ECHO) == Score(1.0, "right")
+    assert (
+        verifier.grade(block("if __name__ == '__main__': print(int(input()) + 1, end='  \\n\\n')"), ECHO).value == 1.0
+    )
+    assert verifier.grade(block("print(2)"), ECHO) == Score(0.0, "wrong (test 2)")
+    assert verifier.grade(block("print(2); exit(1)"), ECHO).reason.startswith("raised: exit status 1")
+    assert verifier.grade(block("print(int(input()) / 0)"), ECHO).reason.startswith("raised: ZeroDivisionError")
+    assert OutputTests(partial_credit=True, limits=LIMITS).grade(block("print(2)"), ECHO).value == 0.5
+    spaced = block("print(' 2 ' if input() == '1' else '42')")
+    score = {c: OutputTests(compare=c, limits=LIMITS).grade(spaced, ECHO).value for c in ("lines", "words", "exact")}
+    assert score == {"lines": 0.0, "words": 1.0, "exact": 0.0}
 
 
 PROGRAMS = {
@@ -353,27 +358,27 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMMING_LANGUAGES)
-def test_other_languages(name):
-    spoken, verifier = PROGRAMMING_LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
-    tag = min(spoken.fence_tags)
-    if shutil.which(spoken.required_program, path=JAIL_PATH) is None:
-        score = verifier.grade(said(PROGRAMS[name], tag), ECHO)
-        assert score.value is None and f"{spoken.required_program} is not installed" in score.reason
+def test_output_tests_in_other_languages(name):
+    language, verifier = PROGRAMMING_LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
+    tag = min(language.fence_tags)
+    if shutil.which(language.required_program, path=JAIL_PATH) is None:
+        score = verifier.grade(block(PROGRAMS[name], tag), ECHO)
+        assert score.value is None and f"{language.required_program} is not installed" in score.reason
         return
-    if detect_isolation().isolation != "namespaces" and spoken.compiler:
+    if detect_isolation().isolation != "namespaces" and language.compiler:
         pytest.skip("compilers need namespaces")
-    assert verifier.grade(said(PROGRAMS[name], tag), ECHO) == Score(1.0, "right")
+    assert verifier.grade(block(PROGRAMS[name], tag), ECHO) == Score(1.0, "right")
     wrong = PROGRAMS[name].replace("1", "2")
-    assert verifier.grade(said(wrong, tag), ECHO).value == 0.0
-    broken = verifier.grade(said("(((", tag), ECHO)
-    assert broken.value == 0.0 and (not spoken.compiler or broken.reason.startswith("malformed: it does not compile"))
+    assert verifier.grade(block(wrong, tag), ECHO).value == 0.0
+    broken = verifier.grade(block("(((", tag), ECHO)
+    assert broken.value == 0.0 and (not language.compiler or broken.reason.startswith("malformed: it does not compile"))
 
 
-def test_a_compiler_reads_no_files_of_ours():
+def test_a_compiler_cannot_read_host_files():
     if shutil.which("gcc", path=JAIL_PATH) is None or detect_isolation().isolation != "namespaces":
         pytest.skip("needs gcc and namespaces")
     source = '#include "/etc/passwd"\nint main(void) { return 0; }'
-    score = OutputTests(language="c", limits=LIMITS).grade(said(source, "c"), ECHO)
+    score = OutputTests(language="c", limits=LIMITS).grade(block(source, "c"), ECHO)
     assert score.value == 0.0 and "No such file" in score.reason
 
 
@@ -387,37 +392,37 @@ PALINDROME = {
 }
 
 
-def test_asserts():
+def test_assert_tests_scores():
     verifier = AssertTests(limits=LIMITS)
     for source in ("def p(s): return s == s[::-1]", "    return s == s[::-1]"):
-        assert verifier.grade(said(source), PALINDROME) == Score(1.0, "right")
-    assert verifier.grade(said("def p(s): return True"), PALINDROME) == Score(0.0, "wrong; passed 0 of 1")
+        assert verifier.grade(block(source), PALINDROME) == Score(1.0, "right")
+    assert verifier.grade(block("def p(s): return True"), PALINDROME) == Score(0.0, "wrong; passed 0 of 1")
     shared = AssertTests(partial_credit=True, limits=LIMITS)
-    assert shared.grade(said("def p(s): return True"), PALINDROME).value == pytest.approx(2 / 3)
-    assert verifier.grade(said("def p(s): return s / 2"), PALINDROME).reason.startswith("wrong: TypeError")
-    assert verifier.grade(said("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
+    assert shared.grade(block("def p(s): return True"), PALINDROME).value == pytest.approx(2 / 3)
+    assert verifier.grade(block("def p(s): return s / 2"), PALINDROME).reason.startswith("wrong: TypeError")
+    assert verifier.grade(block("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
 
 
-def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
+def test_a_value_that_breaks_the_comparison_is_wrong():
     source = """
     import os
     def f(x):
         b = b'a["ok",' + b'["c",' * 400 + b"1.0" + b",1.0]" * 400 + b"]"
         os.write(3, len(b).to_bytes(4, "big") + b)
     """
-    assert CallTests(limits=LIMITS).grade(said(textwrap.dedent(source)), ADD).value == 0.0
+    assert CallTests(limits=LIMITS).grade(block(textwrap.dedent(source)), ADD).value == 0.0
 
 
-def test_what_a_program_says_of_itself_can_be_written_down():
+def test_reasons_with_program_text_are_printable():
     for verifier, row in (
         (CallTests(limits=LIMITS), ADD),
         (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
     ):
-        reason = verifier.grade(said("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')"), row).reason
+        reason = verifier.grade(block("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')"), row).reason
         assert "ValueError" in reason and reason.isprintable()
 
 
-def test_the_prefix_goes_before():
+def test_prefix_precedes_the_program():
     assert prepend_prefix("", "x") == "x"
     assert prepend_prefix("def f():\n", "    return 1") == "def f():\n    return 1"
     assert prepend_prefix("import math\n", "def f(): pass") == "import math\n\n\ndef f(): pass"
@@ -430,18 +435,18 @@ SORT = {
 }
 
 
-def test_properties():
+def test_property_tests_scores():
     verifier = PropertyTests(limits=LIMITS)
-    assert verifier.grade(said("def s(x): return sorted(x)"), SORT) == Score(1.0, "right")
-    lazy = verifier.grade(said("def s(x): return x"), SORT)
+    assert verifier.grade(block("def s(x): return sorted(x)"), SORT) == Score(1.0, "right")
+    lazy = verifier.grade(block("def s(x): return x"), SORT)
     assert lazy.value == 0.0 and "wrong" in lazy.reason
-    some = PropertyTests(partial_credit=True, limits=LIMITS).grade(said("def s(x): return x"), SORT).value
+    some = PropertyTests(partial_credit=True, limits=LIMITS).grade(block("def s(x): return x"), SORT).value
     assert 0 < some < 0.7
     assert (
-        PropertyTests(partial_credit=True, seed=1, limits=LIMITS).grade(said("def s(x): return x"), SORT).value != some
+        PropertyTests(partial_credit=True, seed=1, limits=LIMITS).grade(block("def s(x): return x"), SORT).value != some
     )
     broken = {**SORT, "property": "def draw(random): return 1 / 0\ndef holds(result): return True"}
-    assert "draw failed" in verifier.grade(said("def s(): pass"), broken).reason
+    assert "draw failed" in verifier.grade(block("def s(): pass"), broken).reason
 
 
 # -- public sets -------------------------------------------------------------------------------------------------------
@@ -482,13 +487,13 @@ def failing(rows, verifier):
     from concurrent.futures import ThreadPoolExecutor
 
     def one(row):
-        return row[0], verifier.grade(said(row[2]), {**row[1], "prefix": ""})
+        return row[0], verifier.grade(block(row[2]), {**row[1], "prefix": ""})
 
     with ThreadPoolExecutor(2) as threads:
         return {name: score for name, score in threads.map(one, rows) if score.value != 1}
 
 
-def test_references_pass_and_mutants_fail(problems):
+def test_some_references_pass_and_mutants_fail(problems):
     some = [*problems[::17], *[p for p in problems if p[0] in ("MBPP/126", "MBPP/533", "MBPP/596", "HumanEval/32")]]
     verifier = AssertTests(limits=LIMITS)
     assert failing(some, verifier) == {}
@@ -506,7 +511,7 @@ def test_all_references_pass_and_all_mutants_fail(problems):
 
 
 @pytest.mark.parametrize("row", [{}, {"task_id": 7, "prompt": "x", "test": "", "entry_point": "f"}])
-def test_rows_without_tests_are_named(row):
+def test_rows_without_tests_are_refused(row):
     with pytest.raises(TaskError, match=str(row.get("task_id", r"\?"))):
         from_humaneval(row)
     with pytest.raises(TaskError, match="test_list"):
@@ -516,7 +521,7 @@ def test_rows_without_tests_are_named(row):
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
-def test_tools():
+def test_model_tools():
     assert run_python("import math\nmath.factorial(10)") == "3628800\n"
     assert "ZeroDivisionError" in run_python("print('before')\n1 / 0")
     long = run_python("print('x' * 100000)")

@@ -107,21 +107,21 @@ BAD = [
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), GOOD, ids=lambda x: type(x).__name__)
-def test_gold_is_accepted(scorer, answer, written):
+def test_puzzle_verifiers_accept_gold(scorer, answer, written):
     for content in written:
         for text in (tag(content), f"So it is \\boxed{{{content}}}.", f"<answer>\n{content}\n</answer>\n"):
             assert scorer.grade(text, answer).value == 1.0, (text, scorer.grade(text, answer))
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), BAD, ids=lambda x: type(x).__name__)
-def test_wrong_and_malformed_are_refused(scorer, answer, written):
+def test_puzzle_verifiers_reject_wrong_and_malformed_answers(scorer, answer, written):
     for content in written:
         score = scorer.grade(tag(content), answer)
         assert score.value == 0.0 and score.reason, (content, score)
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), GOOD, ids=lambda x: type(x).__name__)
-def test_a_gold_answer_must_be_the_only_one_and_the_last_word(scorer, answer, written):
+def test_a_gold_answer_must_be_the_only_and_last_one(scorer, answer, written):
     good = f"<answer>{written[0]}</answer>"
     hacks = (good + good, f"<think>{good}</think>", f"<think>{good}", written[0] * 2, f"<answer>{written[0]}",
              good + " Wait, I take that back, it is not that.", f"{good} \\boxed{{1}}", good + "</think>")  # fmt: skip
@@ -130,7 +130,7 @@ def test_a_gold_answer_must_be_the_only_one_and_the_last_word(scorer, answer, wr
 
 
 @pytest.mark.parametrize(("scorer", "answer", "written"), GOOD, ids=lambda x: type(x).__name__)
-def test_hostile_answers_are_decided_in_time(scorer, answer, written):
+def test_puzzle_verifiers_are_fast_on_hostile_answers(scorer, answer, written):
     if "none" in written:
         pytest.skip("here, nothing is the right answer")
     bad_answers.refused(scorer.grade, answer)
@@ -163,7 +163,7 @@ def test_bad_data_is_undecided(scorer, answers):
         assert score.value is None and score.reason.startswith("bad data: "), (answer, score)
 
 
-def test_they_are_scorers_that_read_the_problem_and_live_in_a_job():
+def test_puzzle_verifiers_are_scorers_and_serialize():
     for scorer, answer, written in GOOD:
         steps = [Step(None, "prompt", ids([])), Step(0, tag(written[0]), ids([])), Step(0, tag("nonsense"), ids([]))]
         trace = Trace(Problem("p", user_messages("?"), answer), steps)
@@ -196,7 +196,7 @@ CLAUSES = st.lists(st.lists(st.integers(-4, 4).filter(bool), min_size=1, max_siz
 
 
 @given(CLAUSES, st.tuples(*[st.booleans()] * 4))
-def test_satisfiability_by_truth_table(clauses, values):
+def test_sat_verifier_equals_a_truth_table(clauses, values):
     used = sorted({abs(n) for clause in clauses for n in clause})
     literals = [n if values[n - 1] else -n for n in used]
     truth = all(any((n > 0) == values[abs(n) - 1] for n in clause) for clause in clauses)
@@ -205,7 +205,7 @@ def test_satisfiability_by_truth_table(clauses, values):
 
 
 @given(st.sets(st.integers(1, 30), min_size=1), st.randoms(use_true_random=False))
-def test_literals_are_read_back(variables, rng):
+def test_read_literals_round_trip(variables, rng):
     literals = {n if rng.random() < 0.5 else -n for n in variables}
     assert read_literals(", ".join(map(str, literals))) == literals
     assert read_literals(" ∧ ".join(f"x{n}" if n > 0 else f"¬x{-n}" for n in literals)) == literals
@@ -257,7 +257,7 @@ def test_zebra_cell_by_cell():
     st.lists(st.text("#....", min_size=5, max_size=5), min_size=5, max_size=5),
     st.text("UDDLRR", min_size=1, max_size=12),
 )
-def test_mazes_by_another_walk(lines, moves):
+def test_maze_verifier_equals_another_walk(lines, moves):
     lines = ["S" + lines[0][1:], *lines[1:4], lines[4][:4] + "G"]
     near = shortest_path_length(tuple(lines), Cell(0, 0), Cell(4, 4))
     # Bellman-Ford over cells, with complex numbers for places
@@ -279,7 +279,7 @@ def test_mazes_by_another_walk(lines, moves):
     assert MazeVerifier().grade(tag(moves), lines).value == float(alive and at == complex(4, 4))
 
 
-def test_tic_tac_toe_by_known_facts():
+def test_minimax_outcome_at_known_positions():
     assert minimax_outcome("." * 9, "X") == 0  # a draw with best play
     for corner in "1379":  # against a corner, only the centre holds
         board = "".join("X" if str(i) == corner else "." for i in range(1, 10))
@@ -292,7 +292,7 @@ def test_tic_tac_toe_by_known_facts():
     assert all(TicTacToeVerifier().grade(tag(c), "." * 9).value == 1.0 for c in "123456789")
 
 
-def test_tic_tac_toe_against_a_search_without_memory():
+def test_minimax_outcome_equals_an_uncached_search():
     def value(cells, player):
         other = "XO"[player == "X"]
         if any(all(cells[i] == other for i in t) for t in ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7),
@@ -310,7 +310,7 @@ def test_tic_tac_toe_against_a_search_without_memory():
         assert minimax_outcome("".join(cells), player) == value(cells, player)
 
 
-def test_choices_are_counted_by_letter():
+def test_multiple_choice_extracts_the_letter():
     assert MultipleChoice().extract_answer("\\boxed{(b)}") == MultipleChoice().extract_answer("The answer is B.") == "B"
     assert MultipleChoice().extract_answer("B or C") is None
     assert MultipleChoice(forms=("bare",)).extract_answer("<think>A?</think> (C)") == "C"

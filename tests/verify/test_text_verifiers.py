@@ -44,12 +44,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("gold", "text"), RIGHT)
-def test_right(gold, text):
+def test_final_number_accepts_right_answers(gold, text):
     assert scores(FinalNumber(), gold, text) == [Score(1.0, "right")]
 
 
 @pytest.mark.parametrize(("gold", "text"), WRONG)
-def test_hacks_score_nothing(gold, text):
+def test_final_number_scores_hacks_zero(gold, text):
     (score,) = scores(FinalNumber(), gold, text)
     assert score.value == 0.0 and score.reason in {
         "no answer", "several answers", "malformed", "hedged", "too long", "wrong"
@@ -62,13 +62,13 @@ def test_an_unreadable_gold_is_undecided(gold):
     assert score.value is None and "gold" in score.reason
 
 
-def test_tolerance():
+def test_final_number_tolerance_is_relative():
     assert scores(FinalNumber(tolerance=1e-3), "1/3", r"\boxed{0.3333}")[0].value == 1.0
     with pytest.raises(UsageError, match="tolerance"):
         FinalNumber(tolerance=float("nan"))
 
 
-def test_a_crash_is_undecided_and_spares_the_others(monkeypatch):
+def test_a_crash_leaves_only_its_own_step_undecided(monkeypatch):
     def explode(text, forms):
         if text == "boom":
             raise RecursionError("too deep")
@@ -107,38 +107,38 @@ ILL_FORMED = [
 
 
 @pytest.mark.parametrize("text", WELL_FORMED)
-def test_well_formed(text):
+def test_think_format_accepts_well_formed_text(text):
     opened = text.replace("<think>", "", 1)  # by the prompt
     values = {o: [scores(ThinkFormat(o), None, x)[0].value for x in (text, opened)] for o in (None, True, False)}
     assert values == {None: [1.0, 1.0], True: [0.0, 1.0], False: [1.0, 0.0]}
 
 
 @pytest.mark.parametrize("text", ILL_FORMED)
-def test_ill_formed(text):
+def test_think_format_rejects_ill_formed_text(text):
     for scorer in (ThinkFormat(), ThinkFormat(prompt_opens_think=False)):
         (score,) = scores(scorer, None, text)
         assert score.value == 0.0 and score.reason
 
 
-def test_weighted_sums_and_leaves_the_parts_on_the_steps():
+def test_weighted_sum_records_its_parts_on_the_steps():
     reward = WeightedSum(((FinalNumber(), 1.0), (ThinkFormat(), 0.5)))
     t = trace("42", "<think>a</think><answer>42</answer>", "<answer>42</answer>", "<think>a</think><answer>41</answer>")
-    found = asyncio.run(reward(t, [3, 1, 2]))
-    assert [s.value for s in found] == [0.5, 1.5, 1.0]
-    assert "accuracy" in found[0].reason and "format" in found[0].reason
+    scores = asyncio.run(reward(t, [3, 1, 2]))
+    assert [s.value for s in scores] == [0.5, 1.5, 1.0]
+    assert "accuracy" in scores[0].reason and "format" in scores[0].reason
     assert [t.score(i, "accuracy") for i in (1, 2, 3)] == [1.0, 1.0, 0.0]
     assert [t.score(i, "format") for i in (1, 2, 3)] == [1.0, 0.0, 1.0]
     assert t.steps[1].scores.keys() == {"accuracy", "format"}
 
 
-def test_weighted_is_undecided_where_a_part_is():
+def test_weighted_sum_is_undecided_if_a_part_is():
     t = trace("unreadable", "<think>a</think><answer>42</answer>")
     (score,) = asyncio.run(WeightedSum(((ThinkFormat(), 1.0), (FinalNumber(), 1.0)))(t, [1]))
     assert score.value is None and score.reason.startswith("accuracy is undecided: ")
     assert t.score(1, "format") == 1.0
 
 
-def test_weighted_refuses_what_cannot_work():
+def test_weighted_sum_refuses_invalid_parts():
     nested = WeightedSum(((FinalNumber(), 1.0),))
     for parts in (
         (),
@@ -150,7 +150,7 @@ def test_weighted_refuses_what_cannot_work():
             WeightedSum(parts)
 
 
-def test_all_are_scorers_and_comparable():
+def test_text_verifiers_are_scorers_and_comparable():
     for scorer in (FinalNumber(), ThinkFormat(), CountdownVerifier(), WeightedSum(((FinalNumber(), 1.0),))):
         assert isinstance(scorer, Scorer)
     assert FinalNumber() == FinalNumber() and len({FinalNumber(), FinalNumber()}) == 1
@@ -165,12 +165,12 @@ class Fixed:
         return [Score(self.value, "fixed")] * len(steps)
 
 
-def test_weighted_takes_any_scorer():
+def test_weighted_sum_accepts_any_scorer():
     t = trace("42", "a")
     assert asyncio.run(WeightedSum(((Fixed("prm", 0.25), 2.0), (Fixed("length", 1.0), -0.1)))(t, [1]))[0].value == 0.4
 
 
-def test_votes_count_numbers_not_spellings() -> None:
+def test_extract_answer_normalizes_numbers() -> None:
     verifier = FinalNumber()
     assert verifier.extract_answer("\\boxed{42}") == verifier.extract_answer("#### 42.0") == "42"
     assert verifier.extract_answer("\\boxed{1/2}") == verifier.extract_answer("Answer: 0.5") == "1/2"

@@ -12,7 +12,7 @@ def step(decided, undecided=0, reason="crashed: ValueError"):
     return count_verdicts([Score(1.0, "right")] * decided + [Score(None, reason)] * undecided)
 
 
-def test_verdicts_are_counted_by_kind_of_reason():
+def test_count_verdicts_groups_reasons_by_kind():
     scores = [
         Score(1.0, ""),
         Score(0.0, ""),
@@ -27,7 +27,7 @@ def test_verdicts_are_counted_by_kind_of_reason():
     assert counted.undecided == 5 and count_verdicts([]) == VerdictCounts(0, {})
 
 
-def test_a_run_goes_on_while_few_are_undecided():
+def test_a_run_continues_while_few_verdicts_are_undecided():
     assert too_many_undecided([]) is None
     assert too_many_undecided([step(90, 10)] * 5) is None
     assert too_many_undecided([step(40, 10)]) is None  # 20 % is not above 20 %
@@ -35,7 +35,7 @@ def test_a_run_goes_on_while_few_are_undecided():
     assert too_many_undecided([VerdictCounts()] * 10) is None
 
 
-def test_a_run_stops_when_too_many_are():
+def test_a_run_stops_when_too_many_verdicts_are_undecided():
     message = too_many_undecided([step(100), step(39, 11)])
     assert message is not None and message.startswith("11 of the last 50 answers could not be graded: 11 x crashed")
     assert too_many_undecided([step(10, 3)] * 4) is not None  # four steps hold enough
@@ -43,7 +43,7 @@ def test_a_run_stops_when_too_many_are():
     assert too_many_undecided([step(10, 30), step(50)], min_verdicts=51) is not None
 
 
-def test_a_run_stops_early_when_nothing_at_all_is_judged():
+def test_a_run_stops_early_when_all_verdicts_are_undecided():
     assert too_many_undecided([step(0, 7)]) is None
     assert too_many_undecided([step(0, 8)]) is not None
     assert too_many_undecided([step(50, 0), step(0, 4), step(0, 4)]) is not None
@@ -60,18 +60,18 @@ def test_a_run_stops_early_when_nothing_at_all_is_judged():
         ("the judge did not give exactly one verdict", "judge"),
     ],
 )
-def test_the_message_says_what_to_do(reason, advice):
+def test_message_gives_advice(reason, advice):
     message = too_many_undecided([step(0, 60, reason)])
     assert message is not None and advice in message
 
 
-def test_the_commonest_reasons_come_first():
+def test_message_lists_the_commonest_reasons_first():
     mixed = VerdictCounts(60, {"a": 5, "b": 20, "c": 10, "d": 1})
     assert "20 x b; 10 x c; 5 x a; 1 other reasons." in str(too_many_undecided([mixed]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12))
-def test_by_definition(counts):
+def test_too_many_undecided_by_definition(counts):
     steps = [step(*c) for c in counts]
     decided = undecided = 0
     expected = False

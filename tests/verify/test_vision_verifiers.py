@@ -38,7 +38,7 @@ def tag(value):
 # --- boxes ---------------------------------------------------------------------------------------------------------
 
 
-def test_overlaps_by_hand():
+def test_iou_and_giou_by_hand():
     assert iou((0, 0, 2, 2), (1, 1, 3, 3)) == pytest.approx(1 / 7)
     assert iou((0, 0, 2, 2), (2, 0, 4, 2)) == 0.0  # they touch
     assert iou((0, 0, 4, 4), (1, 1, 3, 3)) == pytest.approx(4 / 16)
@@ -51,7 +51,7 @@ BOXES = st.tuples(*[st.integers(0, 12)] * 4).filter(lambda b: b[0] < b[2] and b[
 
 
 @given(BOXES, BOXES)
-def test_overlaps_by_counting_cells(a, b):
+def test_iou_equals_counted_cells(a, b):
     def cells(box):
         return {(x, y) for x in range(box[0], box[2]) for y in range(box[1], box[3])}
 
@@ -61,7 +61,7 @@ def test_overlaps_by_counting_cells(a, b):
     assert iou(a, b) == iou(b, a) and -1 <= giou(a, b) <= iou(a, b)
 
 
-def test_the_reward_of_a_box():
+def test_box_iou_scores():
     assert BoxIoU().grade(tag([10, 10, 30, 30]), BOX).value == 1.0
     assert BoxIoU().grade(tag([20, 10, 40, 30]), BOX).value == pytest.approx(1 / 3)
     assert BoxIoU(threshold=0.5).grade(tag([12, 10, 30, 30]), BOX).value == 1.0
@@ -95,7 +95,7 @@ def test_the_reward_of_a_box():
         [10, 10, 10**400, 30],
     ],
 )
-def test_what_is_no_box_earns_nothing(box):
+def test_box_iou_scores_malformed_boxes_zero(box):
     score = BoxIoU(use_giou=True).grade(tag(box), BOX)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
@@ -103,7 +103,7 @@ def test_what_is_no_box_earns_nothing(box):
 # --- masks ---------------------------------------------------------------------------------------------------------
 
 
-def test_run_lengths_go_down_the_columns():
+def test_decode_rle_is_column_major():
     assert decode_rle(RUNS["mask"]).tolist() == [[False, True, False], [True, False, False]]
 
 
@@ -112,14 +112,14 @@ POINTS = st.lists(st.tuples(st.floats(-4, 16), st.floats(-4, 12)), min_size=3, m
 
 @settings(deadline=None)
 @given(POINTS)
-def test_polygons_are_filled_where_their_points_are_inside(corners):
+def test_rasterize_polygon_equals_points_in_polygon(corners):
     polygon = np.array(corners)
     centres = np.stack(np.meshgrid(np.arange(12) + 0.5, np.arange(8) + 0.5), -1)
     assert (rasterize_polygon(polygon, (12, 8)) == points_in_polygon(centres, polygon)).all()
 
 
 @given(POINTS, st.tuples(st.floats(-4, 16), st.floats(-4, 12)))
-def test_inside_by_a_loop(corners, point):
+def test_points_in_polygon_equals_a_loop(corners, point):
     x, y = point
     odd = False
     for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
@@ -128,7 +128,7 @@ def test_inside_by_a_loop(corners, point):
     assert bool(points_in_polygon(np.array(point), np.array(corners))) is odd
 
 
-def test_filled_shapes_have_their_area():
+def test_rasterized_shapes_have_their_area():
     square = np.array([[2, 1], [6, 1], [6, 5], [2, 5]], float)
     assert rasterize_polygon(square, (10, 8)).sum() == 16 and rasterize_polygon(square + 100, (10, 8)).sum() == 0
     circle = np.array([[50 + 40 * np.cos(t), 50 + 40 * np.sin(t)] for t in np.linspace(0, 2 * np.pi, 400)[:-1]])
@@ -137,7 +137,7 @@ def test_filled_shapes_have_their_area():
     assert not points_in_polygon(np.array([5.0, 5.0]), star) and points_in_polygon(np.array([5.0, 1.5]), star)
 
 
-def test_points():
+def test_point_in_mask_scores():
     assert PointInMask().grade(tag([20, 20]), SQUARE).value == 1.0
     assert PointInMask().grade(tag([5, 20]), SQUARE).value == 0.0
     assert PointInMask().grade(tag([0.5, 1.5]), RUNS).value == 1.0
@@ -146,7 +146,7 @@ def test_points():
         assert PointInMask().grade(tag(bad), SQUARE).reason.startswith("malformed")
 
 
-def test_masks():
+def test_mask_iou_scores():
     assert MaskIoU().grade(tag(SQUARE["mask"]), SQUARE).value == 1.0
     assert MaskIoU().grade(tag([10, 10, 30, 10, 30, 30, 10, 30]), SQUARE).value == 1.0  # COCO's flat list
     half = [[20, 10], [40, 10], [40, 30], [20, 30]]
@@ -169,7 +169,7 @@ def test_masks():
         assert MaskIoU().grade(tag(mask), RUNS).reason.startswith("malformed"), mask
 
 
-def test_a_large_polygon_takes_no_time():
+def test_rasterize_polygon_is_fast_on_large_polygons():
     rng = np.random.default_rng(0)
     corners = rng.integers(0, 4000, (900, 2)).tolist()
     big = {"mask": [[0, 0], [4000, 0], [4000, 4000], [0, 4000]], "size": [4000, 4000]}
@@ -216,7 +216,7 @@ def test_average_precision_by_a_slow_reference(gold, found, seed, threshold):
     assert average_precision(scores, overlaps, threshold) == pytest.approx(expected)
 
 
-def test_detection():
+def test_detection_ap_scores():
     right = [
         {"box": [0, 0, 10, 10], "label": "Cat", "score": 0.9},
         {"box": [20, 20, 40, 40], "label": "cat", "score": 0.8},
@@ -258,7 +258,7 @@ def test_detection():
         '[{"box": [0,0,1,1], "label": "cat", "score": NaN}]',
     ],
 )
-def test_malformed_detections_earn_nothing(found):
+def test_detection_ap_scores_malformed_boxes_zero(found):
     score = DetectionAP().grade(tag(found), CATS)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
@@ -274,7 +274,7 @@ EACH = [
 
 
 @pytest.mark.parametrize(("scorer", "answer", "right"), EACH, ids=lambda x: type(x).__name__)
-def test_gold_hostile_and_bad_data(scorer, answer, right):
+def test_vision_verifiers_on_gold_hostile_and_bad_data(scorer, answer, right):
     trace = Trace(Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), Step(0, tag(right), ids([]))])
     assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
     assert asyncio.run(scorer(trace, [1]))[0].value == 1.0
@@ -296,7 +296,7 @@ def test_gold_hostile_and_bad_data(scorer, answer, right):
         assert score.value is None and score.reason.startswith("bad data: "), (bad, score)
 
 
-def test_bad_masks_and_boxes_of_the_problem():
+def test_bad_gold_masks_and_boxes_are_undecided():
     for scorer, answer in (
         (BoxIoU(), {"box": [3, 3, 1, 1]}),
         (BoxIoU(), {"box": [0, 0, 101, 1], "size": SIZE}),

@@ -28,7 +28,7 @@ class GracefulStop:
     """A context in which stop signals ask the job to stop. `resumable`: the same command resumes it.
 
     A job looks at `check` between two pieces of work. One that does not come to it, since a reward function hangs or
-    a list is long, is broken off by an `Interrupted` in the main thread (see watchman.py).
+    a list is long, is broken off by an `Interrupted` in the main thread (see watchdog.py).
     """
 
     def __init__(self, resumable: bool = True) -> None:
@@ -39,7 +39,7 @@ class GracefulStop:
         self.quiet = False  # a live panel shows it instead
         self.acknowledged = False  # the job was asked to stop
         self.critical = False  # learning or saving: never broken off in the middle
-        # the next signal is the watchman's, who breaks off this call, or whatever
+        # the watchdog handles the next signal: it interrupts this call, or whatever
         self.interrupting: UserCall | bool = False
         self._previous_handlers: dict[int, Any] = {}
         self._watchdog = Watchdog(self)

@@ -44,7 +44,7 @@ REMINDER_STEPS = 10  # steps until a finding that lasts is said again
 
 
 class ProgressTracker:
-    """A `Watch` that keeps count. Safe to call from several threads; asks `stop` whether to go on.
+    """A `Progress` that keeps count. Safe to call from several threads; asks `stop` whether to go on.
 
     `unit`: what a step of the job counts, "step" or "problem".
     """

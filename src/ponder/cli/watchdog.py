@@ -28,7 +28,7 @@ class Watchdog:
     def __init__(self, stop: GracefulStop) -> None:
         self.stop = stop
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="watchman", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="watchdog", daemon=True)
         self._blocked_since: dict[UserCall, float] = {}  # calls that block their event loop, and since when
         self._next_report_at: dict[
             str, float

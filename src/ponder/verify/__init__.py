@@ -9,7 +9,10 @@ from ponder.verify.answers.extract import (
     format_answer,
     strip_thinking,
 )
-from ponder.verify.code.verifiers import AssertTests, CallTests, OutputTests, PropertyTests
+from ponder.verify.code.assert_tests import AssertTests
+from ponder.verify.code.call_tests import CallTests
+from ponder.verify.code.output_tests import OutputTests
+from ponder.verify.code.property_tests import PropertyTests
 from ponder.verify.final_answer.choice import MultipleChoice
 from ponder.verify.final_answer.number import FinalNumber
 from ponder.verify.final_answer.text import FinalList, FinalText

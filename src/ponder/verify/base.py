@@ -38,9 +38,9 @@ class TextVerifier:
         raise NotImplementedError(f"{type(self).__name__} must implement verify")
 
 
-def bad_data(what: str) -> NoReturn:
-    """Stop grading: the problem's data is at fault."""
-    raise BadProblemData(what)
+def bad_data(reason: str) -> NoReturn:
+    """Raise `BadProblemData`: the problem's data is at fault, not the answer."""
+    raise BadProblemData(reason)
 
 
 def repr_for_reason(value: object) -> str:

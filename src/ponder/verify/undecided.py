@@ -12,7 +12,7 @@ from ponder.types import Score
 MAX_UNDECIDED_SHARE = 0.2  # of the latest verdicts; a working grader leaves a few in a thousand
 MIN_VERDICTS = 50  # verdicts before a share says something
 MAX_UNDECIDED_IN_A_ROW = 8  # verdicts in a row, all undecided: no reason to wait for more
-MAX_LISTED_REASONS = 3  # reasons named
+MAX_LISTED_REASONS = 3  # reasons that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def too_many_undecided(
 ) -> str | None:
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
-    It should where more than `share` of the latest verdicts (as few of the last steps as hold `enough`) are undecided,
-    or where all of the latest `MAX_UNDECIDED_IN_A_ROW` or more are. `last`: no more will come, so fewer than that
-    suffice.
+    It stops where more than `max_share` of the latest verdicts are undecided, counted over the last steps that hold at
+    least `min_verdicts`, or where the latest `MAX_UNDECIDED_IN_A_ROW` or more are all undecided. `is_final`: no more
+    verdicts will come, so fewer than that suffice.
     """
     total, reasons = 0, Counter[str]()
     for step in reversed(steps):
@@ -62,10 +62,10 @@ def too_many_undecided(
 
 
 def _message(undecided: int, total: int, reasons: Counter[str]) -> str:
-    named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
+    listed = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
     more = f"; {len(reasons) - MAX_LISTED_REASONS} other reasons" if len(reasons) > MAX_LISTED_REASONS else ""
-    what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
-    return f"{undecided} of the last {total} answers could not be graded: {named}{more}. {' '.join(what)}"
+    advice = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
+    return f"{undecided} of the last {total} answers could not be graded: {listed}{more}. {' '.join(advice)}"
 
 
 _ADVICE = (
@@ -84,7 +84,7 @@ _DEFAULT_ADVICE = (
 
 
 def _advice(reason: str) -> str:
-    return next((what for pattern, what in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
+    return next((advice for pattern, advice in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
 
 
 def _reason_kind(reason: str) -> str:

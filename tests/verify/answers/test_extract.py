@@ -79,14 +79,14 @@ NOT_GIVEN = [
 
 
 @pytest.mark.parametrize(("text", "answer"), GIVEN)
-def test_one_answer_is_found(text, answer):
+def test_extract_finds_the_one_answer(text, answer):
     assert extract(text).answer == answer
 
 
 @pytest.mark.parametrize(("text", "reason"), NOT_GIVEN)
-def test_anything_else_is_none_with_a_reason(text, reason):
-    found = extract(text)
-    assert (found.answer, found.reason) == (None, reason)
+def test_extract_gives_a_reason_without_an_answer(text, reason):
+    extracted = extract(text)
+    assert (extracted.answer, extracted.reason) == (None, reason)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_anything_else_is_none_with_a_reason(text, reason):
      ("$27 + 58 = 85$", "85"),
      ("(3 - 4) * 2 = -2", "-2"), ("<think>84?</think>85", "85"), ("1,234", "1,234"), ("27 + 58 = **85**", "85")],
 )  # fmt: skip
-def test_bare_takes_a_number_or_an_equation(text, answer):
+def test_bare_form_accepts_a_number_or_an_equation(text, answer):
     assert extract(text, ("bare",)).answer == answer
 
 
@@ -106,29 +106,29 @@ def test_bare_takes_a_number_or_an_equation(text, answer):
      "What is 27 + 58? 85", "27 + 58 = 80 + 5", "<think>85</think>", "8<think></think>5", r"\boxed{85}", "= 85", "--5",
      "27 + 58 = 8**5"],
 )  # fmt: skip
-def test_bare_takes_nothing_else(text):
+def test_bare_form_rejects_other_text(text):
     assert extract(text, ("bare",)).answer is None
 
 
-def test_only_accepted_forms_count():
+def test_extract_reads_only_accepted_forms():
     assert extract("<answer>42</answer>", ("boxed",)).answer is None
     assert extract(r"<answer>\boxed{42}</answer>", ("boxed",)).answer == "42"
     assert extract(r"\boxed{42}", ("bare", "boxed")).answer == "42"
 
 
-def test_thinking_is_cut_without_joining_what_stands_around_it():
+def test_strip_thinking_does_not_join_the_text_around_it():
     assert strip_thinking("4<think>x</think>2") == "4\n2"
     assert strip_thinking("<think> <think> </think> 42") == "\n 42"
 
 
 @pytest.mark.parametrize("forms", [(), ("box",), "boxed"])
-def test_unknown_forms_are_refused(forms):
+def test_check_forms_refuses_unknown_forms(forms):
     with pytest.raises(UsageError, match="form"):
         FinalNumber(forms=forms)
 
 
 @given(st.integers(-(10**9), 10**9), st.sampled_from(ANSWER_FORMS))
-def test_state_is_the_inverse_of_extract(number, form):
+def test_format_answer_is_the_inverse_of_extract(number, form):
     assert extract(format_answer(str(number), form), (form,)).answer == str(number)
 
 
@@ -139,10 +139,10 @@ PIECES = ["\\boxed{", "}", "{", "<think>", "</think>", "<answer>", "</answer>", 
 
 @settings(max_examples=100)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map("".join))
-def test_no_text_raises(text):
+def test_extract_never_raises(text):
     for forms in (ANSWER_FORMS, *((form,) for form in ANSWER_FORMS)):
-        found = extract(text, forms)
-        assert (found.answer is None) == bool(found.reason)
+        extracted = extract(text, forms)
+        assert (extracted.answer is None) == bool(extracted.reason)
         assert FinalNumber(forms).grade(text, "42").value in (0.0, 1.0)
 
 
@@ -161,7 +161,7 @@ SENTENCES = [
 
 @settings(max_examples=200)
 @given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map("".join))
-def test_lines_are_found_wherever_the_pattern_finds_them(text):
+def test_find_answer_lines_equals_a_full_pattern_search(text):
     whole = [(match.start(), match.end()) for match in ANSWER_LINE.finditer(text)]
     assert [(line.start, line.end) for line in find_answer_lines(text)] == whole
 
@@ -169,7 +169,7 @@ def test_lines_are_found_wherever_the_pattern_finds_them(text):
 @pytest.mark.parametrize(
     "piece", [*PIECES, "\\boxed{\\boxed{", "The answer is ", ". . ", "\\text{", "1,", "#### 1 \n", "(("]
 )
-def test_no_text_takes_long(piece):
+def test_extract_is_fast_on_hostile_text(piece):
     text = piece * (60_000 // len(piece))
     before = time.process_time()
     for whole in (text, "\\boxed{" + text, "The answer is " + text, "\\boxed{42}" + text):

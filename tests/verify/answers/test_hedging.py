@@ -46,14 +46,14 @@ SAME = [
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("text", [*OTHER_VALUES, *TAKEN_BACK, *(rf"\boxed{{{figure}}}" for figure in OTHER_FIGURES)])
-def test_another_value_or_none_is_not_the_answer(verifier, text):
+def test_hedged_or_changed_answers_score_zero(verifier, text):
     score = verifier.grade(text, "42")
     assert score.value == 0.0 and score.reason, score
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("text", SAME)
-def test_what_is_written_around_it_leaves_an_honest_answer_alone(verifier, text):
+def test_honest_answers_with_surrounding_text_score_one(verifier, text):
     assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")
 
 
@@ -68,7 +68,7 @@ def test_what_is_written_around_it_leaves_an_honest_answer_alone(verifier, text)
      ("0.5", r"0.5\%", False), ("0.5", r"50\%", True), (r"\frac{1}{3}", r"\frac{1}{3}\%", False),
      (r"0.5\%", "0.5", True), ("5", r"5\%", True), (r"5\%", "0.05", True)],
 )  # fmt: skip
-def test_a_unit_or_percent_sign_can_make_it_another_quantity(verifier, gold, answer, right):
+def test_a_unit_or_percent_sign_changes_the_quantity(verifier, gold, answer, right):
     assert verifier.grade(rf"\boxed{{{answer}}}", gold).value == float(right)
 
 
@@ -78,7 +78,7 @@ def test_a_unit_or_percent_sign_can_make_it_another_quantity(verifier, gold, ans
      (r"\frac{\pi}{2}", r"\frac{\pi}{2}^\circ", False), (r"\frac{\pi}{2}", r"\frac{\pi}{2}\text{ radians}", True),
      (r"\frac{\sqrt{2}}{2}", r"\frac{\sqrt{2}}{2}\%", False), (r"3\sqrt{2}", r"~3\sqrt{2}", False)],
 )  # fmt: skip
-def test_the_same_of_expressions(gold, answer, right):
+def test_hedged_expressions_score_zero(gold, answer, right):
     assert MathAnswer().grade(rf"\boxed{{{answer}}}", gold).value == float(right)
 
 
@@ -87,7 +87,7 @@ def test_the_same_of_expressions(gold, answer, right):
     [". No, it is A.", ". On reflection, A.", ". However, A is better.", " (A)", ", A", "/A", "; second choice: A",
      ". C fits too."],
 )  # fmt: skip
-def test_a_second_letter_is_a_second_choice(after):
+def test_a_second_choice_letter_is_a_second_answer(after):
     assert MultipleChoice().grade(rf"\boxed{{B}}{after}", "B").value == 0.0
 
 
@@ -96,22 +96,22 @@ def test_a_second_letter_is_a_second_choice(after):
     [r"\boxed{B}. A fish lives in water.", r"\boxed{B}, as I said.", r"\boxed{B}: option B it is.",
      "The correct option is B.", "The best answer is (B)."],
 )  # fmt: skip
-def test_words_are_no_letters(text):
+def test_words_after_a_choice_are_not_letters(text):
     assert MultipleChoice().grade(text, "B").value == 1.0
 
 
-def test_a_text_can_be_denied_as_well():
+def test_final_text_rejects_a_denied_answer():
     verifier = FinalText(forms=("tag", "line"))
     for text in ("I don't think the answer is yes.", "not <answer>yes</answer>", "It is false that the answer is yes"):
         assert verifier.grade(text, "yes").value == 0.0, text
 
 
 @pytest.mark.parametrize("piece", ["-", "not ", "\\frac{", "{1}", "\\sqrt[", "1 - ", "doubt ", "don't think ", "$)]\\"])
-def test_it_takes_no_time(piece):
-    begun = time.perf_counter()
+def test_hedging_rules_are_fast_on_long_text(piece):
+    started = time.perf_counter()
     for _ in range(200):
         is_denied(piece * 10_000), is_part_of_expression(piece * 10_000, piece * 10_000)
-    assert time.perf_counter() - begun < 1.0
+    assert time.perf_counter() - started < 1.0
 
 
 WORDS = [
@@ -123,7 +123,7 @@ WORDS = [
 
 @settings(max_examples=400)
 @given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map("".join))
-def test_a_quick_look_first_changes_no_verdict(text):
+def test_prefilters_do_not_change_verdicts(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
     patterns = ((hedging._ALTERNATIVE_BEFORE, 20), (hedging._DOUBT_BEFORE, 120), (hedging._VALUE_MODIFIER, 60))
     readings = list(hedging._readings(text))
@@ -132,7 +132,7 @@ def test_a_quick_look_first_changes_no_verdict(text):
     assert is_part_of_expression(text, "") == bool(operator)
 
 
-def test_units_have_dimensions_and_sizes():
+def test_parse_unit_gives_dimensions_and_sizes():
     assert parse_unit("square centimeters") == parse_unit("cm", "²") == parse_unit("sq. cm") == parse_unit("cm^2")
     assert parse_unit("m s^{-1}") == parse_unit("meters per second") == parse_unit("m/s")
     assert conversion_factors(parse_unit("m/s"), parse_unit("km/h")) == (Fraction(5, 18),)
@@ -150,7 +150,7 @@ def test_units_have_dimensions_and_sizes():
     assert conversion_factors(parse_unit("cubic decimeters") or (NO_UNIT,), parse_unit("liters")) == (1,)
 
 
-def test_other_words_are_counted_things_or_nothing():
+def test_parse_unit_accepts_only_counted_nouns_beside_units():
     assert parse_unit("red apples") == parse_unit("apples") == (Unit(counted_noun="apple"),)
     assert conversion_factors(parse_unit("apples"), parse_unit("oranges")) == ()
     for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
@@ -192,7 +192,7 @@ def spaced(words: str, space: str) -> str:
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("space", SPACES, ids=ascii)
-def test_words_around_an_answer_count_however_they_are_spaced(verifier, space: str) -> None:
+def test_hedges_count_whatever_spaces_separate_them(verifier, space: str) -> None:
     texts = [f"{spaced(words, space)}{space}\\boxed{{42}}" for words in DENYING]
     texts += [f"\\boxed{{42}}{space}{spaced(words, space)}" for words in CHANGING]
     texts += [f"\\boxed{{42}}{spaced(words, space)}" for words in RETRACTING]
@@ -207,7 +207,7 @@ def test_words_around_an_answer_count_however_they_are_spaced(verifier, space: s
      r"$\boxed{42}\,x$", r"$\boxed{42}\!!$", r"$\boxed{42}~\times 2$", r"$\boxed{42}\,\text{thousand}$",
      r"$\boxed{42}\text{ in}~\text{binary}$", r"$\boxed{42}\;\text{in}\;\mathrm{base}\;7$"],
 )  # fmt: skip
-def test_spaces_hide_no_operation(verifier, text: str) -> None:
+def test_spaces_do_not_hide_an_operator(verifier, text: str) -> None:
     assert verifier.grade(text, "42").value == 0.0
 
 
@@ -218,11 +218,11 @@ def test_spaces_hide_no_operation(verifier, text: str) -> None:
      r"$\boxed{42}\,\text{km}$", r"$\boxed{42}~\mathrm{cm}^2$", "So 41 is wrong\n<answer>42</answer>",
      "The total\nis \\boxed{42}\n", r"$x =\,\boxed{42}$", r"Step 2: $\quad\boxed{42}$"],
 )  # fmt: skip
-def test_line_breaks_and_thin_spaces_leave_honest_answers_alone(verifier, text: str) -> None:
+def test_line_breaks_and_thin_spaces_keep_honest_answers(verifier, text: str) -> None:
     assert verifier.grade(text, "42").value == 1.0, verifier.grade(text, "42")
 
 
-def test_a_line_that_counts_times_is_no_product():
+def test_a_line_that_ends_in_times_is_not_a_product():
     from ponder.verify import FinalNumber, MathAnswer
 
     text = "we should ride at least 25+1=26 times\n\\boxed{26}"

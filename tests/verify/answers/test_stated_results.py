@@ -75,7 +75,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "answer"), READ)
-def test_last_stated_result_is_the_answer(text, answer):
+def test_sentence_form_reads_the_last_stated_result(text, answer):
     assert extract(text, ("sentence",)).answer == answer
     assert extract(text, ANSWER_FORMS).answer == answer
     assert FinalNumber(ANSWER_FORMS).grade(text, answer).value == 1.0
@@ -83,7 +83,7 @@ def test_last_stated_result_is_the_answer(text, answer):
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED)
-def test_no_one_result_is_no_answer(text, reason):
+def test_sentence_form_rejects_conflicting_results(text, reason):
     assert extract(text, ("sentence",)).answer is None
     assert extract(text, ANSWER_FORMS).answer is None
     assert FinalNumber(ANSWER_FORMS).grade(text, "77").value == 0.0
@@ -91,7 +91,7 @@ def test_no_one_result_is_no_answer(text, reason):
         assert extract(text, ("sentence",)).reason == reason
 
 
-def test_explicit_forms_go_before_sentences():
+def test_explicit_forms_take_precedence_over_sentences():
     assert extract("10 + 54 = 64\n\nThe answer is 10.", ANSWER_FORMS).answer == "10"
     assert extract(r"10 + 54 = 64, so \boxed{10}", ANSWER_FORMS).answer == "10"
     assert extract("The answer is 64. 10 + 54 = 65.", ANSWER_FORMS).answer is None
@@ -99,13 +99,13 @@ def test_explicit_forms_go_before_sentences():
 
 
 @pytest.mark.parametrize("scorer", [MultipleChoice, FinalText, FinalList, CountdownVerifier])
-def test_scorers_that_read_no_numbers_refuse_the_form(scorer):
+def test_text_verifiers_refuse_the_sentence_form(scorer):
     with pytest.raises(UsageError, match="sentence"):
         scorer(forms=("sentence",))
 
 
 @pytest.mark.parametrize("piece", ["1 + 1 = ", "1 = ", "1, a ", "is 1. ", "(1", "1x", "the sum of ", "\n= 1", "1 and "])
-def test_no_sentence_takes_long(piece):
+def test_find_stated_results_is_fast_on_hostile_text(piece):
     text = piece * (60_000 // len(piece))
     before = time.process_time()
     for whole in (text, text + "= 5", "the sum is " + text + "5"):

@@ -17,11 +17,11 @@ from ponder.verify import FinalList, FinalText
      (f"<answer>red fox{' ' * 5000}</answer>", 0.0), ("<answer>**red fox**</answer>", 1.0),
      ("<answer>red fox.</answer>", 1.0), ("<answer>red fox..</answer>", 0.0), ("<answer>**red** fox</answer>", 0.0)],
 )  # fmt: skip
-def test_final_text(said, value):
+def test_final_text_scores(said, value):
     assert FinalText().grade(said, "red fox").value == value
 
 
-def test_settings_of_final_text():
+def test_final_text_settings():
     assert FinalText(ignore_case=True).grade("<answer>Yes</answer>", "yes").value == 1.0
     assert FinalText(ignore_spaces=True).grade("<answer>]] )</answer>", "] ] )").value == 1.0
     line = FinalText(forms=("tag", "line"))
@@ -40,7 +40,7 @@ def test_settings_of_final_text():
     ["a, b, c", "a b c", "[a, b, c]", '["a", "b", "c"]', "a\nb\nc", "(a; b; c)", "a,b,c,", "a, b, and c", "a, b, c.",
      "1. a\n2. b\n3. c", "- a\n- b\n- c", r"\text{a, b, c}"],
 )  # fmt: skip
-def test_lists_as_people_write_them(said):
+def test_final_list_accepts_usual_notations(said):
     assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
     assert FinalList().extract_answer(f"<answer>{said}</answer>") == "a, b, c"
 
@@ -48,7 +48,7 @@ def test_lists_as_people_write_them(said):
 @pytest.mark.parametrize(
     "said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c", "a, b, or c", "1. a, b, c"]
 )
-def test_other_lists_are_wrong(said):
+def test_final_list_rejects_other_lists(said):
     assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
 
 
@@ -60,7 +60,7 @@ def test_bad_gold_is_undecided(gold):
 
 
 @given(st.text(max_size=80), st.text(min_size=1, max_size=20))
-def test_any_text_is_judged(said, gold):
+def test_any_text_gets_a_score(said, gold):
     for verifier in (FinalText(forms=("tag", "boxed", "line", "bare")), FinalList()):
         verifier.extract_answer(said)
         assert verifier.grade(said, gold if isinstance(verifier, FinalText) else [gold]).value in (0.0, 1.0, None)

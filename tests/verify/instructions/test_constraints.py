@@ -79,7 +79,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("constraint", "text"), KEPT)
-def test_kept(constraint, text):
+def test_satisfied_constraints_score_one(constraint, text):
     assert constraint_fault(constraint, visible_text(text)) == ""
     assert Constraints().grade(f"<think>hm</think>\n{text}", [constraint]).value == 1.0
     tagged = Constraints(in_answer_tag=True).grade(f"So: <answer>{text}</answer>", {"constraints": [constraint]})
@@ -87,22 +87,26 @@ def test_kept(constraint, text):
 
 
 @pytest.mark.parametrize(("constraint", "text"), BROKEN)
-def test_broken(constraint, text):
+def test_violated_constraints_score_zero(constraint, text):
     score = Constraints().grade(text, [constraint])
     assert score.value == 0.0 and score.reason.startswith("keeps 0 of 1; not: ")
 
 
-def test_every_kind_is_tried_both_ways():
+def test_every_kind_has_satisfied_and_violated_cases():
     for cases in (KEPT, BROKEN):
         assert {c["kind"] for c, _ in cases} >= CONSTRAINT_KINDS.keys() - {"lines", "characters", "bullets"}
 
 
-def test_the_share_kept_is_partial_credit():
-    asked = [{"kind": "words", "at_most": 3}, {"kind": "keyword", "word": "sea"}, {"kind": "no_regex", "pattern": "x"}]
-    assert Constraints().grade("the blue sea today", asked).value == 0.0
-    score = Constraints(partial_credit=True).grade("the blue sea today", asked)
+def test_partial_credit_is_the_share_satisfied():
+    constraints = [
+        {"kind": "words", "at_most": 3},
+        {"kind": "keyword", "word": "sea"},
+        {"kind": "no_regex", "pattern": "x"},
+    ]
+    assert Constraints().grade("the blue sea today", constraints).value == 0.0
+    score = Constraints(partial_credit=True).grade("the blue sea today", constraints)
     assert score.value == pytest.approx(2 / 3) and "4 words, more than 3" in score.reason
-    assert Constraints(partial_credit=True).grade("<think>the sea", asked).value == 0.0  # nothing was said
+    assert Constraints(partial_credit=True).grade("<think>the sea", constraints).value == 0.0  # nothing was said
 
 
 @pytest.mark.parametrize(
@@ -136,18 +140,18 @@ def test_the_share_kept_is_partial_credit():
         [{"kind": "starts", "text": None}],
     ],
 )
-def test_bad_data_is_undecided_whatever_was_written(asked):
+def test_bad_data_is_undecided_for_any_answer(asked):
     for text in ("", "<think>", "moon"):
         score = Constraints().grade(text, asked)
         assert score.value is None and score.reason.startswith("bad data: "), score
 
 
-def test_composing_a_text_does_not_carry_it_past_the_bound():
+def test_length_is_bounded_after_nfc_normalization():
     score = Constraints().grade("\U0001d160" * 50_000 + " bad", [{"kind": "no_regex", "pattern": "bad"}])
     assert score.value == 0.0 and score.reason == "too long"
 
 
-def test_a_misspelt_kind_is_named():
+def test_a_misspelt_kind_gets_a_suggestion():
     assert "Did you mean 'words'" in Constraints().grade("a", [{"kind": "wrods", "exactly": 1}]).reason
 
 
@@ -169,12 +173,12 @@ def test_counts_by_definition():
     st.lists(st.text("abcé", min_size=1, max_size=5), min_size=1, max_size=30),
     st.sampled_from([" ", "\n", ", ", " - "]),
 )
-def test_words_are_counted(parts, between):
+def test_word_counts_by_example(parts, between):
     assert words(between.join(parts)) == parts
 
 
-def test_hostile_text_is_decided_in_time():
-    asked = [
+def test_constraints_are_fast_on_hostile_text():
+    constraints = [
         {"kind": "words", "exactly": 7},
         {"kind": "regex", "pattern": "(a+)+$"},
         {"kind": "json"},
@@ -182,8 +186,8 @@ def test_hostile_text_is_decided_in_time():
         {"kind": "sentences", "exactly": 3},
         {"kind": "keyword", "word": "a"},
     ]
-    bad_answers.refused(Constraints(partial_credit=True).grade, asked)
-    bad_answers.refused(Constraints(in_answer_tag=True).grade, asked)
+    bad_answers.refused(Constraints(partial_credit=True).grade, constraints)
+    bad_answers.refused(Constraints(in_answer_tag=True).grade, constraints)
 
 
 # --- patterns ------------------------------------------------------------------------------------------------------
@@ -200,13 +204,13 @@ CATASTROPHIC = [
 
 
 @pytest.mark.parametrize(("pattern", "text"), CATASTROPHIC)
-def test_no_pattern_hangs(pattern, text):
+def test_regex_matches_never_hangs(pattern, text):
     begin = time.process_time()
     assert not regex_matches(pattern, text)
     assert time.process_time() - begin < 2.0
 
 
-def test_patterns_match_as_python_does_where_both_can():
+def test_regex_matches_agrees_with_python():
     import re
 
     for pattern in ("a+b", "^x", r"\d{2,3}$", "(?i)moon|sun", "[^a-c]+", r"\bcat\b", "a.c", "(?s)a.c", "é"):
@@ -215,7 +219,7 @@ def test_patterns_match_as_python_does_where_both_can():
             assert regex_matches(pattern, text, "fullmatch") == bool(re.fullmatch(pattern, text)), (pattern, text)
 
 
-def test_surrogates_and_texts_past_the_bound_match_nothing():
+def test_regex_matches_rejects_surrogates_and_long_text():
     assert regex_matches("a", "\ud800a") and not regex_matches(r"\?", "\ud800")
     assert not regex_matches("a", "a" * 200_000) and not regex_matches("^a$", "a\n")
 
@@ -254,7 +258,7 @@ PERSON = {
         '{"name": "Ann", "tags": [1, true, "1", [1], {"a": 1}, null]}',
     ],
 )
-def test_json_that_follows_the_schema(document):
+def test_json_schema_accepts_valid_documents(document):
     assert JsonSchema().grade(f"<answer>{document}</answer>", PERSON).value == 1.0
     assert JsonSchema(in_answer_tag=False).grade(f"<think>ok</think>{document}", PERSON).value == 1.0
 
@@ -282,7 +286,7 @@ def test_json_that_follows_the_schema(document):
         '{"name": "Ann", "age": ' + "9" * 5000 + "}",
     ],
 )
-def test_json_that_does_not(document):
+def test_json_schema_rejects_invalid_documents(document):
     score = JsonSchema().grade(f"<answer>{document}</answer>", PERSON)
     assert score.value == 0.0 and score.reason
 
@@ -308,7 +312,7 @@ def test_a_faulty_schema_is_undecided(schema):
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
-def test_equality_of_items_is_that_of_json():
+def test_unique_items_uses_json_equality():
     for items, unique in (
         ([1, True], True),
         ([0, False], True),
@@ -322,7 +326,7 @@ def test_equality_of_items_is_that_of_json():
         assert (json_fault(json.dumps(items), {"uniqueItems": True}) == "") is unique, items
 
 
-def test_a_schema_that_refers_to_itself_cannot_be_made_to_hang():
+def test_a_recursive_schema_cannot_hang():
     # Each level tries two branches that both go on to the next: 2^60 ways.
     both = {
         "anyOf": [{"items": {"$ref": "#"}, "minItems": 2}, {"items": {"$ref": "#"}, "maxItems": 0}],
@@ -338,7 +342,7 @@ def test_a_schema_that_refers_to_itself_cannot_be_made_to_hang():
     assert time.process_time() - begin < 2.0
 
 
-def test_hostile_json_is_decided_in_time():
+def test_json_schema_is_fast_on_hostile_json():
     bad_answers.refused(JsonSchema().grade, PERSON)
     bad_answers.refused(JsonSchema(in_answer_tag=False).grade, PERSON)
 
@@ -356,19 +360,19 @@ JSON = st.recursive(
 
 @settings(deadline=None)
 @given(JSON)
-def test_json_is_read_as_the_standard_library_does(value):
+def test_parse_strict_json_agrees_with_json_loads(value):
     assert parse_strict_json(json.dumps(value)) == value
 
 
 @given(st.text(st.characters(codec=None, categories=["L", "N", "P", "S", "Z", "C"]), max_size=60))
-def test_any_other_text_has_a_reason(text):
+def test_parse_strict_json_gives_a_reason(text):
     try:
         parse_strict_json(text)
     except InvalidJson as why:
         assert str(why)
 
 
-def test_depth_and_length_are_bounded():
+def test_parse_strict_json_bounds_depth_and_length():
     assert parse_strict_json("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
     for text, why in (("[" * 65 + "]" * 65, "too deep"), ("[" * 200_000, "too long"), ("[1" * 5000, "too deep")):
         with pytest.raises(InvalidJson, match=why):
@@ -389,7 +393,7 @@ def test_depth_and_length_are_bounded():
         ("$$\\boxed{\\{1\\}}$$", "\\{1\\}"),
     ],
 )
-def test_one_structured_answer_is_read(text, answer):
+def test_extract_structured_reads_one_answer(text, answer):
     assert extract_structured(text).answer == answer
 
 
@@ -409,12 +413,12 @@ def test_one_structured_answer_is_read(text, answer):
         ("<answer>" + "1" * 30_000 + "</answer>", "too long"),
     ],
 )
-def test_anything_else_is_not(text, reason):
-    found = extract_structured(text)
-    assert found.answer is None and found.reason == reason
+def test_extract_structured_rejects_other_text(text, reason):
+    extracted = extract_structured(text)
+    assert extracted.answer is None and extracted.reason == reason
 
 
-def test_they_are_scorers():
+def test_instruction_verifiers_are_scorers():
     for scorer, answer, text in (
         (Constraints(), [{"kind": "words", "exactly": 1}], "hi"),
         (JsonSchema(False), {}, "{}"),

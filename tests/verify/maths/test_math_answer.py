@@ -26,25 +26,25 @@ REASONS = {"wrong", "malformed", "hedged", "several answers", "no answer", "too 
 
 
 @pytest.mark.parametrize(("gold", "answer"), RIGHT)
-def test_the_right_answer_written_otherwise(gold, answer):
+def test_right_answers_in_other_notations_score_one(gold, answer):
     score = VERIFIER.grade(rf"So it is $\boxed{{{answer}}}$.", gold)
     assert (score.value, score.reason) == (1.0, "right")
 
 
 @pytest.mark.parametrize(("gold", "answer"), EXPLOITS)
-def test_an_exploit_is_worth_nothing(gold, answer):
+def test_exploits_score_zero(gold, answer):
     score = VERIFIER.grade(rf"\boxed{{{answer}}}", gold)
     assert score.value == 0.0 and score.reason in REASONS
 
 
 @pytest.mark.parametrize(("gold", "answer"), UNEVALUATED)
-def test_a_plain_number_must_be_worked_out_unless_told(gold, answer):
+def test_require_evaluated_rejects_unevaluated_numbers(gold, answer):
     assert VERIFIER.grade(rf"\boxed{{{answer}}}", gold).value == 0.0
     assert MathAnswer(require_evaluated=False).grade(rf"\boxed{{{answer}}}", gold).value == 1.0
     assert VERIFIER.grade(rf"\boxed{{({answer}, 1)}}", f"({gold}, 1)").value == 0.0
 
 
-def test_a_percent_sign_behind_the_box_is_a_part_of_the_answer():
+def test_a_percent_sign_after_the_box_is_part_of_the_answer():
     assert [VERIFIER.grade(r"$\boxed{42}\%$", gold).value for gold in ("42", r"42\%", "0.42", "4.2")] == [
         0.0,
         1.0,
@@ -54,7 +54,7 @@ def test_a_percent_sign_behind_the_box_is_a_part_of_the_answer():
 
 
 @pytest.mark.parametrize("text", TEXT_FORMS)
-def test_what_stands_around_may_not_change_the_answer(text):
+def test_text_that_changes_the_answer_scores_zero(text):
     score = VERIFIER.grade(text.replace("\\n", "\n"), "42")
     assert score.value == 0.0 and score.reason in REASONS
 
@@ -66,7 +66,7 @@ def test_what_stands_around_may_not_change_the_answer(text):
      "Answer: $42$", "**Final Answer:** 42", r"<think>41? \boxed{41}</think> \boxed{42}",
      r"<answer>\boxed{42}</answer>", r"2 is not prime. So \boxed{42}."],
 )  # fmt: skip
-def test_what_stands_around_may_explain_it(text):
+def test_text_that_explains_the_answer_scores_one(text):
     assert VERIFIER.grade(text, "42").value == 1.0
 
 
@@ -76,24 +76,24 @@ def test_what_stands_around_may_explain_it(text):
      (r"\sqrt{51}", "√51"), ("6√2", r"6\sqrt{2}"), (r"6:30\text{ p.m.}", "6:30 p.m."),
      (r"6:30\text{ PM}", "6:30 p.m.")],
 )  # fmt: skip
-def test_plain_signs_and_array_brackets(gold, answer):
+def test_unicode_signs_and_array_brackets_are_read(gold, answer):
     assert VERIFIER.grade(rf"\boxed{{{answer}}}", gold).value == 1.0
 
 
 @pytest.mark.parametrize("form", ANSWER_FORMS)
 @pytest.mark.parametrize("gold", ["42", r"\frac{1}{2}", "(1,2)", "x^2 + 1", r"\{1, 2\}", "Tuesday"])
-def test_each_form_carries_its_gold(form, gold):
+def test_each_form_accepts_its_gold(form, gold):
     assert MathAnswer(forms=(form,)).grade(format_answer(gold, form), gold).value == 1.0
 
 
-def test_the_same_box_twice_is_one_answer_only_where_told():
+def test_allow_repeats_accepts_the_same_box_twice():
     text = r"\boxed{42}, and to check: \boxed{42}"
     assert VERIFIER.grade(text, "42").reason == "several answers"
     assert MathAnswer(allow_repeats=True).grade(text, "42").value == 1.0
     assert MathAnswer(allow_repeats=True).grade(r"\boxed{41}, or \boxed{42}", "42").reason == "several answers"
 
 
-def test_tolerance_is_relative_and_only_where_told():
+def test_tolerance_is_relative_and_off_by_default():
     assert VERIFIER.grade(r"\boxed{3.14}", r"\pi").value == 0.0
     close = MathAnswer(tolerance=1e-3)
     assert close.grade(r"\boxed{3.14}", r"\pi").value == 1.0
@@ -103,12 +103,12 @@ def test_tolerance_is_relative_and_only_where_told():
 
 
 @pytest.mark.parametrize("gold", [None, "", "  ", "$$", r"\boxed{}", "4\x002"])
-def test_a_gold_that_is_none_is_undecided(gold):
+def test_an_empty_gold_is_undecided(gold):
     score = VERIFIER.grade(r"\boxed{42}", gold)
     assert score.value is None and score.reason.startswith("bad data")
 
 
-def test_gold_of_other_types():
+def test_gold_of_other_types_is_read_as_text():
     assert VERIFIER.grade(r"\boxed{42}", 42).value == 1.0
     assert VERIFIER.grade(r"\boxed{0.5}", 0.5).value == 1.0
     assert VERIFIER.grade(r"\boxed{42}", r"\boxed{42}").value == 1.0
@@ -119,26 +119,26 @@ def test_gold_of_other_types():
     [{"forms": ("box",)}, {"tolerance": 1.0}, {"tolerance": -0.1}, {"answer_regex": "("}, {"answer_regex": "no group"},
      {"max_answer_chars": 0}, {"timeout_seconds": 0}],
 )  # fmt: skip
-def test_settings_that_cannot_work_are_refused(bad):
+def test_invalid_settings_are_refused(bad):
     with pytest.raises(UsageError):
         MathAnswer(**bad)
 
 
-def test_it_is_a_scorer():
+def test_math_answer_is_a_scorer():
     assert isinstance(VERIFIER, Scorer) and VERIFIER.name == "accuracy"
     steps = [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in (r"\boxed{\frac12}", r"\boxed{2}", "?"))]
     scores = asyncio.run(VERIFIER(Trace(Problem("p", user_messages("?"), "0.5"), steps), [1, 2, 3]))
     assert [(s.value, s.reason) for s in scores] == [(1.0, "right"), (0.0, "wrong"), (0.0, "no answer")]
 
 
-def test_votes_count_one_answer_once():
+def test_extract_answer_normalizes_for_votes():
     assert VERIFIER.extract_answer(r"\boxed{0.5}") == VERIFIER.extract_answer(r"\boxed{\frac{1}{2}}") == "1/2"
     assert VERIFIER.extract_answer(r"\boxed{x + 1}") == VERIFIER.extract_answer("<answer>$x+1$</answer>") == "x+1"
     assert VERIFIER.extract_answer("no") is None and VERIFIER.extract_answer("\\boxed{\u200b5}") is None
 
 
 @pytest.mark.parametrize("wrap", [r"\boxed{%s}", "<answer>%s</answer>", "Answer: %s", r"\boxed{(%s, 1)}"])
-def test_hostile_answers_take_no_time(wrap):
+def test_grade_is_fast_on_hostile_answers(wrap):
     VERIFIER.grade(r"\boxed{\pi}", "5")  # the library that works out digits is imported once
     slow = []
     for answer in HOSTILE:
@@ -153,7 +153,7 @@ def test_hostile_answers_take_no_time(wrap):
 @pytest.mark.parametrize(
     "piece", ["$1,", "or ", "not ", "answer is ", "don't think ", "\\boxed{", "# ", " ", "\\text{", "wait"]
 )
-def test_long_texts_take_no_time(piece):
+def test_grade_is_fast_on_long_texts(piece):
     text = piece * (200_000 // len(piece))
     before = time.process_time()
     for whole in (text, "\\boxed{42}" + text, text + "\\boxed{42}", "\\boxed{" + text + "}", "Answer: " + text):
@@ -197,13 +197,13 @@ def test_equality_agrees_with_sympy(a, b):
 
     first, second = parse_expression(a), parse_expression(b)
     try:
-        found = same_value(first, second)
+        verdict = same_value(first, second)
     except OutsideGrammar:
         return
     there = {known["x"]: sympy.Rational(7, 5), known["y"]: sympy.Rational(-11, 3)}
     difference = sympy.N((value(first) - value(second)).subs(there), 40)
     if difference.is_finite:
-        assert found == (abs(difference) < 1e-30)
+        assert verdict == (abs(difference) < 1e-30)
 
 
 @settings(max_examples=150, deadline=None)
@@ -226,13 +226,13 @@ PIECES = ["\\boxed{", "}", "{", "(", ")", "[", "]", "\\{", "\\}", ",", ";", "=",
     st.lists(st.sampled_from(PIECES), max_size=14).map("".join),
     st.sampled_from(["42", "x", "(1,2)", "x=1", "y>2"]),
 )
-def test_no_answer_raises_or_is_accepted_by_accident(text, gold):
+def test_random_answers_neither_raise_nor_score(text, gold):
     score = VERIFIER.grade(rf"\boxed{{{text}}}", gold)
     assert score.value is not None, score
     assert score.value == 0.0 or gold.strip("()")[0] in text, (text, gold)
 
 
-def test_many_threads_share_no_state():
+def test_grade_is_thread_safe():
     wrong = []
 
     def work():
@@ -257,7 +257,7 @@ def folder(*parts):
     return path
 
 
-def test_the_exploit_list():
+def test_shared_exploit_list_scores_zero():
     for row in json.loads(folder("..", "attacks", "math_exploits.json").read_text()):
         if row["correct"] is not None:
             unworked = row["name"] in ("sqrt sign", "sum of choices", "unevaluated")  # right in value, and restated
@@ -265,7 +265,7 @@ def test_the_exploit_list():
             assert (score.value == 1.0) == row["correct"], (row, score)
 
 
-def test_the_hostile_list():
+def test_shared_hostile_list_is_graded():
     for row in json.loads(folder("..", "attacks", "math_hostile.json").read_text()):
         for text in (row["output"], rf"\boxed{{{row['output'].strip('$')}}}"):
             before = time.perf_counter()

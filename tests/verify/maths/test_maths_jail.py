@@ -40,7 +40,7 @@ def started():
      (SUM, "x", 0.0, "wrong"),
      ("n!!", "n!", 0.0, "wrong")],
 )  # fmt: skip
-def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, value, reason):
+def test_answers_outside_the_grammar_are_compared_in_the_jail(gold, answer, value, reason):
     score = PATIENT.grade(boxed(answer), gold)
     assert (score.value, score.reason) == (value, reason)
 
@@ -63,11 +63,11 @@ def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, va
         ("42", r"\cancel{41} 42", "malformed"),
     ],
 )
-def test_quick_ways_give_the_verdict_of_the_slow_one(gold, answer, said):
+def test_symbolic_shortcuts_agree_with_math_verify(gold, answer, said):
     assert jail_client.call(20, "compare", gold, answer).value == said
 
 
-def test_a_worker_with_modules_to_load_is_waited_for_not_doubled():
+def test_pool_waits_for_a_worker_with_preloaded_modules():
     """The last clone is buried in milliseconds; to load the library again takes seconds."""
     pool = jail_client.symbolic_pool()
     before = {id(worker) for worker in pool._idle["python"]}
@@ -76,12 +76,12 @@ def test_a_worker_with_modules_to_load_is_waited_for_not_doubled():
     assert {id(worker) for worker in pool._idle["python"]} == before
 
 
-def test_a_gold_that_nothing_reads_is_undecided():
+def test_an_unreadable_gold_is_undecided():
     score = PATIENT.grade(boxed("4:30"), "4:30p..")
     assert score.value is None and score.reason.startswith("bad data")
 
 
-def test_what_hangs_is_killed_and_undecided():
+def test_a_hanging_comparison_is_killed_and_undecided():
     before = time.perf_counter()
     score = MathAnswer(timeout_seconds=0.5).grade(boxed(BESIDE), HANGS)
     assert score.value is None and score.reason.startswith("timed out")
@@ -89,7 +89,7 @@ def test_what_hangs_is_killed_and_undecided():
     assert PATIENT.grade(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
 
 
-def test_a_pattern_finds_the_answer_and_cannot_hang():
+def test_answer_regex_extracts_and_cannot_hang():
     judge = MathAnswer(answer_regex=r"FINAL\((.*?)\)", timeout_seconds=20)
     assert judge.grade("so FINAL(42)", "42").value == 1.0
     assert judge.grade("FINAL(41) FINAL(42)", "42").reason == "several answers"
@@ -100,7 +100,7 @@ def test_a_pattern_finds_the_answer_and_cannot_hang():
     assert score.value is None and score.reason.startswith("timed out")
 
 
-def test_honest_verdicts_beside_hostile_ones_from_many_threads():
+def test_hostile_answers_do_not_affect_honest_verdicts():
     hostile = MathAnswer(timeout_seconds=0.4)
 
     def judge(number):
@@ -113,7 +113,7 @@ def test_honest_verdicts_beside_hostile_ones_from_many_threads():
     assert values == [None if n % 4 == 0 else float(n % 2) for n in range(16)]
 
 
-def test_from_event_loops_without_holding_them_up():
+def test_agrade_does_not_block_the_event_loop():
     async def score():
         steps = [Step(None, "", ids([])), *(Step(0, boxed(t), ids([])) for t in (SUM.replace("k", "j"), "x", SUM))]
         slow = asyncio.create_task(MathAnswer(timeout_seconds=2).agrade(boxed(BESIDE), HANGS))

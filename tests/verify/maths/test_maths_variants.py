@@ -17,22 +17,22 @@ PATIENT = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machi
 
 
 @pytest.mark.parametrize(("gold", "output"), EXPLOITS)
-def test_a_wrong_answer_made_by_reading_the_grader_is_worth_nothing(gold, output):
+def test_exploits_of_the_grader_score_zero(gold, output):
     score = VERIFIER.grade(output, gold)
     assert score.value == 0.0, score
 
 
 @pytest.mark.parametrize(("gold", "output"), HONEST)
-def test_an_honest_answer_in_another_notation_is_right(gold, output):
+def test_honest_answers_in_other_notations_score_one(gold, output):
     score = PATIENT.grade(output, gold)
     assert score.value == 1.0, score
 
 
-def test_lists_are_long_and_hold_nothing_twice():
+def test_variant_lists_are_long_without_repeats():
     assert len(set(EXPLOITS)) == len(EXPLOITS) >= 150 and len(set(HONEST)) == len(HONEST) >= 150
 
 
-def test_points_are_drawn_for_each_comparison_and_always_the_same():
+def test_draw_point_is_deterministic_for_each_comparison():
     x, other = parse_expression("x"), parse_expression("x+0")
     first, second = comparison_seed(x, x), comparison_seed(other, x)
     assert draw_point({"x"}, 0, first) == draw_point({"x"}, 0, comparison_seed(x, x)) != draw_point({"x"}, 0, second)
@@ -40,7 +40,7 @@ def test_points_are_drawn_for_each_comparison_and_always_the_same():
     assert min(points) < -(10**100) and max(points) > 10**100 and min(map(abs, points)) < 10**-100
 
 
-def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
+def test_a_polynomial_with_chosen_roots_is_not_zero():
     """What the points of one comparison were is of no use in the next: the answer that uses them draws others."""
     x = parse_expression("x")
     known = [draw_point({"x"}, n, comparison_seed(x, x))["x"] for n in range(10)]
@@ -48,7 +48,7 @@ def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
     assert same_value(parse_expression(f"x+0{factors}"), x) and not same_value(parse_expression(f"x+{factors}"), x)
 
 
-def test_forms_of_one_equation_are_told_apart_by_what_is_tiny():
+def test_equations_with_tiny_differences_are_not_equal():
     gold = parse_expression(r"y-\pi x")
     assert proportional(parse_expression(r"2\pi x-2y"), gold) == -2.0
     assert proportional(parse_expression(r"(y-\pi x)(1+10^{-400}x)"), gold) is None
@@ -60,7 +60,7 @@ def test_forms_of_one_equation_are_told_apart_by_what_is_tiny():
      ("h(x+y)", "h(x)+h(y)", {"h"}), (r"\phi(2x)", r"2\phi(x)", {"phi"}), ("f_1(x)", "f_1(x)", {"f_1"}),
      ("x", "f(x)", set())],
 )  # fmt: skip
-def test_which_letters_before_brackets_are_functions(gold, answer, functions):
+def test_applied_function_names_by_example(gold, answer, functions):
     assert applied_function_names(gold, answer) == functions
 
 
@@ -81,12 +81,12 @@ def attacks(name):
     return json.loads(path.read_text())
 
 
-def test_shared_exploits_but_for_the_order_of_a_list():
+def test_shared_exploits_score_zero():
     wrong = [row for row in attacks("math_exploits_2.json") if not row["name"].startswith("(true")]
     accepted = [row for row in wrong if VERIFIER.grade(row["output"], row["gold"]).value == 1.0]
     assert [(row["gold"], row["output"]) for row in accepted] == [("1,2,3", r"\boxed{3,1,2}")]  # solutions have none
 
 
-def test_shared_honest_answers():
+def test_shared_honest_answers_score_one():
     refused = [row for row in attacks("math_honest.json") if PATIENT.grade(row["output"], row["gold"]).value != 1.0]
     assert refused == []

@@ -16,9 +16,9 @@ GOLD = {"numbers": [3, 4, 2], "target": 14}
      ("10-3-2", 5, (10, 3, 2)), (r"3 \times (4 \div 2)", 6, (3, 4, 2)), ("-(2 - 5)", 3, (2, 5)), ("7", 7, (7,)),
      (r"\frac{6}{1 - \dfrac{3}{4}}", 24, (6, 1, 3, 4))],
 )  # fmt: skip
-def test_expressions_are_evaluated_exactly(text, value, used):
-    found = evaluate_arithmetic(text)
-    assert (found.value, found.used_integers) == (Fraction(value), used)
+def test_evaluate_arithmetic_is_exact(text, value, used):
+    result = evaluate_arithmetic(text)
+    assert (result.value, result.used_integers) == (Fraction(value), used)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_expressions_are_evaluated_exactly(text, value, used):
      "4/(2-2)", "(" * 90 + "1" + ")" * 90, "-" * 150 + "1", "1" * 16, "1+" * 200 + "1", "٣+4", "3,4", "2^3", "3!",
      r"\frac{1}{2", r"\frac{1}", r"\frac12", r"2\frac{1}{2}", "{3}", r"\frac{1}{0}", r"\frac{}{2}"],
 )  # fmt: skip
-def test_anything_else_has_a_reason(text):
+def test_evaluate_arithmetic_gives_a_reason(text):
     assert evaluate_arithmetic(text).value is None and evaluate_arithmetic(text).reason
 
 
@@ -38,15 +38,15 @@ def test_anything_else_has_a_reason(text):
         max_leaves=8,
     )
 )
-def test_value_matches_python(text):
+def test_evaluate_arithmetic_agrees_with_python(text):
     assert evaluate_arithmetic(text).value == eval(text)
 
 
 @settings(max_examples=200)
 @given(st.one_of(st.text(max_size=30), st.text("0123456789+-*/() ", max_size=60)))
-def test_no_text_raises(text):
-    found = evaluate_arithmetic(text)
-    assert (found.value is None) == bool(found.reason)
+def test_evaluate_arithmetic_never_raises(text):
+    result = evaluate_arithmetic(text)
+    assert (result.value is None) == bool(result.reason)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_countdown_accepts_solutions(text):
      "<think><answer>(3 + 4) * 2</answer></think>", "<answer>(3+4)*2</answer><answer>2*(3+4)</answer>", "(3 + 4) * 2",
      "<answer>(3 + 4) * 2 * 2 / 2</answer>", "<answer>2 * (4 + 3) = x</answer>", "<answer>Use 3, 4 and 2</answer>"],
 )  # fmt: skip
-def test_countdown_rejects(text):
+def test_countdown_rejects_wrong_answers(text):
     assert CountdownVerifier().grade(text, GOLD).value == 0.0
 
 
-def test_countdown_with_a_number_left_out():
+def test_countdown_use_all_false_allows_unused_numbers():
     gold = {"numbers": [7, 2, 5], "target": 14}
     assert CountdownVerifier().grade("<answer>7 * 2</answer>", gold).value == 0.0
     assert CountdownVerifier(use_all=False).grade("<answer>7 * 2</answer>", gold).value == 1.0
     assert CountdownVerifier(use_all=False).grade("<answer>7 + 7</answer>", gold).value == 0.0
 
 
-def test_countdown_bare():
+def test_countdown_reads_a_bare_expression():
     grade = CountdownVerifier(forms=("bare",)).grade
     assert grade("<think>hm</think> (3 + 4) * 2 = 14.", GOLD).value == 1.0
     assert grade("I say (3 + 4) * 2", GOLD).value == 0.0

@@ -32,24 +32,24 @@ NOT_READ = [
 
 
 @pytest.mark.parametrize(("text", "value"), READ)
-def test_plain_numbers_are_read_exactly(text, value):
+def test_parse_plain_number_is_exact(text, value):
     assert parse_plain_number(text).value == Fraction(value)
 
 
 @pytest.mark.parametrize("text", NOT_READ)
-def test_anything_else_has_a_reason(text):
+def test_parse_plain_number_gives_a_reason(text):
     number = parse_plain_number(text)
     assert number.value is None and number.reason in ("malformed", "too long", "no answer")
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(0, 10**6))
-def test_decimals_match_python(whole, decimals):
+def test_parse_plain_number_agrees_with_python_decimals(whole, decimals):
     for text in (f"{whole}.{decimals}", f"{whole:,}.{decimals}", f"{whole}e3"):
         assert parse_plain_number(text).value == Fraction(text.replace(",", ""))
 
 
 @given(st.fractions(max_denominator=10**9))
-def test_fractions_match_python(value):
+def test_parse_plain_number_agrees_with_python_fractions(value):
     assert parse_plain_number(str(value)).value == value
     assert parse_plain_number(f"\\frac{{{value.numerator}}}{{{value.denominator}}}").value == value
     assert numbers_equal(str(value), str(value)) and not numbers_equal(str(value + 1), str(value))
@@ -57,19 +57,19 @@ def test_fractions_match_python(value):
 
 @settings(max_examples=300)
 @given(st.one_of(st.text(max_size=30), st.text("0123456789.,-+/$%eE \\{}frac^x=times10", max_size=30)))
-def test_no_text_raises(text):
+def test_parse_plain_number_never_raises(text):
     number = parse_plain_number(text)
     assert (number.value is None) == bool(number.reason)
 
 
-def test_comparison_is_exact_unless_told():
+def test_numbers_equal_is_exact_without_tolerance():
     assert not numbers_equal("0.333333", "1/3")
     assert numbers_equal("0.333333", "1/3", tolerance=1e-5)
     assert not numbers_equal("12345678901234567891", "12345678901234567890")
     assert not numbers_equal("0.42", "42") and not numbers_equal("forty", "40") and not numbers_equal("40", "forty")
 
 
-def test_percent():
+def test_numbers_equal_on_percentages():
     assert (
         numbers_equal(r"42\%", "0.42")
         and numbers_equal("42%", "42%")

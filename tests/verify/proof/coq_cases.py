@@ -91,7 +91,7 @@ CHEATS = {
         "Class C := c : Prop. #[global] Hint Extern 0 => exact I : typeclass_instances. Notation solution := (_ : _)."
     ),
     "unchecked where it is judged": Case(
-        "Notation solution := (ltac:(intro n; exact_no_check (eq_refl n)) : Judged.Goal.statement)."
+        "Notation solution := (ltac:(intro n; exact_no_check (eq_refl n)) : PonderCheck.Goal.statement)."
     ),
     "hint where it is judged": Case(
         "Class F := f : False.\nSection S. Context {x : F}. Theorem s : statement. Proof. destruct x. Qed. End S.\n"
@@ -99,10 +99,11 @@ CHEATS = {
     ),
     "implicit premise": Case("Lemma solution {H : statement} : statement. Proof. exact H. Qed."),
     "a field": Case("Record R := { solution : statement }."),
-    "the statement itself": Case("Definition solution := Judged.Goal.statement."),
+    "the statement itself": Case("Definition solution := PonderCheck.Goal.statement."),
     "everything undone": Case(f"Reset Initial. {TRUE}"),
-    "module of the judge's name": Case(
-        f"Module Judged. Module Goal. Definition statement := True. End Goal. End Judged. Export Judged.Goal. {TRUE}"
+    "module of the checker's name": Case(
+        "Module PonderCheck. Module Goal. Definition statement := True. End Goal. End PonderCheck. "
+        f"Export PonderCheck.Goal. {TRUE}"
     ),
     "statement redefined": Case("Definition statement := True. Theorem solution : statement. Proof. exact I. Qed."),
     "statement as a notation": Case("Notation statement := True. Theorem solution : statement. Proof. exact I. Qed."),
@@ -149,8 +150,8 @@ CHEATS = {
         )
     ),
     "load": Case('Load "/etc/passwd".\n' + TRUE),
-    "load path": Case('Add LoadPath "/" as Judged.\n' + TRUE),
-    "rec load path": Case('Add Rec LoadPath "/" as Judged.\n' + TRUE),
+    "load path": Case('Add LoadPath "/" as PonderCheck.\n' + TRUE),
+    "rec load path": Case('Add Rec LoadPath "/" as PonderCheck.\n' + TRUE),
     "plugin": Case('Declare ML Module "ltac_plugin".\n' + TRUE),
     "redirect": Case('Redirect "leak" Print nat.\n' + TRUE),
     "extraction": Case('Require Extraction. Extraction "leak" plus.\n' + TRUE),

@@ -31,5 +31,5 @@ def grade_all(scorer: ProofVerifier, cases: Mapping[str, tuple[str, Mapping[str,
     """The verdict on each (proof, gold), by its key."""
     need(scorer)
     with ThreadPoolExecutor(4) as threads:
-        given = [(block(proof), gold) for proof, gold in cases.values()]
-        return dict(zip(cases, threads.map(lambda case: scorer.grade(*case), given), strict=True))
+        scores = [(block(proof), gold) for proof, gold in cases.values()]
+        return dict(zip(cases, threads.map(lambda case: scorer.grade(*case), scores), strict=True))

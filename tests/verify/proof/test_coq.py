@@ -49,46 +49,46 @@ def unfenced() -> dict[str, Score]:
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_honest_proofs_pass(honest, name):
+def test_coq_accepts_honest_proofs(honest, name):
     assert honest[name].value == 1.0, honest[name].reason
     assert honest[name].reason.startswith("proved")
 
 
 @pytest.mark.slow
-def test_proofs_with_much_of_the_library_pass():
+def test_coq_accepts_proofs_with_large_libraries():
     assert set(verdicts({name: HONEST[name] for name in HEAVY}).values()) == {Score(1.0, "proved")}
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_cheats_do_not(cheats, name):
+def test_coq_rejects_cheats(cheats, name):
     assert cheats[name].value == 0.0 and cheats[name].reason, cheats[name]
 
 
 @pytest.mark.parametrize("name", KERNEL)
-def test_the_kernel_catches_what_no_word_gave_away(unfenced, name):
+def test_coq_kernel_rejects_cheats_that_pass_the_word_filter(unfenced, name):
     score = unfenced[name]
     assert score.value == 0.0 and score.reason.startswith("wrong: "), score
 
 
-def test_known_cheats_are_judged_right(data):
+def test_shared_coq_cheats_get_the_expected_verdict(data):
     known = Path(data).parent / "attacks" / "coq_cheats.json"
     if not known.exists():
         pytest.skip(f"no list of cheats beside {data}")
-    listed = json.loads(known.read_text())
-    scores = verdicts({entry["name"]: Case(entry["source"], entry["goal"]) for entry in listed})
+    cases = json.loads(known.read_text())
+    scores = verdicts({entry["name"]: Case(entry["source"], entry["goal"]) for entry in cases})
     assert {name: score.value for name, score in scores.items()} == {
-        entry["name"]: 0.0 if entry["cheat"] else 1.0 for entry in listed
+        entry["name"]: 0.0 if entry["cheat"] else 1.0 for entry in cases
     }
 
 
-def test_what_never_ends_is_ended():
+def test_a_proof_that_never_ends_is_killed():
     for name, score in verdicts(ENDLESS, Coq(checker_limits(1, memory=1 << 30))).items():
         # On a machine too busy to give it a second of time, or killed first, nothing is known; it never passes.
         known = score.value == 0.0
         assert known or (score.value is None and score.reason.startswith(("starved", "crashed"))), (name, score)
 
 
-def test_without_the_fence_the_jail_holds(monkeypatch, tmp_path):
+def test_the_jail_confines_coq_without_the_word_filter(monkeypatch, tmp_path):
     """Commands that read and write files see neither this machine's files nor leave any."""
     tmp_path.chmod(0o777)
     monkeypatch.setattr(module, "check_coq_source", lambda source, trusted: CoqSource(source, ""))
@@ -109,7 +109,7 @@ def test_without_the_fence_the_jail_holds(monkeypatch, tmp_path):
     assert not list(Path("/tmp").glob("ponder_leak*")) and not list(Path("/usr").glob("leak*"))
 
 
-def test_feedback_has_the_place_and_no_paths():
+def test_coq_feedback_has_the_position_and_no_paths():
     need(Coq())
     wrong = "Theorem solution : forall n : nat, n + 0 = n.\nProof.\n  intro n. rewrite nothing.\nQed."
     gold = {"statement": "forall n : nat, n + 0 = n", "header": "Require Import List.\nImport ListNotations."}
@@ -130,7 +130,7 @@ def test_a_bad_problem_is_undecided(gold):
     assert score.value is None and score.reason.startswith("bad data: ")
 
 
-def test_it_scores_steps_of_a_trace():
+def test_coq_scores_steps_of_a_trace():
     need(Coq())
     assert isinstance(Coq(), Scorer)
     texts = [
@@ -144,7 +144,7 @@ def test_it_scores_steps_of_a_trace():
     assert scores[0].reason == "proved" and scores[1].reason == "no answer" and "Axiom" in scores[2].reason
 
 
-def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
+def test_missing_coq_is_undecided(monkeypatch):
     monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Coq().grade(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
@@ -152,13 +152,13 @@ def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
 
 
 @given(st.text('(*)" \n.Aa', max_size=40))
-def test_no_comment_survives(source):
+def test_without_comments_removes_every_comment(source):
     stripped = without_comments(source)
     if stripped is None:
         return
     assert len(stripped) == len(source) and stripped.count("\n") == source.count("\n")
     assert without_comments(stripped) == stripped
-    assert all(kept in (char, " ") for kept, char in zip(stripped, source, strict=True))
+    assert all(remaining in (char, " ") for remaining, char in zip(stripped, source, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -168,18 +168,18 @@ def test_no_comment_survives(source):
      ("(* Load *)", False), ("Guard\n \tChecking", True), ("Guard(* *)Checking", True),
      ("Guard (* unclosed", True), ("admitted", False)],
 )  # fmt: skip
-def test_words(source, refused):
+def test_check_coq_source_refuses_forbidden_words(source, refused):
     assert bool(check_coq_source(source).fault) is refused
 
 
 @pytest.mark.parametrize("piece", ["(*", "*)", '"', "(*)", "Print ", "Guard\n", "1_", '(* "', "\n"])
-def test_no_text_takes_long(piece):
+def test_check_coq_source_is_fast_on_hostile_text(piece):
     before = time.process_time()
     check_coq_source(piece * (50_000 // len(piece)))
     assert time.process_time() - before < 8
 
 
-def test_words_of_the_problem_are_its_own():
+def test_check_coq_source_allows_words_of_the_trusted_part():
     assert not check_coq_source("exact Load.", "Inductive i := Load.").fault
     assert check_coq_source("Drop.", "Inductive i := Load.").fault
 
@@ -192,29 +192,29 @@ CONTEXT SUMMARY
   
 * Axioms:
     Coq.Logic.Classical_Prop.classic
-    Judged.Candidate.f
+    PonderCheck.Candidate.f
   
 * Constants/Inductives relying on type-in-type: <none>
   
 * Constants/Inductives relying on unsafe (co)fixpoints:
-    Judged.Candidate.g
+    PonderCheck.Candidate.g
   
 * Inductives whose positivity is assumed: <none>
   
 """
 
 
-def test_the_summary_of_coqchk():
+def test_parse_coqchk_context():
     assert parse_coqchk_context(SUMMARY) == (
-        ("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"),
-        ("Judged.Candidate.g",),
+        ("Coq.Logic.Classical_Prop.classic", "PonderCheck.Candidate.f"),
+        ("PonderCheck.Candidate.g",),
     )
     for changed in ("", SUMMARY.replace("predicative", "impredicative"), SUMMARY.replace("* Axioms", "* Assumed")):
         with pytest.raises(CheckerFailed):
             parse_coqchk_context(changed)
 
 
-def test_the_list_of_assumptions():
+def test_parse_assumptions():
     assert parse_assumptions("Closed under the global context\n") == ()
     assert parse_assumptions("Axioms:\nM.classic : forall P : Prop,\n  P \\/ ~ P\nf : False\n") == ("M.classic", "f")
     assert parse_assumptions("Axioms:\ng is assumed to be guarded.\n") == ("g is assumed to be guarded.",)
@@ -223,14 +223,14 @@ def test_the_list_of_assumptions():
             parse_assumptions(unreadable)
 
 
-def test_the_last_error_counts():
+def test_message_uses_the_last_error():
     place = 'File "./Candidate.v", line {}, characters 3-9:\n'
     errors = f"{place.format(3)}Warning: w\n{place.format(5)}Error: In x.\n"
     assert message(errors, 2) == "line 3, characters 3-9: In x."
     assert message("") == "no message" and message("Error: a") == "a"
 
 
-def test_false_is_false():
+def test_coq_never_proves_false():
     """What the cheats aim at can be refuted."""
     need(Coq())
     refutation = f"Theorem solution : ~ ({FALSE}). Proof. intro h. discriminate (h 0). Qed."

@@ -20,15 +20,15 @@ GOLD = {
     "definitions": "def double (n : Nat) := 2 * n",
 }
 PROOF = "theorem solution : ∀ n : Nat, double n = n + n := by\n  intro n; unfold double; omega"
-CLEAN = "'Judged.verdict' does not depend on any axioms\n"
-RESTS = "'Judged.verdict' depends on axioms: [propext,\n Classical.choice,\n Quot.sound]\n"
+CLEAN = "'PonderCheck.verdict' does not depend on any axioms\n"
+RESTS = "'PonderCheck.verdict' depends on axioms: [propext,\n Classical.choice,\n Quot.sound]\n"
 
 
 class Compiler:
     """Stands in for Lean: says what it is told to, and remembers what it was given."""
 
-    def __init__(self, **said: CheckerResult) -> None:
-        self.said, self.sources, self.beside = said, {}, {}
+    def __init__(self, **outputs: CheckerResult) -> None:
+        self.outputs, self.sources, self.beside = outputs, {}, {}
 
     def __call__(self, command, files, limits, keep, env, tools):
         name = command[-1].removesuffix(".lean")
@@ -36,14 +36,14 @@ class Compiler:
         assert list(keep) == [f"{name}.olean"]
         self.sources[name] = files[f"{name}.lean"].decode()
         self.beside[name] = {file for file in files if file.endswith(".olean")}
-        made = {f"{name}.olean": name.encode()}
-        return self.said.get(name, CheckerResult("ended", 0, CLEAN if name == "Check" else "", "", made))
+        files_made = {f"{name}.olean": name.encode()}
+        return self.outputs.get(name, CheckerResult("ended", 0, CLEAN if name == "Check" else "", "", files_made))
 
 
 @pytest.fixture
 def graded(monkeypatch):
-    def grade(proof=PROOF, gold=GOLD, **said):
-        compiler = Compiler(**said)
+    def grade(proof=PROOF, gold=GOLD, **outputs):
+        compiler = Compiler(**outputs)
         monkeypatch.setattr(module, "run_checker", compiler)
         monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: f"/bin/{program}")
         monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
@@ -52,15 +52,15 @@ def graded(monkeypatch):
     return grade
 
 
-def test_the_files(graded):
+def test_lean_writes_goal_candidate_and_check_files(graded):
     score, compiler = graded()
     assert score == Score(1.0, "proved")
     assert compiler.sources == {
         "Goal": "open Nat\ndef double (n : Nat) := 2 * n\n"
-        "def Judged.statement : Prop :=\n  ∀ n : Nat, double n = n + n\n",
+        "def PonderCheck.statement : Prop :=\n  ∀ n : Nat, double n = n + n\n",
         "Candidate": f"import Goal\nopen Nat\n{PROOF}\n",
-        "Check": "import Candidate\ntheorem Judged.verdict : _root_.Judged.statement := @_root_.solution\n"
-        "#print axioms Judged.verdict\n",
+        "Check": "import Candidate\ntheorem PonderCheck.verdict : _root_.PonderCheck.statement := @_root_.solution\n"
+        "#print axioms PonderCheck.verdict\n",
     }
     assert compiler.beside == {"Goal": set(), "Candidate": {"Goal.olean"}, "Check": {"Goal.olean", "Candidate.olean"}}
 
@@ -69,18 +69,18 @@ def ended(code: int, output: str) -> CheckerResult:
     return CheckerResult("ended", code, output, "", {"Check.olean": b"", "Candidate.olean": b""})
 
 
-def test_axioms_must_be_allowed(graded):
+def test_lean_refuses_other_axioms(graded):
     assert graded(Check=ended(0, RESTS))[0].value == 1.0
     assert graded(gold={**GOLD, "axioms": []}, Check=ended(0, RESTS))[0].value == 0.0
-    score = graded(Check=ended(0, "'Judged.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
+    score = graded(Check=ended(0, "'PonderCheck.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
     assert score == Score(0.0, "wrong: the proof rests on sorryAx, which is not allowed")
-    assert graded(Check=ended(0, "'Judged.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
+    assert graded(Check=ended(0, "'PonderCheck.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
     assert graded(Check=ended(0, ""))[0].value is None
 
 
-def test_errors_are_feedback(graded):
-    said = "Candidate.lean:4:12: error: unknown identifier 'omegaa'\nCandidate.lean:9:0: warning: w\n"
-    assert graded(Candidate=ended(1, said))[0] == Score(
+def test_lean_errors_are_feedback(graded):
+    outputs = "Candidate.lean:4:12: error: unknown identifier 'omegaa'\nCandidate.lean:9:0: warning: w\n"
+    assert graded(Candidate=ended(1, outputs))[0] == Score(
         0.0, "rejected: line 2, column 12: unknown identifier 'omegaa'"
     )  # fmt: skip
     mismatch = "Check.lean:2:55: error: type mismatch\n  solution\nhas type\n  True : Prop\n"
@@ -98,21 +98,21 @@ def test_errors_are_feedback(graded):
     ["theorem solution : False := sorry", "axiom f : False", "theorem t : 1 = 2 := by native_decide", "import Lean",
      'notation "∀" x => True', 'infixl:65 " + " => fun _ _ => 0', 'macro "x" : term => `(1)',
      'local macro "x" : term => `(1)', 'elab "#print" "axioms" x:ident : command => return', 'syntax "x" : term',
-     "macro_rules | `(1) => `(2)", "run_cmd Lean.logInfo \"'Judged.verdict' does not depend on any axioms\"", "#eval 1",
-     "#eval! 1", "by run_tac x", "set_option debug.skipKernelTC true in\ntheorem t : True := trivial",
+     "macro_rules | `(1) => `(2)", "run_cmd Lean.logInfo \"'PonderCheck.verdict' does not depend on any axioms\"",
+     "#eval 1", "#eval! 1", "by run_tac x", "set_option debug.skipKernelTC true in\ntheorem t : True := trivial",
      "unsafe def f := 1", "initialize x", "@[implemented_by f] def g := 1", '@[extern "c"] def g := 1',
      "@[command_elab x] def g := 1", "attribute [simp, init f] g", "@[simp, term_elab x] def g := 1",
-     "namespace Judged\ndef statement := True", "export Foo (goal)", "builtin_initialize x", "/- -/ sorry /- -/",
+     "namespace PonderCheck\ndef statement := True", "export Foo (goal)", "builtin_initialize x", "/- -/ sorry /- -/",
      "/-/ sorry /-/ -/ sorry", '-- "\nsorry', '"--" sorry', "/- unclosed", "@[\nsimp\n,\n csimp\n] x",
      "simproc x (1) := fun _ => 1", "meta def f := 1", "theorem solution : False := by admit"],
 )  # fmt: skip
-def test_refused(graded, source):
+def test_check_lean_source_refuses_forbidden_words(graded, source):
     score, compiler = graded(source)
     assert score.value == 0.0 and score.reason.startswith(("refused: ", "malformed: ")) and not compiler.sources
 
 
 @pytest.mark.parametrize("piece", ['"\\', '"', "/-", "-/", "--", "@[", "sorr", "\n", "attribute [", "\\"])
-def test_no_text_takes_long(piece):
+def test_check_lean_source_is_fast_on_hostile_text(piece):
     before = time.process_time()
     check_lean_source(piece * (50_000 // len(piece)))
     assert time.process_time() - before < 8
@@ -126,12 +126,12 @@ def test_no_text_takes_long(piece):
      "set_option maxHeartbeats 400000 in\ntheorem t : True := trivial", "theorem t : l.prefix = 1 := by simp?",
      "instance : Inhabited Nat := ⟨0⟩", "theorem t := Nat.rec (motive := fun _ => True) trivial (fun _ h => h)"],
 )  # fmt: skip
-def test_honest_text_passes_the_fence(source):
+def test_check_lean_source_accepts_honest_text(source):
     text, fault = check_lean_source(source)
     assert not fault and len(text) == len(source) and text.count("\n") == source.count("\n")
 
 
-def test_documented_output():
+def test_parse_axioms_reads_documented_output():
     assert parse_axioms(CLEAN) == () and parse_axioms(f"Check.lean:3:0: info: {CLEAN}") == ()
     assert parse_axioms(RESTS) == module.STANDARD_AXIOMS
     for unreadable in ("", "'other' does not depend on any axioms", CLEAN + CLEAN):
@@ -144,28 +144,28 @@ def test_documented_output():
     assert message("") == "no message"
 
 
-def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
+def test_missing_lean_is_undecided(monkeypatch):
     monkeypatch.setattr(run_checker, "find_checker", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
     score = Lean(project="p").grade(block(PROOF), GOLD)
     assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")
 
 
-def test_a_toolchain_must_be_where_the_sandbox_sees_it(monkeypatch):
-    said = {"lean": "/usr/local/lean", "lake": "/usr/local/project/lib:/usr/local/mathlib"}
-    monkeypatch.setattr(module, "_said", lambda command, folder, tools: said[command[0]])
+def test_a_toolchain_outside_the_sandbox_is_refused(monkeypatch):
+    outputs = {"lean": "/usr/local/lean", "lake": "/usr/local/project/lib:/usr/local/mathlib"}
+    monkeypatch.setattr(module, "_tool_output", lambda command, folder, tools: outputs[command[0]])
     find = module._toolchain.__wrapped__
     assert find("", ()) == ("/usr/local/lean/bin/lean", ".", (), "")
     assert find("p", ()).path == "/usr/local/project/lib:/usr/local/mathlib:."
-    said["lake"] = "/home/someone/mathlib"
+    outputs["lake"] = "/home/someone/mathlib"
     assert "/home/someone/mathlib" in find("p", ()).fault
     assert find("/home/someone", ()).folders == ("/home/someone/mathlib",)  # the project's own are shown
-    said["lean"] = "/home/someone/.elan/toolchains/v4"
+    outputs["lean"] = "/home/someone/.elan/toolchains/v4"
     assert "/home/someone/.elan" in find("", ()).fault
     assert find("", ("/home/someone/.elan",)).folders == ("/home/someone/.elan/toolchains/v4",)
 
 
-def test_a_toolchain_that_does_not_run(tmp_path, monkeypatch):
+def test_a_broken_toolchain_is_reported(tmp_path, monkeypatch):
     broken = tmp_path / "lean"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)

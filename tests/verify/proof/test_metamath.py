@@ -120,16 +120,16 @@ def cheats() -> dict[str, Score]:
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_proofs_pass(honest, name):
+def test_metamath_accepts_honest_proofs(honest, name):
     assert honest[name] == Score(1.0, "proved")
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_cheats_do_not(cheats, name):
+def test_metamath_rejects_cheats(cheats, name):
     assert cheats[name].value == 0.0 and cheats[name].reason, cheats[name]
 
 
-def test_every_step_counts():
+def test_metamath_rejects_a_proof_with_a_missing_step():
     """A proof with any one step left out or said twice is no proof."""
     steps = ID.split()
     changed = {f"without {n}": steps[:n] + steps[n + 1 :] for n in range(0, len(steps), 4)}
@@ -139,7 +139,7 @@ def test_every_step_counts():
     assert {score.value for score in scores.values()} == {0.0}
 
 
-def test_feedback_says_what_is_wrong():
+def test_metamath_feedback_names_the_error():
     need(Metamath())
     gold = {"statement": IDENTITY, "database": DATABASE}
     score = Metamath().grade(block(ID.replace("ax-2", "ax-9")), gold)
@@ -206,7 +206,7 @@ def test_python_verifier_bounds_its_work():
      ("${ $d ph ps $. y $a |- ( ph -> ps ) $. $} x $p |- ( ph -> ph ) $= wph wph y $.", "must be distinct"),
      ("${ $d ph ps $. y $a |- ( ph -> ps ) $. $} x $p |- ( ph -> ps ) $= wph wps y $.", "must be distinct")],
 )  # fmt: skip
-def test_python_verifier_refuses(statement, message):
+def test_python_verifier_refuses_invalid_databases(statement, message):
     with pytest.raises(MetamathError, match=message):
         MetamathDatabase(f"{DATABASE} {statement}")
 
@@ -215,7 +215,7 @@ READ = "No errors were found.  However, proofs were not checked.\n"
 VERIFIED = "All proofs in the database were verified in 0.00 s.\n"
 
 
-def test_what_the_program_says():
+def test_read_metamath_output():
     assert read_metamath_output(READ + VERIFIED).value == 1.0
     error = '?Error on line 1 of file "graded.mm":\n x\n^\nWrong.\n\n'
     assert read_metamath_output(error + READ + VERIFIED) == Score(0.0, "rejected: Wrong.")
@@ -233,7 +233,7 @@ TOKENS = st.sampled_from(
 
 
 @given(st.lists(TOKENS, max_size=25).map(" ".join))
-def test_nothing_but_lemmas_comes_through(text):
+def test_split_proof_passes_only_lemmas(text):
     """Whatever is written, what is passed on is balanced and holds neither axioms nor files nor loose hypotheses."""
     try:
         lemmas, claimed, steps = split_proof(text, "solution")

@@ -19,7 +19,7 @@ from ponder.verify.proof.verifier import MAX_PROOF_CHARS, CheckerFailed, score_u
      ("<answer>\n```lean\nx.\n```\n</answer>", "x."), ("<think>```\ny.\n```</think>\n```\nx.\n```", "x."),
      ("  ```v\n  x.\n  ```", "  x.")],
 )  # fmt: skip
-def test_one_proof_is_found(text, proof):
+def test_extract_proof_finds_one_proof(text, proof):
     assert extract_proof(text).answer == proof
 
 
@@ -30,13 +30,13 @@ def test_one_proof_is_found(text, proof):
      ("<answer>x.</answer><answer>y.</answer>", "several answers"), ("<answer>x.", "malformed"),
      (f"```\n{'x' * (MAX_PROOF_CHARS + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
 )  # fmt: skip
-def test_anything_else_is_none(text, reason):
-    found = extract_proof(text)
-    assert (found.answer, found.reason) == (None, reason)
+def test_extract_proof_rejects_other_text(text, reason):
+    extracted = extract_proof(text)
+    assert (extracted.answer, extracted.reason) == (None, reason)
 
 
 @pytest.mark.parametrize("piece", ["```\n", "```a\n", "`", "\n", "<answer>", "<think>", "  ```\nx\n"])
-def test_no_text_takes_long(piece):
+def test_extract_proof_is_fast_on_hostile_text(piece):
     before = time.process_time()
     extract_proof(piece * (200_000 // len(piece)))
     assert time.process_time() - before < 8
@@ -53,14 +53,14 @@ class Broken(ProofVerifier):
         raise CheckerFailed("crashed: by accident")
 
 
-def test_what_broke_is_undecided():
+def test_a_failed_checker_is_undecided():
     assert Broken().grade("```\nx\n```", {}) == Score(None, "crashed: by accident")
     assert Broken("no checker").grade("```\nx\n```", {}) == Score(None, "no checker")
     assert Broken().grade("no proof", {}) == Score(0.0, "no answer")
     assert Broken().grade("```\nx\n```", None).reason.startswith("bad data: ")
 
 
-def test_who_is_to_blame():
+def test_score_unfinished_blames_the_proof_only_for_limits():
     assert score_unfinished(CheckerResult("ended", 1), "it") is None
     for fate in ("timed out", "out of memory", "too much output"):
         score = score_unfinished(CheckerResult(fate), "the proof")
@@ -72,6 +72,6 @@ def test_who_is_to_blame():
             score_unfinished(CheckerResult(fate), "the proof")
 
 
-def test_feedback_is_short():
+def test_shorten_message_bounds_feedback():
     assert shorten_message(" a  \nb \n\n") == "a\nb"
     assert len(shorten_message("x" * 10**6)) < 1100

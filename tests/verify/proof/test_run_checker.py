@@ -37,14 +37,14 @@ def program(root: Path, name: str, script: str) -> Path:
     return path
 
 
-def test_a_program_and_its_library_are_found(toolchain):
+def test_run_checker_finds_a_program_and_its_library(toolchain):
     program(toolchain, "checker", 'cat "$(dirname "$0")/../lib/said"; cat given\n')
     outcome = run_checker.run_checker(["checker"], {"given": b"a file"}, LIMITS, tools=(str(toolchain),))
     assert outcome.passed and outcome.output == "from its library\na file", outcome
     assert not run_checker.run_checker(["checker"], {"given": b""}, LIMITS).passed  # nobody said where
 
 
-def test_it_is_for_reading_and_its_neighbours_are_not_there(toolchain):
+def test_tools_are_read_only_and_their_siblings_hidden(toolchain):
     home = toolchain.parents[1]
     script = f"touch {toolchain}/lib/new || echo held; ls {home}; cat {home}/secret; rm -rf {toolchain}/bin; true\n"
     program(toolchain, "checker", script)
@@ -53,12 +53,12 @@ def test_it_is_for_reading_and_its_neighbours_are_not_there(toolchain):
     assert sorted(os.listdir(toolchain / "lib")) == ["said"] and (toolchain / "bin" / "checker").exists()
 
 
-def test_a_real_checker_moved_out_of_usr(toolchain):
+def test_a_real_checker_outside_usr_works(toolchain):
     """Metamath is one program; here it lies in a home, and the one under /usr is not asked."""
-    found = shutil.which("metamath")
-    if found is None:
+    path = shutil.which("metamath")
+    if path is None:
         pytest.skip("Metamath is not installed: try apt-get install metamath")
-    shutil.copy(found, toolchain / "bin" / "metamath")
+    shutil.copy(path, toolchain / "bin" / "metamath")
     database = "$c |- wff ( ) -> $. $v ph ps $. wph $f wff ph $. wps $f wff ps $. wi $a wff ( ph -> ps ) $. " \
         "${ min $e |- ph $. maj $e |- ( ph -> ps ) $. mp $a |- ps $. $} ax1 $a |- ( ph -> ph ) $."  # fmt: skip
     gold = {"statement": "|- ( ph -> ph )", "database": database}
@@ -67,7 +67,7 @@ def test_a_real_checker_moved_out_of_usr(toolchain):
     assert Metamath(tools=(str(toolchain),)).grade(block("wph wph wi"), gold).value == 0.0
 
 
-def test_lean_as_elan_installs_it(toolchain, monkeypatch):
+def test_lean_in_an_elan_layout_is_found(toolchain, monkeypatch):
     """The chooser of versions runs outside and names the toolchain, which alone is shown inside."""
     elan = toolchain.parents[0]
     chooser = program(
@@ -77,13 +77,13 @@ def test_lean_as_elan_installs_it(toolchain, monkeypatch):
     shutil.copy(chooser, elan / "bin" / "lean")
     judge = Lean(tools=(str(elan),))
     assert judge.missing_tools() == ""
-    found = lean_module._toolchain("", judge.tools)
-    assert found.lean == f"{toolchain}/bin/lean" and found.folders == (str(toolchain),)
+    result = lean_module._toolchain("", judge.tools)
+    assert result.lean == f"{toolchain}/bin/lean" and result.folders == (str(toolchain),)
     outcome = judge._compile("Goal", "def x := 1", {})
     assert outcome.passed and outcome.files == {"Goal.olean": b"compiled\n"}, outcome
 
 
-def test_folders_that_must_not_be_shown(monkeypatch, toolchain, tmp_path):
+def test_missing_checker_refuses_unsafe_tool_folders(monkeypatch, toolchain, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "link").symlink_to(toolchain)
     for folder, why in (
@@ -93,13 +93,13 @@ def test_folders_that_must_not_be_shown(monkeypatch, toolchain, tmp_path):
         ("bin", "no folder"),
         ("/nowhere", "no folder"),
     ):
-        said = Coq(tools=(folder,)).missing_tools()
-        assert repr(folder) in said and why in said and "name the folder" in said
+        message = Coq(tools=(folder,)).missing_tools()
+        assert repr(folder) in message and why in message and "name the folder" in message
         assert Coq(tools=(folder,)).grade(block("x"), {"statement": "True"}).value is None
     assert "no coqc and no coqchk" in Coq(tools=(str(toolchain),)).missing_tools() or shutil.which("coqc")
 
 
-def test_what_is_on_the_path_is_pointed_out(monkeypatch, toolchain):
+def test_missing_checker_suggests_programs_on_the_path(monkeypatch, toolchain):
     program(toolchain, "lean", "exit 0\n")
     monkeypatch.setenv("PATH", f"{toolchain}/bin:{os.environ['PATH']}")
     if run_checker.find_checker("lean"):

@@ -68,14 +68,14 @@ def invariants() -> dict[str, Score]:
     return grade_all(SmtInvariant(), {text: (text, COUNTER) for text in (*INVARIANTS, *NO_INVARIANTS)})
 
 
-def test_assignments(assignments):
+def test_smt_assignment_scores(assignments):
     assert {assignments[text] for text in RIGHT} == {Score(1.0, "right")}
     assert {assignments[text] for text in WRONG} == {Score(0.0, "wrong: the formula does not hold")}
     for text in MALFORMED:
         assert assignments[text].value == 0.0 and assignments[text].reason.startswith("malformed: "), text
 
 
-def test_every_assignment_of_three_bits():
+def test_smt_assignment_equals_a_truth_table():
     """Against Python's own arithmetic."""
     formula = "(declare-const a Int) (declare-const b Bool) (assert (= (mod (+ (* 3 a) (ite b 1 0)) 4) 1))"
     asked = {
@@ -88,16 +88,16 @@ def test_every_assignment_of_three_bits():
 
 
 @pytest.mark.parametrize("text", INVARIANTS)
-def test_invariants(invariants, text):
+def test_smt_invariant_scores(invariants, text):
     assert invariants[text] == Score(1.0, "right")
 
 
 @pytest.mark.parametrize("text", NO_INVARIANTS)
-def test_what_is_none(invariants, text):
+def test_smt_invariant_rejects_malformed_formulas(invariants, text):
     assert invariants[text].value == 0.0 and NO_INVARIANTS[text] in invariants[text].reason
 
 
-def test_a_counterexample_is_shown(invariants):
+def test_smt_invariant_reports_a_counterexample(invariants):
     assert invariants["(= x 0)"].reason == "wrong: a step does not keep it: ((x 0)  (x.next 1)  (n 1)  (n.next 1))"
 
 
@@ -132,7 +132,7 @@ def test_what_z3_cannot_decide_is_undecided():
     assert score.value is None, score
 
 
-def test_where_z3_is_missing_nothing_is_decided(monkeypatch):
+def test_missing_z3_is_undecided(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     score = SmtAssignment().grade(block("x = 1"), {"formula": FORMULA})
     assert score.value is None and "pip install z3-solver" in score.reason
@@ -142,12 +142,12 @@ ATOMS = st.sampled_from(["x", "n", "1", "2.5", "and", "<="])
 
 
 @given(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max_leaves=20))
-def test_written_is_the_inverse_of_trees(tree):
+def test_to_smtlib_is_the_inverse_of_parse_sexprs(tree):
     assert parse_sexprs(to_smtlib(tree)) == [tree]
     assert parse_formula(to_smtlib(tree), frozenset({"x", "n"})) == tree
 
 
 @given(st.text('()x1 ;|"\n', max_size=30))
-def test_no_text_comes_through_unread(text):
+def test_parse_formula_reads_all_text(text):
     with suppress(MalformedSmt):
         assert parse_sexprs(to_smtlib(parse_formula(text, frozenset("x")))) == parse_sexprs(text)

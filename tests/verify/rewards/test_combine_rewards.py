@@ -53,7 +53,7 @@ class Counted:
         return [Score(0.5, "half")] * len(steps)
 
 
-def test_the_gate_decides_whether_the_rest_counts():
+def test_gated_reward_needs_the_gate():
     t = trace(WELL, BARE, WRONG)
     scores = asyncio.run(GatedReward(ThinkFormat(), FinalNumber())(t, [3, 1, 2]))
     assert [s.value for s in scores] == [0.0, 1.0, 0.0]
@@ -63,7 +63,7 @@ def test_the_gate_decides_whether_the_rest_counts():
     assert scores[2].reason.startswith("format 0 is below 1 (")
 
 
-def test_what_does_not_pass_is_not_judged_further():
+def test_gated_reward_skips_steps_below_the_gate():
     asked = []
     t = trace(WELL, BARE)
     assert [s.value for s in asyncio.run(GatedReward(ThinkFormat(), Counted(asked), reward_below=-1.0)(t, [1, 2]))] == [
@@ -94,13 +94,13 @@ def test_gates_and_sums_nest():
     assert t.steps[2].scores["gated_accuracy"].value == 0.0
 
 
-def test_a_partial_gate():
+def test_gated_reward_min_score_is_inclusive():
     half = GatedReward(Counted([]), FinalNumber(), min_score=0.5)
     assert asyncio.run(half(trace(WELL), [1]))[0].value == 1.0
     assert asyncio.run(GatedReward(Counted([]), FinalNumber(), min_score=0.6)(trace(WELL), [1]))[0].value == 0.0
 
 
-def test_rewards_by_name_and_weight():
+def test_weighted_reward_by_name_and_weight():
     reward = weighted_reward({"accuracy": 1, "format": 0.5, "ponder.verify:RepetitionPenalty": 0.1}, FinalNumber())
     assert reward == WeightedSum(((FinalNumber(), 1.0), (ThinkFormat(), 0.5), (RepetitionPenalty(), 0.1)))
     for name in REWARDS:
@@ -112,7 +112,7 @@ def test_rewards_by_name_and_weight():
             weighted_reward(bad, FinalNumber())
 
 
-def test_a_part_that_can_be_gamed_marks_the_whole():
+def test_a_gameable_part_makes_the_whole_gameable():
     @dataclass(frozen=True)
     class Soft(Undecided):
         gameable: bool = True
@@ -121,7 +121,7 @@ def test_a_part_that_can_be_gamed_marks_the_whole():
     assert WeightedSum(((GatedReward(ThinkFormat(), Soft()), 1.0),)).gameable
 
 
-def test_what_cannot_work_is_refused():
+def test_invalid_rewards_are_refused():
     for make in (
         lambda: GatedReward(FinalNumber(), FinalNumber()),
         lambda: GatedReward(Undecided("accuracy"), FinalNumber()),

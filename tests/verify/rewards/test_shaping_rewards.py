@@ -51,7 +51,7 @@ def values(scorer, trace):
 # --- length --------------------------------------------------------------------------------------------------------
 
 
-def test_overlong_is_daposs_equation():
+def test_overlong_penalty_is_dapo_equation_13():
     # Yu et al. 2025: L_max 20480 with a cache of 4096: no penalty up to 16384, -1 past 20480
     assert [soft_overlong_penalty(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [
         0.0,
@@ -63,7 +63,7 @@ def test_overlong_is_daposs_equation():
     assert values(OverlongPenalty(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
 
 
-def test_tokens_of_others_do_not_count():
+def test_sampled_length_counts_only_policy_tokens():
     steps = [
         Step(None, "prompt", ids(range(9))),
         sampled(0, "a", 6),
@@ -76,7 +76,7 @@ def test_tokens_of_others_do_not_count():
     assert asyncio.run(OverlongPenalty(10, 4)(nobody, [1]))[0].value is None
 
 
-def test_the_cosine_reward_at_known_points():
+def test_cosine_length_reward_at_known_points():
     cosine = CosineLengthReward(
         FinalNumber(), 100
     )  # Yeo et al. 2025: 2 to 1 for right, -10 to 0 for wrong, -10 past the limit
@@ -89,7 +89,7 @@ def test_the_cosine_reward_at_known_points():
     assert [t.score(i, "accuracy") for i in (1, 2)] == [0.0, 0.0]
 
 
-def test_short_is_better_when_right_and_worse_when_wrong():
+def test_cosine_length_reward_prefers_short_right_answers():
     lengths = range(0, 100, 7)
     right, wrong = (
         values(CosineLengthReward(FinalNumber(), 100), trace(*lengths, text=t)) for t in ("\\boxed{42}", "no")
@@ -97,7 +97,7 @@ def test_short_is_better_when_right_and_worse_when_wrong():
     assert right == sorted(right, reverse=True) and wrong == sorted(wrong)
 
 
-def test_the_cosine_of_an_undecided_answer_is_undecided():
+def test_cosine_length_reward_of_an_undecided_answer_is_undecided():
     t = trace(10, 100)
     t.problem = Problem("p", user_messages("?"), "not a number")
     decided = asyncio.run(CosineLengthReward(FinalNumber(), 100)(t, [1, 2]))
@@ -105,7 +105,7 @@ def test_the_cosine_of_an_undecided_answer_is_undecided():
     assert decided[1].value == -10.0  # too long whatever it says
 
 
-def test_lengths_that_cannot_work_are_refused():
+def test_invalid_lengths_are_refused():
     for make in (
         lambda: OverlongPenalty(10, 0),
         lambda: OverlongPenalty(10, 11),
@@ -129,11 +129,11 @@ def test_repetition_by_hand():
 
 
 @pytest.mark.parametrize("loop", ["wait " * 500, "哈" * 800, "ab" * 3000, "a" * 9000, "no\n" * 400, "xyz1234" * 900])
-def test_loops_are_caught_in_any_script(loop):
+def test_repetition_penalty_detects_loops_in_any_script(loop):
     assert RepetitionPenalty().grade(loop).value < -0.9
 
 
-def test_prose_is_left_alone():
+def test_repetition_penalty_is_small_for_prose():
     text = "Let us first find how many apples she has. There are three boxes, and each of them has twelve apples."
     assert RepetitionPenalty().grade(text).value == 0.0
 
@@ -174,13 +174,13 @@ SAME = {
 
 
 @pytest.mark.parametrize("code", SAME)
-def test_a_text_is_most_of_all_in_its_own_language(code):
+def test_language_share_is_highest_for_the_own_language(code):
     share = {other: language_share(SAME[code], other)[0] for other in LANGUAGES}
     assert detect_language(SAME[code]) == code
     assert share[code] > 0.85 and max(v for k, v in share.items() if k != code) < 0.5
 
 
-def test_mixing_costs_its_share():
+def test_language_share_falls_with_mixing():
     english, chinese, german = SAME["en"], SAME["zh"], SAME["de"]
     assert 0.3 < language_share(english + chinese, "en")[0] < 0.8
     assert 0.3 < language_share(english + " " + german, "en")[0] < 0.8
@@ -190,7 +190,7 @@ def test_mixing_costs_its_share():
 @pytest.mark.parametrize(
     "text", ["$x^2 + y = 42$ \\frac{1}{2}", "42", "", "```python\nfor the in of: and is\n```", "x y z"]
 )
-def test_what_is_no_prose_is_in_no_language(text):
+def test_language_share_ignores_code_and_maths(text):
     assert language_share(text, "zh")[0] == 1.0
 
 
@@ -198,7 +198,7 @@ def test_chinese_is_not_japanese():
     assert language_share(SAME["zh"], "ja")[0] == 0.0 and detect_language("苹果三个") == "zh"
 
 
-def test_the_language_of_the_question_is_kept():
+def test_language_consistency_uses_the_question_language():
     problem = Problem("p", user_messages(SAME["de"]), None)
     t = Trace(problem, [Step(None, "", ids([])), Step(0, SAME["de"], ids([])), Step(0, SAME["en"], ids([]))])
     german, english = values(LanguageConsistency(), t)
@@ -222,7 +222,7 @@ def test_the_language_of_the_question_is_kept():
         (f"<think>{SAME['de']}</think><answer>26</answer>", 0.0, 0.3),
     ],
 )
-def test_reasoning_in_several_languages_is_worth_less(written, least, most):
+def test_language_consistency_penalizes_mixed_reasoning(written, least, most):
     """As a reward beside the verifier's, for a question that is in no language."""
     t = Trace(Problem("p", user_messages("12*3-10="), "26"), [Step(None, "", ids([])), Step(0, written, ids([]))])
     reward = weighted_reward({"accuracy": 1.0, "language:en": 0.1}, FinalNumber())
@@ -261,7 +261,7 @@ def test_reasoning_in_several_languages_is_worth_less(written, least, most):
         ("12 ÷ 4 = 3", [True]),
     ],
 )
-def test_equations_are_found_and_worked_out(text, found):
+def test_check_equations_evaluates_each_equation(text, found):
     assert [e.right for e in check_equations(text)] == found
 
 
@@ -288,18 +288,18 @@ def test_equations_are_found_and_worked_out(text, found):
         "3! + 4 = 8",
     ],
 )
-def test_what_cannot_be_read_is_passed_over(text):
+def test_check_equations_skips_unreadable_text(text):
     assert list(check_equations(text)) == []
 
 
 @given(st.integers(0, 999), st.sampled_from("+-*/"), st.integers(1, 999), st.integers(-3, 3))
-def test_integer_steps_by_fractions(a, sign, b, off):
+def test_check_equations_agrees_with_fractions(a, sign, b, off):
     result = {"+": Fraction(a + b), "-": Fraction(a - b), "*": Fraction(a * b), "/": Fraction(a, b)}[sign] + off
-    (found,) = check_equations(f"so we have {a} {sign} {b} = {result} and go on")
-    assert found.right is (off == 0)
+    (equations,) = check_equations(f"so we have {a} {sign} {b} = {result} and go on")
+    assert equations.right is (off == 0)
 
 
-def test_the_share_of_steps_counts_each_once():
+def test_step_arithmetic_counts_each_equation_once():
     score = StepArithmetic().grade("1 + 1 = 2. " * 50 + "2 + 2 = 5. <answer>5</answer>")
     assert score.value == 0.5 and "2 + 2 = 5" in score.reason
     assert StepArithmetic().grade("I just know it is 5.").value == 0.0
@@ -308,13 +308,13 @@ def test_the_share_of_steps_counts_each_once():
 @pytest.mark.parametrize(
     "text", ["=" * 200_000, "1+1=" * 50_000, "(" * 200_000, "1" * 99_999 + "=1", "$" * 99_999 + "="]
 )
-def test_hostile_working_takes_no_time(text):
+def test_step_arithmetic_is_fast_on_hostile_text(text):
     begin = time.process_time()
     assert StepArithmetic().grade(text).value is not None
     assert time.process_time() - begin < 2.0
 
 
-def test_the_annotations_of_gsm8k_hold():
+def test_step_arithmetic_accepts_gsm8k_annotations():
     folder = os.environ.get("PONDER_DATA")
     path = Path(folder or "") / "gsm8k" / "train.jsonl"
     if not folder or not path.exists():
@@ -324,7 +324,7 @@ def test_the_annotations_of_gsm8k_hold():
     assert len(checked) > 4000 and sum(checked) / len(checked) > 0.995  # a few of them are wrong indeed
 
 
-def test_decimals_are_read_only_where_they_are_asked_for():
+def test_allow_decimals_enables_decimals():
     assert evaluate_arithmetic("1.5 * 2", allow_decimals=True).value == 3 and evaluate_arithmetic(
         ".5 + .25", allow_decimals=True
     ).value == Fraction(3, 4)
@@ -336,7 +336,7 @@ def test_decimals_are_read_only_where_they_are_asked_for():
 # --- all of them ---------------------------------------------------------------------------------------------------
 
 
-def test_all_are_scorers_that_live_in_a_job():
+def test_rewards_are_scorers_and_serialize():
     for scorer in (
         OverlongPenalty(9, 3),
         CosineLengthReward(FinalNumber(), 9),
@@ -347,7 +347,7 @@ def test_all_are_scorers_that_live_in_a_job():
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
 
 
-def test_hostile_text_is_decided_in_time():
+def test_rewards_are_fast_on_hostile_text():
     bad_answers.refused(RepetitionPenalty().grade, None)
     bad_answers.refused(StepArithmetic().grade, None)
     bad_answers.refused(LanguageConsistency("en").grade, "en", below=1.1)

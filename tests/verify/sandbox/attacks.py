@@ -84,15 +84,15 @@ def f(x):
 
 
 def _calls() -> list[Attack]:
-    found = []
+    attacks = []
     for entry in CALLS.replace("\n", "|").split("|"):
         if not entry.strip():
             continue
         name, x86, arm, *arguments = entry.split()
         code = SYSCALL.replace("NUMBERS", f"({x86}, {arm})").replace("ARGUMENTS", f"[{', '.join(arguments)}]")
         child = name.startswith(("fork", "vfork", "clone"))
-        found.append(Attack("call_" + name, "breach", code.replace("NAME", name).replace("CHILD", str(child))))
-    return found
+        attacks.append(Attack("call_" + name, "breach", code.replace("NAME", name).replace("CHILD", str(child))))
+    return attacks
 
 
 # Each begins with its name and kind.
@@ -1164,12 +1164,12 @@ def f(x):
 
 
 def _texts() -> list[Attack]:
-    found = []
+    attacks = []
     for part in TEXTS.split("### ")[1:]:
         head, _, code = part.partition("\n")
         name, kind = head.split()
-        found.append(Attack(name, kind, code))
-    return found
+        attacks.append(Attack(name, kind, code))
+    return attacks
 
 
 OWN: list[Attack] = [*_texts(), *_calls()]

@@ -113,9 +113,9 @@ class AttackField:
         return int(self.listener.getsockname()[1])
 
     def damage(self) -> list[str]:
-        found = [f"leaked {p.name}: {p.read_text()[:100]}" for p in self.leak.iterdir()]
-        found += ["the box was changed"] if self._look() != self.kept else []
-        return found + ([f"{self.called} connections came in"] if self.called else [])
+        damage = [f"leaked {p.name}: {p.read_text()[:100]}" for p in self.leak.iterdir()]
+        damage += ["the box was changed"] if self._look() != self.kept else []
+        return damage + ([f"{self.called} connections came in"] if self.called else [])
 
     def close(self) -> None:
         self.listener.close()
@@ -130,7 +130,7 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
 
     field, trouble = AttackField(), list[str]()
     limits = SandboxLimits(cpu_seconds=1, wall_seconds=0.6)
-    begun = time.monotonic()
+    started = time.monotonic()
     with Sandbox(slots, limits=limits, isolation=isolation) as jail:
         with jail._worker("python") as worker:
             layers = worker.layers()
@@ -180,7 +180,7 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
     field.close()
     trouble += [f"left behind: {p}" for p in children()]
     return {"isolation": isolation, "layers": layers, "user": os.getuid(), "attacks": len(attacks), "trouble": trouble,
-            "seconds": round(time.monotonic() - begun, 1)}  # fmt: skip
+            "seconds": round(time.monotonic() - started, 1)}  # fmt: skip
 
 
 def children() -> list[str]:
@@ -193,12 +193,12 @@ def children() -> list[str]:
                 parents[int(entry.name)] = (int(rest.split()[1]), name)
             except OSError:
                 pass
-    found, mine = [], {os.getpid()}
+    pids, mine = [], {os.getpid()}
     for pid in sorted(parents):
         if parents[pid][0] in mine:
             mine.add(pid)
-            found.append(parents[pid][1])
-    return found
+            pids.append(parents[pid][1])
+    return pids
 
 
 def main() -> None:
@@ -208,17 +208,17 @@ def main() -> None:
         "--user", choices=["me", "nobody", "root"], default="me", help="root: with a Python all can read"
     )
     flags.add_argument("--only", default="", help="attacks whose name holds this")
-    told = flags.parse_args()
+    reports = flags.parse_args()
     sys.path.insert(0, str(HERE))
     import attacks
 
     data, lists = os.environ.get("PONDER_DATA"), os.environ.get("PONDER_ATTACKS")
     aimed = [*attacks.OWN, *listed(Path(lists) if lists else Path(data).parent / "attacks" if data else None)]
-    if told.user != "me":
+    if reports.user != "me":
         make_readable(sys.base_prefix, sys.prefix, str(HERE.parents[2]))
-    if told.user == "nobody":
+    if reports.user == "nobody":
         drop_to_nobody()
-    print(json.dumps(run_attacks(told.isolation, [a for a in aimed if told.only in a.name])))
+    print(json.dumps(run_attacks(reports.isolation, [a for a in aimed if reports.only in a.name])))
 
 
 if __name__ == "__main__":

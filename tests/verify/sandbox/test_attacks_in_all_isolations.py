@@ -30,39 +30,39 @@ def assert_nothing_escaped(result):
     assert result["trouble"] == []
 
 
-def test_namespaces():
+def test_namespaces_stop_all_attacks():
     result = run_attacks_as("namespaces")
     assert_nothing_escaped(result)
     assert {"namespaces", "seccomp", "resource limits"} <= set(result["layers"])
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
-def test_landlock_as_nobody():
+def test_landlock_as_nobody_stops_all_attacks():
     result = run_attacks_as("landlock", "--user", "nobody")
     assert_nothing_escaped(result)
     assert result["user"] == 65534 and "namespaces" not in result["layers"]
 
 
 @pytest.mark.slow
-def test_landlock():
+def test_landlock_stops_all_attacks():
     assert_nothing_escaped(run_attacks_as("landlock"))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
-def test_namespaces_as_nobody():
+def test_namespaces_as_nobody_stop_all_attacks():
     assert_nothing_escaped(run_attacks_as("namespaces", "--user", "nobody"))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ROOT, reason="only root can make its Python readable to others")
-def test_landlock_as_root_with_another_user_inside():
+def test_landlock_as_root_stops_all_attacks():
     result = run_attacks_as("landlock", "--user", "root")
     assert_nothing_escaped(result)
     assert "another user" in result["layers"]
 
 
-def test_without_a_jail_the_attacks_get_through():
+def test_attacks_succeed_without_a_jail():
     """The siege can fail: it does where nothing holds the attackers."""
     trouble = " ".join(run_attacks_as("unsafe", "--only", "read_secret")["trouble"])
     assert "read_secret_by_mmap got out" in trouble and "leaked" in trouble

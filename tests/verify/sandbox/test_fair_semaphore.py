@@ -15,7 +15,7 @@ def until(true):
         time.sleep(0.001)
 
 
-def test_first_come_first_served():
+def test_semaphore_serves_in_order():
     turns, order, threads = FairSemaphore(1), [], []
 
     def one(name):
@@ -35,7 +35,7 @@ def test_first_come_first_served():
     assert order == [0, 1, 2, 3, 4, "again"] and turns._free == 1
 
 
-def test_no_more_at_once_than_there_are_turns():
+def test_semaphore_bounds_concurrency():
     turns, inside, most = FairSemaphore(3), [], []
 
     def one():
@@ -55,7 +55,7 @@ def test_no_more_at_once_than_there_are_turns():
 
 
 @pytest.mark.parametrize("called", [False, True])
-def test_an_interrupted_wait_loses_no_turn(called, monkeypatch):
+def test_semaphore_keeps_its_count_after_an_interrupted_wait(called, monkeypatch):
     turns = FairSemaphore(1)
     turns.__enter__()
 

@@ -14,8 +14,8 @@ from verify.sandbox.test_sandbox import QUICK, isolations
 
 @pytest.fixture(scope="module", params=isolations())
 def jail(request):
-    with Sandbox(1, limits=QUICK, isolation=request.param) as found:
-        yield found
+    with Sandbox(1, limits=QUICK, isolation=request.param) as sandbox:
+        yield sandbox
 
 
 # Each looks at something that runs could share, says what it sees, and then changes it. What a second run sees must be
@@ -149,7 +149,7 @@ BODY
 
 
 @pytest.mark.parametrize("what", SHARED)
-def test_a_run_leaves_no_trace_for_the_next(jail, what):
+def test_a_run_sees_nothing_of_the_previous_one(jail, what):
     source = LOOK.replace("BODY", textwrap.indent(textwrap.dedent(SHARED[what]), "    "))
     seen = [jail.call_program(source, "f", [((0,), {})])[0] for _ in range(3)]
     assert seen[0].run_status == "done" and seen[1:] == seen[:1] * 2
@@ -176,7 +176,7 @@ def f(x):
 """
 
 
-def test_a_lock_in_the_jail_locks_nobody_out(jail):
+def test_file_locks_in_the_jail_lock_nothing(jail):
     """Neither the host nor a second jail waits for a file that all of them see."""
     replies = []
     run = threading.Thread(target=lambda: replies.extend(jail.call_program(HOLDS, "f", [((0,), {})], SandboxLimits())))
@@ -194,14 +194,14 @@ def test_a_lock_in_the_jail_locks_nobody_out(jail):
     assert replies[0].value == "held"
 
 
-def test_streams_are_a_file_of_the_run_alone(jail):
+def test_each_run_has_its_own_streams(jail):
     source = "import os\ndef f(x): return [[os.fstat(n).st_dev, os.fstat(n).st_ino] for n in range(3)]"
     host = os.stat("/dev/null")
     (reply,) = jail.call_program(source, "f", [((0,), {})])
     assert all(pair[1:] != [host.st_dev, host.st_ino] for pair in reply.value[1:])
 
 
-def test_a_program_may_print_more_than_its_file_holds(jail):
+def test_a_program_may_print_more_than_its_disk_limit(jail):
     """Where nobody reads the output, printing costs nothing and does not fail."""
     source = (
         "import sys\ndef f(x):\n    for _ in range(40): print('x' * (1 << 20)); sys.stderr.write('y')\n    return x"

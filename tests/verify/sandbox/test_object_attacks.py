@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 from ponder.types import Score
-from ponder.verify.code.verifiers import AssertTests
+from ponder.verify.code.assert_tests import AssertTests
 from ponder.verify.sandbox import Sandbox, SandboxLimits
 from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS, TESTS_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
 from verify.sandbox.attacks import OWN
-from verify.sandbox.object_attacks import CHEATS, HONEST, PLAIN_TESTS, YES
+from verify.sandbox.object_attacks import CHEATS, HONEST
+from verify.sandbox.object_cases.always_equal import ALWAYS_EQUAL_PROGRAM, PLAIN_TESTS
 from verify.sandbox.test_sandbox import isolations
 
 LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20)
 
 
-def judged(source, share=False, **row):
+def grade(source, share=False, **row):
     return AssertTests(partial_credit=share, limits=LIMITS).grade(f"```python\n{source}\n```", row)
 
 
@@ -29,8 +30,8 @@ def judged(source, share=False, **row):
 def jail():
     if not isolations():
         pytest.skip("no jail can be built here")
-    with Sandbox(2, limits=LIMITS) as found:
-        yield found
+    with Sandbox(2, limits=LIMITS) as sandbox:
+        yield sandbox
 
 
 def run_all(jail, cases):
@@ -48,7 +49,7 @@ def test_honest_programs_with_objects_pass(jail):
     assert failed == {}
 
 
-def test_no_cheat_passes_and_none_breaks_the_tests(jail):
+def test_cheating_programs_neither_pass_nor_break_the_tests(jail):
     results = run_all(jail, CHEATS)
     assert len(results) > 90
     assert {n: t for n, t in results.items() if t.run_status == "lost"} == {}
@@ -57,9 +58,9 @@ def test_no_cheat_passes_and_none_breaks_the_tests(jail):
     } == {}
 
 
-def test_an_object_that_says_yes_to_everything_equals_no_plain_data(jail):
+def test_an_always_equal_object_equals_no_plain_data(jail):
     with ThreadPoolExecutor(2) as threads:
-        results = list(threads.map(lambda test: (test, jail.run_tests(YES, [test], "f")), PLAIN_TESTS))
+        results = list(threads.map(lambda test: (test, jail.run_tests(ALWAYS_EQUAL_PROGRAM, [test], "f")), PLAIN_TESTS))
     assert [r for r in results if r[1].run_status == "done" and r[1].passed == r[1].total and not r[1].undecided] == []
     undecided = [test for test, tested in results if tested.undecided]
     assert all("-" in test or "+" in test or "AlmostEqual" in test for test in undecided), "only where it is added to"
@@ -82,23 +83,23 @@ def test_an_object_that_says_yes_to_everything_equals_no_plain_data(jail):
         ("N = 3\ndef f(): return N", "f() == N", "neither a function nor a class"),
     ],
 )
-def test_what_cannot_be_decided_is_undecided_with_the_reason(jail, source, test, reason):
+def test_tests_that_do_not_cross_are_undecided_with_a_reason(jail, source, test, reason):
     tests = [f"import pickle, random\nassert {test}"]
-    score = judged(source, tests=tests, entry="f" if "def f" in source else "M")
+    score = grade(source, tests=tests, entry="f" if "def f" in source else "M")
     assert score.value is None and reason in score.reason, score
 
 
-def test_a_failure_elsewhere_decides():
+def test_a_failed_test_decides_beside_an_undecided_one():
     source = "class M:\n    def __init__(s, v): s.v = v\n    def __eq__(s, o): return s.v == o"
     row = {"entry": "M", "tests": ["assert M(5) == 5", "assert M(5).v == 6"]}
-    assert judged(source, **row).value == 0.0
-    assert judged(source, share=True, **row).value is None, "a share of tests cannot be told"
+    assert grade(source, **row).value == 0.0
+    assert grade(source, share=True, **row).value is None, "a share of tests cannot be told"
 
 
-def test_a_name_that_only_looks_like_something_outside_decides():
+def test_variables_named_like_builtins_do_not_leave_tests_undecided():
     """A variable called input or signal is nobody's standard input."""
     row = {"entry": "f", "tests": ["input = [1]\nsignal, open = 2, 3\nassert f(input) == signal"]}
-    assert judged("def f(x): return 0", **row).value == 0.0
+    assert grade("def f(x): return 0", **row).value == 0.0
 
 
 WEAK = [
@@ -111,10 +112,10 @@ WEAK = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "test", "told"), WEAK)
-def test_weak_tests_are_named_with_the_verdict(source, test, told):
-    score = judged(source, tests=[test])
-    assert score.value == 1.0 and score.reason.startswith("right, by weak tests: ") and told in score.reason
+@pytest.mark.parametrize(("source", "test", "weakness"), WEAK)
+def test_weak_tests_are_reported_with_the_verdict(source, test, weakness):
+    score = grade(source, tests=[test])
+    assert score.value == 1.0 and score.reason.startswith("right, by weak tests: ") and weakness in score.reason
 
 
 @pytest.mark.parametrize(
@@ -126,8 +127,8 @@ def test_weak_tests_are_named_with_the_verdict(source, test, told):
         ("def f(x):\n    if x < 0: raise ValueError", "try:\n    f(-1)\nexcept ValueError: pass\nelse: assert False"),
     ],
 )  # fmt: skip
-def test_strong_tests_are_not_called_weak(source, test):
-    assert judged(source, tests=[test]) == Score(1.0, "right")
+def test_strong_tests_are_not_reported_as_weak(source, test):
+    assert grade(source, tests=[test]) == Score(1.0, "right")
 
 
 HELPERS = [
@@ -146,27 +147,27 @@ HELPERS = [
 
 @pytest.mark.parametrize(("source", "test", "entry", "value"), HELPERS)
 def test_helpers_never_come_from_the_program(source, test, entry, value):
-    assert judged(source, entry=entry, tests=[test]).value == value
+    assert grade(source, entry=entry, tests=[test]).value == value
 
 
-def test_names_lists_more_that_a_program_supplies():
+def test_names_adds_names_that_the_program_supplies():
     source, test = "def enc(s): return s[::-1]\ndef dec(s): return s[::-1]", "assert dec(enc('ab')) == 'ab'"
-    told = judged(source, entry="enc", tests=[test])
-    assert told.value is None and "list it under 'names'" in told.reason
-    assert judged(source, entry="enc", tests=[test], names=["dec"]).value == 1.0
-    assert judged(source, entry="enc", tests=[test], names="dec").value is None
+    score = grade(source, entry="enc", tests=[test])
+    assert score.value is None and "list it under 'names'" in score.reason
+    assert grade(source, entry="enc", tests=[test], names=["dec"]).value == 1.0
+    assert grade(source, entry="enc", tests=[test], names="dec").value is None
 
 
-def test_the_public_list_of_honest_programs_passes(jail, data):
+def test_shared_list_of_honest_programs_passes(jail, data):
     path = Path(data).parent / "attacks" / "class_tests_honest.json"
     if not path.exists():
         pytest.skip(f"{path} is not there")
-    listed = json.loads(path.read_text())
-    results = {case["name"]: jail.run_tests(case["program"], [case["test"]]) for case in listed}
+    cases = json.loads(path.read_text())
+    results = {case["name"]: jail.run_tests(case["program"], [case["test"]]) for case in cases}
     assert {n: t for n, t in results.items() if (t.passed, t.undecided) != (t.total, "")} == {}
 
 
-def test_what_both_sides_hold_is_one_list(jail):
+def test_a_shared_list_stays_equal_on_both_sides(jail):
     source = "kept = []\ndef keep(x): kept.append(x)\ndef change(): kept[0].append(9)\ndef look(): return kept[0]"
     tests = """
 x = [1]
@@ -184,13 +185,13 @@ assert look() is y
     assert tested.passed == 1, tested
 
 
-def test_a_long_list_costs_no_more_the_second_time(jail):
+def test_a_long_shared_list_can_be_passed_repeatedly(jail):
     source = "def f(x, i): return x[i]"
     test = "x = list(range(20000))\nfor i in range(20): assert f(x, i) == i"
     assert jail.run_tests(source, [test]).passed == 1
 
 
-def test_printing_reaches_tests_that_catch_it(jail):
+def test_redirected_stdout_reaches_the_tests(jail):
     test = "import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b): f()\nassert b.getvalue() == 'a\\nb\\n'"
     source = "class A:\n    def g(s): print('b')\ndef f(): print('a'); A().g()"
     assert jail.run_tests(source, [test]).passed == 1
@@ -239,7 +240,7 @@ def test_random_answers_neither_pass_nor_break_the_tests(jail):
 INTERNALS = re.compile(r"\b(codec|guest|peer|proxies|zygote)\.(_peer\.)?([A-Za-z_]\w*)")
 
 
-def test_attacks_on_internals_name_what_exists():
+def test_attacks_on_internals_use_existing_names():
     """A renamed module or function would make an attack fail at its import, and be counted as held."""
     sources = [attack.code for attack in OWN] + [case.program for case in CHEATS] + [FUZZ]
     aimed = [source for source in sources if "ponder.verify" in source]

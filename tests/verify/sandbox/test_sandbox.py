@@ -38,26 +38,26 @@ ADD = "def f(x): return x + 1"
 
 
 def isolations():
-    found = detect_isolation()
+    available = detect_isolation()
     return (
         []
-        if found.isolation is None
+        if available.isolation is None
         else ["namespaces", "landlock"]
-        if found.isolation == "namespaces"
+        if available.isolation == "namespaces"
         else ["landlock"]
     )
 
 
 @pytest.fixture(scope="module", params=isolations())
 def jail(request):
-    with Sandbox(2, limits=QUICK, isolation=request.param) as found:
-        yield found
+    with Sandbox(2, limits=QUICK, isolation=request.param) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def best():
-    with Sandbox(2, limits=QUICK) as found:
-        yield found
+    with Sandbox(2, limits=QUICK) as sandbox:
+        yield sandbox
 
 
 def groups():
@@ -65,23 +65,23 @@ def groups():
     return [f for parent, _ in cgroup._parents(1, 1) for f in parent.glob(f"ponder-{os.getpid()}-*")]
 
 
-def test_a_script(jail):
-    ran = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
-    assert (ran.run_status, ran.stdout, ran.stderr, ran.exit_code) == ("done", "olléh\n", "e\n", 0)
-    assert 0 < ran.cpu_seconds < 1
+def test_run_script_returns_stdout(jail):
+    result = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
+    assert (result.run_status, result.stdout, result.stderr, result.exit_code) == ("done", "olléh\n", "e\n", 0)
+    assert 0 < result.cpu_seconds < 1
 
 
-def test_a_script_that_fails_says_where(jail):
-    ran = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
-    assert ran.run_status == "raised" and ran.exit_code == 1
-    assert 'File "main.py", line 2, in g' in ran.stderr and "def g(): return x / 0" in ran.stderr
-    assert "ZeroDivisionError" in ran.stderr and "guest" not in ran.stderr
+def test_run_script_traceback_names_the_line(jail):
+    result = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
+    assert result.run_status == "raised" and result.exit_code == 1
+    assert 'File "main.py", line 2, in g' in result.stderr and "def g(): return x / 0" in result.stderr
+    assert "ZeroDivisionError" in result.stderr and "guest" not in result.stderr
     assert jail.run_script("raise SystemExit(7)").exit_code == 7
     assert jail.run_script("import sys; sys.exit()").run_status == "done"
     assert jail.run_script("print(1").run_status == "raised"
 
 
-def test_a_script_ends_like_any_other(jail):
+def test_run_script_ends_like_a_plain_interpreter(jail):
     """Many programs start one thread with a large stack, and leave the rest to it."""
     source = """
     import atexit, threading, time
@@ -92,11 +92,11 @@ def test_a_script_ends_like_any_other(jail):
     threading.Thread(target=time.sleep, args=[60], daemon=True).start()
     print(ThreadPoolExecutor(1).submit(abs, -1).result())
     """
-    ran = jail.run_script(textwrap.dedent(source))
-    assert (ran.run_status, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
+    result = jail.run_script(textwrap.dedent(source))
+    assert (result.run_status, result.stdout) == ("done", "1\nthread\nlast\n"), result
 
 
-def test_what_programs_commonly_need_is_there(jail):
+def test_common_modules_work_in_the_jail(jail):
     source = """
     from __future__ import annotations
     import asyncio, collections, dataclasses, json, random, sqlite3, sys, threading, unittest.mock, zoneinfo
@@ -109,17 +109,17 @@ def test_what_programs_commonly_need_is_there(jail):
     t = threading.Thread(target=done.append, args=[P()]); t.start(); t.join()
     print(asyncio.run(main()), done, __name__, len(sys.argv), random.random() < 1)
     """
-    ran = jail.run_script(textwrap.dedent(source))
-    assert ran.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", ran
+    result = jail.run_script(textwrap.dedent(source))
+    assert result.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", result
 
 
-def test_a_notebook_cell(jail):
+def test_run_cell_returns_output_and_last_value(jail):
     assert jail.run_cell("x = 20\nprint('a')\nx + 1").stdout == "a\n21\n"
     assert jail.run_cell("x = 20").stdout == "" and jail.run_cell("None").stdout == ""
     assert "ZeroDivisionError" in jail.run_cell("print('a')\n1 / 0").stdout
 
 
-def test_answers_are_trees(jail):
+def test_call_program_returns_trees(jail):
     replies = jail.call_program("def f(x, k=0): return {x: (x, k)}", "f", [((1,), {}), ((2,), {"k": 3})])
     assert replies == [CallResult("done", ["d", [1, ["t", 1, 0]]]), CallResult("done", ["d", [2, ["t", 2, 3]]])]
     method = jail.call_program("class S:\n    def f(self, x): return x + 1", "S.f", [((1,), {})])
@@ -142,12 +142,12 @@ def test_answers_are_trees(jail):
         ("def f(x): return 'x' * (2 << 20)", "too much output", ""),
     ],
 )
-def test_how_a_program_can_end(jail, source, end, detail):
+def test_call_program_reports_how_the_program_ended(jail, source, end, detail):
     (reply,) = jail.call_program(source, "f", [((1,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=1))
     assert reply.run_status == end and detail in reply.detail, reply
 
 
-def test_limits(jail):
+def test_limits_end_a_run(jail):
     assert jail.run_script("print('x' * (2 << 20))").run_status == "too much output"
     assert (
         jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).run_status == "timed out"
@@ -160,7 +160,7 @@ def test_limits(jail):
     assert (ignored.run_status, ignored.stdout) == ("done", "1\n")
 
 
-def test_each_run_has_the_bounds_it_was_given(jail):
+def test_each_run_gets_its_own_limits(jail):
     """They are prepared once and kept for runs alike; more kinds than are kept still get their own."""
     ask = "from resource import *\ndef f(x): return [getrlimit(n)[1] for n in (RLIMIT_AS, RLIMIT_CPU)]"
     for _ in range(2):
@@ -174,20 +174,20 @@ def test_each_run_has_the_bounds_it_was_given(jail):
 
 @pytest.mark.parametrize("size", [1, 2_000, 20_000, 200_000])
 @pytest.mark.parametrize("calls", [1, 40])
-def test_calls_are_asked_ahead_or_one_by_one_and_answered_in_order(best, size, calls):
+def test_pipelined_and_single_calls_are_answered_in_order(best, size, calls):
     """Neither side waits for the other for ever, however long questions and answers are."""
-    given = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
-    replies = best.call_program("def f(x): return x + x", "f", given, SandboxLimits(cpu_seconds=5))
-    assert [reply.value for reply in replies] == [x + x for ((x,), _) in given]
+    numbers = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
+    replies = best.call_program("def f(x): return x + x", "f", numbers, SandboxLimits(cpu_seconds=5))
+    assert [reply.value for reply in replies] == [x + x for ((x,), _) in numbers]
 
 
-def test_a_program_that_leaves_midway_answers_no_more(jail):
+def test_call_program_repeats_the_status_after_an_exit(jail):
     source = "import os\ndef f(x):\n    if x == 3: os._exit(0)\n    return x"
     replies = jail.call_program(source, "f", [((n,), {}) for n in range(6)])
     assert [reply.run_status for reply in replies] == ["done"] * 3 + ["crashed"] * 3
 
 
-def test_threads_in_a_clone(jail):
+def test_threads_work_in_a_clone(jail):
     source = """
         import threading
         def f(x):
@@ -202,7 +202,7 @@ def test_threads_in_a_clone(jail):
     assert reply.value == ["l", 0, 1, 2, 3, 4], reply
 
 
-def test_files_last_as_long_as_a_run(best):
+def test_files_are_removed_after_a_run(best):
     if best.isolation != "namespaces":
         pytest.skip("without namespaces there is nowhere to write")
     wrote = best.run_script(
@@ -214,7 +214,7 @@ def test_files_last_as_long_as_a_run(best):
     assert full.run_status != "done"
 
 
-def test_tests_run_elsewhere(jail):
+def test_run_tests_runs_tests_in_another_jail(jail):
     tested = jail.run_tests(ADD, ["assert f(1) == 2", "assert f(2) == 4", "x = f(3)\nassert x == 4"])
     assert (tested.run_status, tested.passed, tested.total) == ("done", 2, 3)
     assert tested.detail == "AssertionError"
@@ -234,23 +234,23 @@ def test_tests_run_elsewhere(jail):
         (5, "not Python"),
     ],
 )
-def test_tests_that_test_nothing_are_named(best, tests, told):
+def test_run_tests_reports_tests_without_asserts(best, tests, told):
     tested = best.run_tests(ADD, [tests])
     assert (tested.run_status, tested.passed) == ("done", -1) and told in tested.detail, tested
 
 
-def test_tests_that_break_decide_nothing(best):
+def test_run_tests_reports_broken_tests(best):
     broken = best.run_tests(ADD, ["assert winreg.x == f(1)"])  # a module of another system
     assert broken.run_status == "lost" and "winreg" in broken.detail, broken
 
 
-def test_a_program_cannot_swell_its_share(jail):
+def test_count_each_counts_an_assert_in_a_loop_once(jail):
     tests = "for x in f(1):\n    assert x == 0\nassert f(2) == [2]\nassert f(3) == [3]\nf(4).missing"
     tested = jail.run_tests("def f(x): return [0] * 9000", [tests], count_each=True)
     assert (tested.passed, tested.total) == (1, 4)
 
 
-def test_tests_may_ask_long_questions(jail):
+def test_run_tests_passes_long_arguments(jail):
     assert (
         jail.run_tests(
             "def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()
@@ -259,13 +259,13 @@ def test_tests_may_ask_long_questions(jail):
     )
 
 
-def test_errors_reach_the_tests_as_what_they_are(jail):
+def test_errors_keep_their_class_across_the_wall(jail):
     source = "def f(x): return x.decode()\ndef g(): raise ExceptionGroup('g', [ValueError()])"
     tests = ["try: f(b'\\xff')\nexcept UnicodeDecodeError: pass\nelse: assert False", "assert g() is None"]
     assert jail.run_tests(source, tests).passed == 1
 
 
-def test_what_tests_may_do_with_a_program(jail):
+def test_tests_can_use_the_program_as_usual(jail):
     source = """
     class Node:
         def __init__(self, v): self.v, self.next = v, None
@@ -314,14 +314,14 @@ def test_what_tests_may_do_with_a_program(jail):
         "import os\nos._exit(0)",
     ],
 )
-def test_a_program_does_not_sway_the_tests(jail, source):
+def test_a_program_cannot_influence_its_tests(jail, source):
     tested = jail.run_tests(
         source, ["assert f(1) == 2", "assert len(f(2)) == 2", "assert all(map(lambda x: f(x) == 0, [1]))"]
     )
     assert tested.passed == 0
 
 
-def test_a_trusted_function(best):
+def test_call_runs_a_trusted_function(best):
     with Sandbox(
         1,
         preload=("trusted:warm",),
@@ -341,7 +341,7 @@ def test_a_trusted_function(best):
             jail.call("os:getcwd")
 
 
-def test_reuse_keeps_a_clone_until_it_fails(best):
+def test_calls_per_clone_reuses_a_clone_until_it_fails(best):
     with Sandbox(
         1,
         preload=("trusted",),
@@ -357,13 +357,13 @@ def test_reuse_keeps_a_clone_until_it_fails(best):
         assert jail.call("trusted:count").value[0] == 1
 
 
-def test_a_module_that_cannot_be_loaded_is_named(best):
+def test_preload_names_a_module_that_cannot_be_imported(best):
     with Sandbox(1, preload=("no_such_module",), isolation=best.isolation) as jail:
         reply = jail.call("no_such_module:f")
     assert reply.run_status == "lost" and "no_such_module" in reply.detail
 
 
-def test_many_threads_and_event_loops(best):
+def test_sandbox_serves_many_threads_and_event_loops(best):
     def loop(n):
         async def all_of_them():
             return await asyncio.gather(
@@ -376,7 +376,7 @@ def test_many_threads_and_event_loops(best):
         assert list(threads.map(loop, range(4))) == [[n * 10 + i + 1 for i in range(4)] for n in range(4)]
 
 
-def test_one_hostile_run_costs_the_others_nothing(best):
+def test_a_hostile_run_does_not_slow_the_others(best):
     def one(n):
         source = ADD if n % 3 else "import os\ndef f(x):\n    while True: os.write(3, b'\\0\\0\\0\\2a1')"
         return best.call_program(source, "f", [((n,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=5))[0]
@@ -386,7 +386,7 @@ def test_one_hostile_run_costs_the_others_nothing(best):
     assert [r.value for n, r in enumerate(replies) if n % 3] == [n + 1 for n in range(12) if n % 3]
 
 
-def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
+def test_a_dead_worker_is_replaced_and_its_run_retried(jail):
     jail.call_program(ADD, "f", [])
     for idle in jail._idle["python"]:
         idle._process.kill()
@@ -395,7 +395,7 @@ def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
 
 
 @pytest.mark.parametrize("isolation", isolations())
-def test_a_worker_that_dies_during_a_run(isolation):
+def test_a_run_is_retried_when_its_worker_dies(isolation):
     with Sandbox(1, isolation=isolation) as jail:
         jail.call_program(ADD, "f", [])
         (first,) = jail._idle["python"]
@@ -407,7 +407,7 @@ def test_a_worker_that_dies_during_a_run(isolation):
         assert first not in jail._idle["python"]
 
 
-def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
+def test_a_run_that_breaks_every_worker_is_lost(best, monkeypatch):
     def broken(*_):
         raise sandbox_run.WorkerLost("the wall fell down")
 
@@ -415,7 +415,7 @@ def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
     assert best.call_program(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
 
 
-def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
+def test_a_run_without_confinement_is_lost(best, monkeypatch):
     monkeypatch.setattr(sandbox_run, "CONFINED_FRAME", b"something else")
     assert best.call_program(ADD, "f", [((1,), {})])[0].run_status == "lost"
     assert best.run_script("print(1)").run_status == "lost"
@@ -423,15 +423,15 @@ def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
 
 def zygotes():
     """Processes that were started as workers of this one, whoever their parent is now."""
-    mark, found = f'"host": {os.getpid()}'.encode(), []
+    mark, pids = f'"host": {os.getpid()}'.encode(), []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if mark in entry.read_bytes():
-                found.append(entry.parent.name)
-    return found
+                pids.append(entry.parent.name)
+    return pids
 
 
-def test_closing_leaves_nothing(best):
+def test_close_leaves_no_process_or_folder(best):
     before, grouped = zygotes(), groups()
     with Sandbox(3, isolation=best.isolation) as jail:
         with ThreadPoolExecutor(3) as threads:
@@ -444,37 +444,37 @@ def test_closing_leaves_nothing(best):
 
 
 @pytest.mark.parametrize("isolation", isolations())
-def test_a_worker_that_cannot_start_leaves_nothing(isolation, monkeypatch):
+def test_a_worker_that_cannot_start_leaves_no_process_or_folder(isolation, monkeypatch):
     before, grouped = zygotes(), groups()
     monkeypatch.setattr(worker, "_visible_paths", lambda *_: ["/no/such/folder"])
     monkeypatch.setattr(worker, "STARTUP_TIMEOUT_SECONDS", 5.0)
     if isolation == "landlock":  # which takes what there is
         monkeypatch.setattr(worker, "ZYGOTE_BOOT_CODE", "raise OSError('no such luck')")
     with Sandbox(1, isolation=isolation) as jail:
-        ran = jail.run_script("")
-    assert ran.run_status == "lost" and "no such" in ran.detail.lower()
+        result = jail.run_script("")
+    assert result.run_status == "lost" and "no such" in result.detail.lower()
     assert zygotes() == before and groups() == grouped
 
 
-def test_a_group_of_a_killed_host_with_our_number_is_taken_over(monkeypatch):
-    def made():
+def test_a_control_group_of_a_killed_host_is_reused(monkeypatch):
+    def make_group():
         monkeypatch.setattr(cgroup, "_count", iter([10**6]))
         return cgroup.ControlGroup(1 << 28, 64)
 
-    killed = made()
+    killed = make_group()
     if not killed.folders:
         pytest.skip("no control groups can be made here")
-    group = made()
+    group = make_group()
     assert group.folders == killed.folders
     group.close()
 
 
-def test_a_folder_that_is_no_control_group_is_left_alone(monkeypatch, tmp_path):
+def test_a_folder_that_is_no_control_group_is_unchanged(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroup, "_parents", lambda *_: [(tmp_path, {"memory.max": 1})])
     assert not cgroup.ControlGroup(1, 1).folders and not list(tmp_path.iterdir())
 
 
-def test_a_forked_child_has_workers_of_its_own(best):
+def test_a_forked_child_starts_its_own_workers(best):
     best.call_program(ADD, "f", [])
     child = os.fork()
     if child == 0:
@@ -486,7 +486,7 @@ def test_a_forked_child_has_workers_of_its_own(best):
 
 
 @pytest.mark.parametrize("isolation", isolations())
-def test_a_killed_host_takes_its_workers_along(isolation):
+def test_workers_end_with_a_killed_host(isolation):
     program = f"""
     import os, sys, time, threading
     sys.path.insert(0, {HERE!r})
@@ -507,15 +507,15 @@ def test_a_killed_host_takes_its_workers_along(isolation):
     assert host.stdout is not None and host.stdout.readline()
 
     def descendants(root):
-        found, mine = set(), {root}
+        pids, mine = set(), {root}
         for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
             try:
                 if int(stat.read_text().rpartition(")")[2].split()[1]) in mine:
                     mine.add(int(stat.parent.name))
-                    found.add(int(stat.parent.name))
+                    pids.add(int(stat.parent.name))
             except OSError:
                 pass
-        return found
+        return pids
 
     workers = descendants(host.pid)
     assert len(workers) >= 2
@@ -538,7 +538,7 @@ def test_a_killed_host_takes_its_workers_along(isolation):
         "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
     ],
 )
-def test_an_odd_host(isolation, odd):
+def test_sandbox_works_under_unusual_host_state(isolation, odd):
     program = f"""
     import os, signal
     {odd}
@@ -553,11 +553,11 @@ def test_an_odd_host(isolation, odd):
     assert subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode == 0
 
 
-def test_other_programs(best):
+def test_run_program_runs_other_programs(best):
     if best.isolation != "namespaces":
         pytest.skip("programs with files need namespaces")
-    out, ran = best.run_program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
-    assert out.startswith(b"\0\xff") and ran.run_status == "done" and "root" not in ran.stdout.split()[3:]
+    out, result = best.run_program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
+    assert out.startswith(b"\0\xff") and result.run_status == "done" and "root" not in result.stdout.split()[3:]
     assert best.run_program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
     missing = best.run_program(["/no/such/program"])[1]
     assert missing.run_status == "crashed" and "No such file" in missing.detail
@@ -597,7 +597,7 @@ SHELL = {
 }
 
 
-def test_what_a_shell_gets(jail):
+def test_run_program_shell_sees_only_the_jail(jail):
     """Each command succeeds only where it got out."""
     bash = shutil.which("bash", path="/bin:/usr/bin")
     if bash is None:
@@ -605,9 +605,9 @@ def test_what_a_shell_gets(jail):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = str(listener.getsockname()[1])
         for name, command in SHELL.items():
-            said = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
-            ran = jail.run_program([bash, "-c", said], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
-            assert "EV" not in ran.stdout, (name, ran)
+            stdout = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
+            result = jail.run_program([bash, "-c", stdout], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
+            assert "EV" not in result.stdout, (name, result)
     for command in (
         "kill -9 -1",
         "kill -9 0",
@@ -627,7 +627,7 @@ def _read(path):
         return path.read_bytes()
 
 
-def test_files_are_refused_where_there_is_nowhere_to_write():
+def test_run_program_refuses_files_under_landlock():
     if "landlock" not in isolations():
         pytest.skip("no Landlock here")
     with Sandbox(1, isolation="landlock") as jail:
@@ -636,18 +636,18 @@ def test_files_are_refused_where_there_is_nowhere_to_write():
         assert jail.run_program(["/bin/echo", "hi"])[0] == b"hi\n"
 
 
-def test_a_full_or_missing_temporary_folder_does_not_matter(best, monkeypatch):
+def test_sandbox_works_without_a_temporary_folder(best, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     with Sandbox(1, isolation=best.isolation) as jail:
         assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
 
 
-def test_the_level_says_what_holds_and_why():
-    found = detect_isolation()
-    assert found.isolation in ("namespaces", "landlock", None)
-    assert str(found).startswith(str(found.isolation or "no jail"))
-    if found.isolation:
-        assert "seccomp" in found.layers
+def test_isolation_report_lists_layers_and_obstacles():
+    report = detect_isolation()
+    assert report.isolation in ("namespaces", "landlock", None)
+    assert str(report).startswith(str(report.isolation or "no jail"))
+    if report.isolation:
+        assert "seccomp" in report.layers
 
 
 @pytest.fixture
@@ -657,7 +657,7 @@ def undecided():
     detect_isolation.cache_clear()
 
 
-def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
+def test_detect_isolation_falls_back_and_then_refuses(monkeypatch, undecided):
     broken = {"namespaces"}
 
     def attempt(isolation):
@@ -679,7 +679,7 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
         Sandbox()
 
 
-def test_other_systems_are_refused_with_a_hint(monkeypatch, undecided):
+def test_other_systems_are_refused_with_advice(monkeypatch, undecided):
     monkeypatch.setattr(sys, "platform", "darwin")
     for kind in (None, "unsafe"):
         with pytest.raises(SandboxError, match="Docker"):
@@ -707,24 +707,24 @@ def test_unsafe_runs_without_a_jail():
 @pytest.mark.parametrize(
     "bad", [{"cpu_seconds": 0}, {"wall_seconds": -1}, {"memory_bytes": 1 << 20}, {"output_bytes": float("nan")}]
 )
-def test_limits_that_make_no_sense(bad):
+def test_invalid_limits_are_refused(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
         SandboxLimits(**bad)
 
 
-def test_settings_that_make_no_sense():
+def test_invalid_settings_are_refused():
     for bad in ({"slots": 0}, {"calls_per_clone": 0}):
         with pytest.raises(UsageError, match=next(iter(bad))):
             Sandbox(**bad)
 
 
-def test_shared_is_one_for_each_limit():
+def test_shared_sandbox_is_one_for_each_limit():
     assert shared_sandbox(QUICK) is shared_sandbox(QUICK) is not shared_sandbox(SandboxLimits(cpu_seconds=2))
     shared_sandbox(QUICK).close()
     assert not shared_sandbox(QUICK).closed
 
 
-def test_a_machine_without_a_jail_runs_programs_on_your_word_only(monkeypatch):
+def test_unsafe_runs_need_explicit_permission(monkeypatch):
     monkeypatch.setattr(
         isolation, "detect_isolation", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),))
     )

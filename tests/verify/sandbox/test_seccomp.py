@@ -19,24 +19,24 @@ def verdict(code, number, arguments=(), audit=None, machine="x86_64"):
     audit = kernel.MACHINES[machine].audit if audit is None else audit
     padded = [a & (1 << 64) - 1 for a in (*arguments, *[0] * 6)][:6]
     data = struct.pack("<IIQ6Q", number, audit, 0, *padded)
-    at, held = 0, 0
+    at, accumulator = 0, 0
     program = [struct.unpack("HBBI", code[i : i + 8]) for i in range(0, len(code), 8)]
     while True:
         operation, yes, no, k = program[at]
         at += 1
         match operation:
             case 0x20:
-                held = struct.unpack_from("<I", data, k)[0]
+                accumulator = struct.unpack_from("<I", data, k)[0]
             case 0x05:
                 at += k
             case 0x06:
                 return k
             case 0x15:
-                at += yes if held == k else no
+                at += yes if accumulator == k else no
             case 0x35:
-                at += yes if held >= k else no
+                at += yes if accumulator >= k else no
             case 0x45:
-                at += yes if held & k else no
+                at += yes if accumulator & k else no
             case _:
                 raise AssertionError(f"operation {operation:#x}")
 
@@ -53,12 +53,12 @@ def built(machine, programs=False, alone=True):
 @pytest.mark.parametrize("machine", kernel.MACHINES)
 @pytest.mark.parametrize("programs", [False, True])
 @pytest.mark.parametrize("alone", [False, True])
-def test_exactly_what_is_listed_is_allowed(machine, programs, alone):
+def test_filter_allows_exactly_the_listed_calls(machine, programs, alone):
     code = built(machine, programs, alone)
     assert len(code) // 8 < 4096  # the kernel's limit
     lists = [seccomp.ALWAYS] + [seccomp.PRIVATE] * alone + [seccomp.PROGRAMS] * programs
     lists += [seccomp.SESSIONS] * (programs and alone)
-    allowed = {n for listed in lists for n in seccomp.numbers(listed, machine).values()}
+    allowed = {n for call_list in lists for n in seccomp.numbers(call_list, machine).values()}
     examined = set(seccomp.numbers(seccomp.EXAMINED, machine).values())
     for number in range(700):
         if number not in examined:
@@ -67,7 +67,7 @@ def test_exactly_what_is_listed_is_allowed(machine, programs, alone):
 
 
 @pytest.mark.parametrize("machine", kernel.MACHINES)
-def test_arguments_are_looked_at(machine):
+def test_filter_checks_arguments(machine):
     code, n = built(machine), seccomp.numbers(seccomp.EXAMINED, machine)
 
     def call(name, *arguments, code=code):
@@ -100,39 +100,39 @@ def test_arguments_are_looked_at(machine):
     assert call("kill", -1, 9, code=beside) == refused() == call("kill", 1, 9, code=beside)
 
 
-def test_other_calling_conventions_are_killed():
+def test_filter_kills_other_calling_conventions():
     for machine, other in (("x86_64", 0x40000003), ("aarch64", 0x40000028), ("x86_64", 0xC00000B7)):
         assert verdict(built(machine), 1, audit=other, machine=machine) == KILL
     assert verdict(built("x86_64"), 0x40000000 + 1) == KILL  # x32
 
 
-def test_the_numbers_are_this_machines():
+def test_call_numbers_match_the_aarch64_kernel_headers():
     header = Path("/usr/include/asm-generic/unistd.h")
     if platform.machine() != "aarch64" or not header.exists():
         pytest.skip("needs an aarch64 machine with the kernel's headers")
-    found = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
-    found["newfstatat"] = found.pop("fstatat")
-    for listed in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
-        for name, number in seccomp.numbers(listed, "aarch64").items():
-            assert found[name] == str(number), name
+    headers = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", header.read_text()))
+    headers["newfstatat"] = headers.pop("fstatat")
+    for table in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
+        for name, number in seccomp.numbers(table, "aarch64").items():
+            assert headers[name] == str(number), name
     arm = kernel.MACHINES["aarch64"]
-    assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [arm.clone, arm.pivot_root, arm.capset]
+    assert [int(headers[name]) for name in ("clone", "pivot_root", "capset")] == [arm.clone, arm.pivot_root, arm.capset]
 
 
-def test_the_numbers_of_x86_64_are_the_kernels():
+def test_call_numbers_match_the_x86_64_kernel_headers():
     header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
     if not header.exists():
         pytest.skip("needs the kernel's headers of x86-64")
-    found = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", header.read_text()))
-    for listed in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
-        for name, number in seccomp.numbers(listed, "x86_64").items():
-            assert found[name] == str(number), name
+    headers = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", header.read_text()))
+    for table in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
+        for name, number in seccomp.numbers(table, "x86_64").items():
+            assert headers[name] == str(number), name
     x86 = kernel.MACHINES["x86_64"]
-    assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [x86.clone, x86.pivot_root, x86.capset]
+    assert [int(headers[name]) for name in ("clone", "pivot_root", "capset")] == [x86.clone, x86.pivot_root, x86.capset]
 
 
-def test_no_call_stands_in_two_lists_and_none_twice():
+def test_call_lists_are_disjoint_without_repeats():
     lists = (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED)
     for machine in kernel.MACHINES:
-        numbers = [n for listed in lists for n in seccomp.numbers(listed, machine).values()]
+        numbers = [n for names in lists for n in seccomp.numbers(names, machine).values()]
         assert len(numbers) == len(set(numbers))

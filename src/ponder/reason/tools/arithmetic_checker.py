@@ -35,9 +35,9 @@ class ArithmeticChecker:
         return [self.grade(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]
 
     def grade(self, text: str) -> Score:
-        found = {"".join(e.written.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
+        found = {"".join(e.text.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
         if not found:
             return Score(self.score_without_equations, "no equation to check")
-        wrong = [e.written for e in found.values() if not e.right]
+        wrong = [e.text for e in found.values() if not e.right]
         first = f"; the first wrong one: {wrong[0][:60]}" if wrong else ""
         return Score(1 - len(wrong) / len(found), f"{len(found) - len(wrong)} of {len(found)} equations hold{first}")

@@ -17,8 +17,8 @@ from ponder.tasks.datasets.dataset_files import DatasetFiles, DatasetRow
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
+from ponder.verify.code.assert_tests import AssertTests
 from ponder.verify.code.dataset_rows import from_humaneval, from_mbpp
-from ponder.verify.code.verifiers import AssertTests
 
 
 @dataclass(frozen=True, kw_only=True)

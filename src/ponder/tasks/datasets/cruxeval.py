@@ -17,8 +17,8 @@ from ponder.types import Problem, Score
 from ponder.verify.answers.structured import extract_structured
 from ponder.verify.answers.style import AnswerSpec
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.code.call_tests import CallTests
 from ponder.verify.code.compare_values import values_equal
-from ponder.verify.code.verifiers import CallTests
 from ponder.verify.sandbox.codec import NotPlainData, encode
 
 Direction = Literal["output", "input"]

@@ -24,7 +24,7 @@ from ponder.tasks.generated.question_task import QuestionTask
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
 from ponder.verify.answers.style import AnswerSpec
-from ponder.verify.code.verifiers import CallTests
+from ponder.verify.code.call_tests import CallTests
 
 ENTRY = "solve"
 TYPE_PHRASES: dict[ValueType, str] = {"list": "a list of integers", "text": "a text", "integer": "an integer"}

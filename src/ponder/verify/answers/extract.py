@@ -37,7 +37,7 @@ from ponder.verify.numeric.numbers import MAX_NUMBER_CHARS, parse_plain_number, 
 AnswerForm = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
 ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
 EXPLICIT_FORMS: tuple[AnswerForm, ...] = ("boxed", "tag", "hash", "line")
-TEXT_FORMS: tuple[AnswerForm, ...] = (*EXPLICIT_FORMS, "bare")  # where the answer is no number
+TEXT_FORMS: tuple[AnswerForm, ...] = (*EXPLICIT_FORMS, "bare")  # for answers that are not numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ExtractedAnswer:
 
     answer: str | None
     reason: str = ""
-    percent_sign: str = ""  # a percent sign that stands behind it, outside its form
+    percent_sign: str = ""  # a percent sign directly after the answer, outside its form
 
 
 class Span(NamedTuple):
@@ -57,64 +57,64 @@ class Span(NamedTuple):
 
 def extract(text: str, forms: Sequence[AnswerForm] = EXPLICIT_FORMS) -> ExtractedAnswer:
     """The one answer given after the thinking, in one of the accepted forms."""
-    said = strip_thinking(text)
-    if said is None:
+    reply = strip_thinking(text)
+    if reply is None:
         return ExtractedAnswer(None, "no answer")
-    delimited = [list(find(said)) for form, find in SPAN_FINDERS.items() if form in forms]
+    delimited = [list(find(reply)) for form, find in SPAN_FINDERS.items() if form in forms]
     if any(len(spans) > 1 for spans in delimited):
         return ExtractedAnswer(None, "several answers")
     spans = outermost_spans([span for spans in delimited for span in spans])
-    stated = list(find_answer_lines(said)) if "line" in forms else []
+    stated = list(find_answer_lines(reply)) if "line" in forms else []
     if spans:
-        return _agreeing_answer(said, spans, [line for line in stated if line.end <= spans[0].start])
+        return _agreeing_answer(reply, spans, [line for line in stated if line.end <= spans[0].start])
     if len(stated) > 1:
         return ExtractedAnswer(None, "several answers")
     if stated:
-        return _agreeing_answer(said, stated, [])
-    found = _bare_answer(said) if "bare" in forms else ExtractedAnswer(None, "no answer")
-    if found.answer is not None or "sentence" not in forms:
-        return found
-    closing = extract_last_stated(said)
-    return found if closing.reason == "no answer" else closing
+        return _agreeing_answer(reply, stated, [])
+    bare_answer = _bare_answer(reply) if "bare" in forms else ExtractedAnswer(None, "no answer")
+    if bare_answer.answer is not None or "sentence" not in forms:
+        return bare_answer
+    closing = extract_last_stated(reply)
+    return bare_answer if closing.reason == "no answer" else closing
 
 
 def format_answer(answer: str, form: AnswerForm) -> str:
-    """The inverse of `extract`: an answer, said in this form."""
-    said = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
-    said |= {"line": f"The answer is {answer}.", "sentence": f"The result is {answer}."}
-    return said.get(form, answer)
+    """The inverse of `extract`: a text that gives the answer in this form."""
+    templates = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
+    templates |= {"line": f"The answer is {answer}.", "sentence": f"The result is {answer}."}
+    return templates.get(form, answer)
 
 
-def check_forms(forms: Sequence[AnswerForm], known: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
-    """Refuse a form that nothing could be found in."""
+def check_forms(forms: Sequence[AnswerForm], allowed: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
+    """Raise `UsageError` for a form that does not exist or that this verifier does not accept."""
     if not forms or isinstance(forms, str):
-        raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(known)}")
+        raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(allowed)}")
     for form in forms:
-        if form not in known:
-            raise UnknownName("answer form", str(form), known)
+        if form not in allowed:
+            raise UnknownName("answer form", str(form), allowed)
 
 
 _THINK = re.compile(r"</?think>", re.IGNORECASE)
 
 
 def strip_thinking(text: str) -> str | None:
-    """What is said outside `<think>`; None where the thinking never ends or its tags do not match.
+    """The text outside `<think>`; None where the thinking never ends or its tags do not match.
 
     A text whose first tag is `</think>` was opened by its prompt, so all before that tag is thinking.
     """
     if "<" not in text:
         return text
-    kept: list[str] = []
+    pieces: list[str] = []
     thinking, mark = False, 0
     for n, tag in enumerate(_THINK.finditer(text)):
         closes = tag[0].startswith("</")
         if closes and not thinking and n > 0:
             return None
         if not closes and not thinking:
-            kept.append(text[mark : tag.start()])
+            pieces.append(text[mark : tag.start()])
         thinking, mark = not closes, tag.end()
     # Joined by a line break, so that "4<think></think>2" does not become 42.
-    return None if thinking else "\n".join([*kept, text[mark:]])
+    return None if thinking else "\n".join([*pieces, text[mark:]])
 
 
 _BOX = re.compile(r"\\boxed\s{0,4}\{")
@@ -183,7 +183,7 @@ ANSWER_LINE = re.compile(
 
 
 def find_answer_lines(text: str) -> Iterator[Span]:
-    """Each line or sentence that states an answer. Only where one opens is it looked for, which is far quicker."""
+    """Each line or sentence that states an answer. The pattern is tried at sentence starts only, which is faster."""
     done = 0
     for start in (0, *(opening.end() for opening in _SENTENCE_START.finditer(text))):
         if start >= done and (match := ANSWER_LINE.match(text, start)):
@@ -206,32 +206,32 @@ SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {
 
 
 def outermost_spans(spans: list[Span]) -> list[Span]:
-    """In order, without those that stand inside another: a box inside a tag is one answer."""
+    """The spans in order, without those inside another span: a box inside a tag is one answer."""
     if len(spans) < 2:
         return spans
-    kept: list[Span] = []
+    outermost: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.start, -s.end)):
-        if not kept or span.start >= kept[-1].end:
-            kept.append(span)
-    return kept
+        if not outermost or span.start >= outermost[-1].end:
+            outermost.append(span)
+    return outermost
 
 
-def _agreeing_answer(said: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswer:
+def _agreeing_answer(reply: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswer:
     """The answer of these spans, if all say the same and nothing around them says otherwise."""
-    found = [_span_answer(span.content) for span in spans]
-    for f in found:
-        if f.answer is None:
-            return f
-    first = found[0].answer or ""
-    others = [f.answer or "" for f in found[1:]]
+    answers = [_span_answer(span.content) for span in spans]
+    for answer in answers:
+        if answer.answer is None:
+            return answer
+    first = answers[0].answer or ""
+    others = [answer.answer or "" for answer in answers[1:]]
     # A line that gives a plain number is an answer as well; any other line before a box is working.
     others += [line.content for line in earlier if line.content and parse_plain_number(line.content).value is not None]
     if any(
         other != first and not same_number(parse_plain_number(other), parse_plain_number(first)) for other in others
     ):
         return ExtractedAnswer(None, "several answers")
-    before, after = context_before(said, spans[0].start), said[spans[-1].end :]
-    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    before, after = context_before(reply, spans[0].start), reply[spans[-1].end :]
+    boxed = reply.startswith("\\", spans[0].start)  # a tag is never part of a sum
     if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
     if is_part_of_expression(before if boxed else "", after):
@@ -241,7 +241,7 @@ def _agreeing_answer(said: str, spans: list[Span], earlier: list[Span]) -> Extra
 
 
 def _span_answer(content: str | None) -> ExtractedAnswer:
-    """What stands in a form, if it is one answer."""
+    """The content of a form, if it is one answer."""
     if content is None:
         return ExtractedAnswer(None, "malformed")
     if len(content) > MAX_NUMBER_CHARS:
@@ -273,21 +273,21 @@ def _answer_fault(answer: str) -> str:
     return ""
 
 
-def extract_last_stated(said: str) -> ExtractedAnswer:
-    """The value of the last sentence that states a result. What is said before is working, unless it states another
-    value of the same thing; what is said after may not change it."""
-    said = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", said)  # a chain may take several lines
-    stated = list(find_stated_results(said))
+def extract_last_stated(reply: str) -> ExtractedAnswer:
+    """The value of the last sentence that states a result. Earlier text is working, unless it states another value of
+    the same subject. Later text may not change the value."""
+    reply = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", reply)  # a chain may take several lines
+    stated = list(find_stated_results(reply))
     if not stated:
         return ExtractedAnswer(None, "no answer")
     last = stated[-1]
-    given = parse_plain_number(last.value)
+    number = parse_plain_number(last.value)
     others = [other for other in stated[:-1] if other.subject == last.subject]
-    if given.value is None or any(not same_number(parse_plain_number(other.value), given) for other in others):
+    if number.value is None or any(not same_number(parse_plain_number(other.value), number) for other in others):
         return ExtractedAnswer(None, "several answers")
     if is_hedged(last.prefix) or is_denied(last.prefix):
         return ExtractedAnswer(None, "hedged")
-    fault = find_retraction(said[last.end :], last.value)
+    fault = find_retraction(reply[last.end :], last.value)
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(last.value.strip())
 
 
@@ -297,12 +297,12 @@ _BARE_EQUATION = re.compile(
 )
 
 
-def _bare_answer(said: str) -> ExtractedAnswer:
-    """All that was said, where that is a number or an equation that ends in one."""
-    said = said.strip()
-    if not said or len(said) > MAX_NUMBER_CHARS:
+def _bare_answer(reply: str) -> ExtractedAnswer:
+    """The whole reply, where it is a number or an equation that ends in one."""
+    reply = reply.strip()
+    if not reply or len(reply) > MAX_NUMBER_CHARS:
         return ExtractedAnswer(None, "no answer")
-    whole = strip_delimiters(said)
+    whole = strip_delimiters(reply)
     if _BARE_NUMBER.fullmatch(whole) and parse_plain_number(whole).value is not None:
         return ExtractedAnswer(whole)
     equation = _BARE_EQUATION.fullmatch(whole)

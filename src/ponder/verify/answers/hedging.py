@@ -56,12 +56,12 @@ _LAST_WORDS = frozenset((
     "least", "under", "over", "above", "below", "beyond", "beside", "nearly", "almost", "without", "around", "about",
 ))  # fmt: skip
 
-# Without one of these the patterns cannot match, and to see that takes a tenth of their time.
+# The patterns cannot match without one of these words. Searching for the words takes a tenth of the time.
 _ALTERNATIVE_PREFILTER = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_PREFILTER = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
-# Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins what stands beside it.
+# Spaces as LaTeX, HTML and Unicode write them. A thin space of negative width joins its neighbours.
 _ODD_SPACE = r"(?:[^\S\n ]|~|\\[,;:> ]|\\(?:q?quad|(?:en|thin|med|thick)?space)(?![A-Za-z])|&nbsp;)"
 _SPACES = re.compile(rf" ?{_ODD_SPACE}(?:{_ODD_SPACE}| )*| {{2,}}")
 _SPACE_MARKS = ("  ", "~", "\\", "&nbsp;", "\t", "\r", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x1f")
@@ -83,7 +83,7 @@ def normalize_spaces(text: str) -> str:
 
 
 def context_before(text: str, start: int) -> str:
-    """What stands directly before an answer: enough of it that no run of spaces hides the words."""
+    """The text directly before an answer, long enough that a run of spaces cannot hide the words."""
     near = text[max(0, start - CONTEXT_CHARS) : start]
     if start > CONTEXT_CHARS and len(" ".join(near.split())) < CONTEXT_CHARS // 2:
         near = normalize_spaces(text[max(0, start - MAX_CONTEXT_CHARS) : start])[-CONTEXT_CHARS:]
@@ -99,8 +99,8 @@ def _readings(text: str) -> Iterable[str]:
 
 
 def is_denied(before: str, inline: bool = False) -> bool:
-    """The words before an answer offer it as one of several, or deny it. `inline`: it stands in a sentence, as a box
-    may, so that a line break directly before it is a space; other forms begin a line of their own."""
+    """Whether the words before an answer deny it or offer it as one of several. `inline`: the answer is part of a
+    sentence, as a box can be, so a line break directly before it is a space. Other forms begin a line of their own."""
     before = before[-CONTEXT_CHARS:]
     lines = before.rstrip(" \t\n")
     if (
@@ -130,7 +130,7 @@ def _may_modify_value(near: str) -> bool:
 
 
 def _mentions(text: str, words: tuple[str, ...]) -> bool:
-    """Whether one of these may be in it: outside ASCII, other letters than these can count as them."""
+    """Whether the text may contain one of these words. Text outside ASCII always may: its letters can fold to these."""
     lowered = text.lower()
     return not text.isascii() or any(word in lowered for word in words)
 
@@ -177,7 +177,7 @@ def _context_after(after: str) -> str:
 
 
 def is_part_of_expression(before: str, after: str) -> bool:
-    """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
+    """Whether the answer is a term of a sum, a fraction or a product, so that the whole has another value."""
     if before.endswith((",", ";", ":", "!")) and _THIN_SPACE_BEFORE.search(before[-20:]):
         return True
     if after.startswith("\\") and _THIN_SPACE_AFTER.match(after):
@@ -223,7 +223,7 @@ _OPTION_LETTER = re.compile(
 
 
 def find_retraction(after: str, answer: str, prose: bool = False) -> str:
-    """What is wrong with the words after an answer; empty where they leave it alone.
+    """What is wrong with the words after an answer; empty where they do not change it.
 
     Without `prose` no other number and no word of doubt may follow. With it the answer may be explained: only words
     that retract it, and other values that are given as the answer, count.
@@ -235,10 +235,10 @@ def find_retraction(after: str, answer: str, prose: bool = False) -> str:
 
 
 def _remark_fault(after: str, answer: str) -> str:
-    given = parse_plain_number(answer)
+    number = parse_plain_number(answer)
     after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
-        if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), given):
+        if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), number):
             return "several answers"
     if _NUMBER_WORD.search(after) or _FORM.search(after.replace("</answer>", "", 1)):
         return "several answers"
@@ -307,12 +307,12 @@ def _explanation_fault(after: str, answer: str) -> str:
     others += [match[1] or match[2] for match in _OTHER_ANSWER_AFTER.finditer(after)]
     if not others or not re.search(r"[0-9]", answer):
         return ""
-    given = parse_plain_number(answer)
-    same = all(same_number(parse_plain_number(other.rstrip(".,")), given) for other in others)
+    number = parse_plain_number(answer)
+    same = all(same_number(parse_plain_number(other.rstrip(".,")), number) for other in others)
     return "" if same else "several answers"
 
 
-# The words that hedge wherever they stand. Each place adds its own.
+# Words that hedge in any position. Each position adds its own.
 HEDGE_WORDS = (
     "either", "maybe", "perhaps", "possibly", "probably", "about", "around", "roughly", "approximately", "not",
     "unsure",
@@ -334,7 +334,7 @@ _HEDGED_CONTENT = {
 
 
 def is_hedged_content(answer: str, kind: Literal["number", "expression"]) -> bool:
-    """The answer itself says that it is one of several or only near the value."""
+    """Whether the answer itself says that it is one of several or only near the value."""
     return _HEDGED_CONTENT[kind].search(answer) is not None
 
 
@@ -347,5 +347,5 @@ _HEDGED_SENTENCE = re.compile(
 
 
 def is_hedged(words: str) -> bool:
-    """The words that lead to a result leave it open."""
+    """Whether the words before a stated result leave it open."""
     return _HEDGED_SENTENCE.search(words) is not None

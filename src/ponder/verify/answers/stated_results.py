@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 from ponder.verify.numeric.numbers import parse_plain_number
 
-MAX_SENTENCE_CHARS = 240  # characters before the end of a sentence: what is stated stands at its end
+MAX_SENTENCE_CHARS = 240  # characters searched before the end of a sentence, where a result is stated
 
 
 @dataclass(frozen=True, slots=True)
 class StatedResult:
-    """That something comes to a value."""
+    """A statement that a subject has a value."""
 
-    start: int  # of its sentence
-    end: int  # of the value, with what closes the sentence
-    prefix: str  # its sentence up to the statement
-    subject: str  # one text for one thing: two statements of the same subject must agree
-    value: str  # empty: the sides of a chain come to different values
+    start: int  # where its sentence starts
+    end: int  # where the value ends, with the punctuation that closes the sentence
+    prefix: str  # the sentence up to the statement
+    subject: str  # what the value belongs to: two statements about one subject must agree
+    value: str  # empty: the sides of a chain have different values
 
 
 PLAIN_NUMBER = r"[-+−]?\s?[$€£]?\s?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s?/\s?[0-9]+)?\s?%?"
@@ -50,25 +50,25 @@ _RESULT = re.compile(
 
 
 def find_stated_results(text: str) -> Iterator[StatedResult]:
-    """Each sentence, or part of one before a comma and a word, that ends in a value and says of what it is."""
-    start = whole = 0  # of the part, and of the sentence it belongs to
+    """Each sentence, or part of one before a comma and a word, that ends in a value and names its subject."""
+    start = whole = 0  # start of the part, and of its sentence
     for mark in (*_END.finditer(text), None):
         end = mark.start() if mark else len(text)
         part = text[max(start, end - MAX_SENTENCE_CHARS) : end]
         closed = mark[0] if mark else ""
-        found = _parse_sentence(part) if any(char.isdigit() for char in part[-24:]) else None
-        if found:
-            earlier = _JOINED.sub("", found[0])
-            if earlier != found[0] and (first := _parse_sentence(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
+        parsed = _parse_sentence(part) if any(char.isdigit() for char in part[-24:]) else None
+        if parsed:
+            earlier = _JOINED.sub("", parsed[0])
+            if earlier != parsed[0] and (first := _parse_sentence(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
                 yield StatedResult(start, end, *first)
-            words = text[max(whole, start - MAX_SENTENCE_CHARS) : start] + found[0] + closed.strip(".!;:,\n")
-            yield StatedResult(start, end + len(closed), words, *found[1:])
+            words = text[max(whole, start - MAX_SENTENCE_CHARS) : start] + parsed[0] + closed.strip(".!;:,\n")
+            yield StatedResult(start, end + len(closed), words, *parsed[1:])
         start = end + len(closed)
         whole = start if closed in ".!?\n" else whole
 
 
 def _parse_sentence(sentence: str) -> tuple[str, str, str] | None:
-    """The words before it, the subject and the value."""
+    """The words before the statement, its subject and its value."""
     plain = _MARKS.sub(lambda mark: _SIGNS.get(mark[0], ""), sentence).rstrip()
     if chain := _CHAIN.search(plain):
         first, *between = re.split(_EQUALS, chain[1])
@@ -77,14 +77,14 @@ def _parse_sentence(sentence: str) -> tuple[str, str, str] | None:
             even = all(_side_value(side) == str(value) for side in between)
             return plain[: chain.start()], subject, chain[2] if even else ""
     result = _RESULT.search(plain)
-    if result and (said := result[2] or result[3] or result[4]):
+    if result and (stated_value := result[2] or result[3] or result[4]):
         subject = " ".join((result[1] or plain[: result.start()]).lower().split())
-        return plain[: result.start()], subject, said
+        return plain[: result.start()], subject, stated_value
     return None
 
 
 def _side_value(side: str) -> str:
-    """What a side of an equation comes to; empty where it is none."""
+    """The value of one side of an equation; empty where it is not arithmetic."""
     value = evaluate_arithmetic(
         re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), allow_decimals=True
     ).value

@@ -23,11 +23,11 @@ def extract_structured(
     text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS
 ) -> ExtractedAnswer:
     """The content of the one `<answer>` or box after the thinking, without white space or a code fence around it."""
-    said = strip_thinking(text)
-    if said is None:
+    reply = strip_thinking(text)
+    if reply is None:
         return ExtractedAnswer(None, "no answer")
-    spans = list(find_answer_tags(said)) if "tag" in forms else []
-    boxed = list(find_boxes(said)) if "boxed" in forms else []
+    spans = list(find_answer_tags(reply)) if "tag" in forms else []
+    boxed = list(find_boxes(reply)) if "boxed" in forms else []
     spans += [box for box in boxed if not any(span.start <= box.start < span.end for span in spans)]
     if not spans:
         return ExtractedAnswer(None, "no answer")
@@ -36,9 +36,9 @@ def extract_structured(
     content = spans[0].content
     if content is None:
         return ExtractedAnswer(None, "malformed")
-    if any(char.isalnum() for char in said[spans[0].end :]):
+    if any(char.isalnum() for char in reply[spans[0].end :]):
         return ExtractedAnswer(None, "goes on after the answer")
-    if is_denied(context_before(said, spans[0].start)):
+    if is_denied(context_before(reply, spans[0].start)):
         return ExtractedAnswer(None, "hedged")
     if len(content) > max_chars:
         return ExtractedAnswer(None, "too long")
@@ -47,13 +47,13 @@ def extract_structured(
 
 
 def extract_all_text(text: str, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
-    """All that is said after the thinking, without white space or a code fence around it."""
-    said = strip_thinking(text)
-    if said is None or not said.strip():
+    """The whole text after the thinking, without white space or a code fence around it."""
+    reply = strip_thinking(text)
+    if reply is None or not reply.strip():
         return ExtractedAnswer(None, "no answer")
     return (
-        ExtractedAnswer(_strip_code_fence(said.strip()))
-        if len(said) <= max_chars
+        ExtractedAnswer(_strip_code_fence(reply.strip()))
+        if len(reply) <= max_chars
         else ExtractedAnswer(None, "too long")
     )
 
@@ -97,7 +97,7 @@ def parse_strict_json(text: str) -> Any:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets nest. Those in strings count too: a bound, not the truth."""
+    """How deep brackets nest, as an upper bound: brackets in strings count too."""
     deepest = depth = 0
     for bracket in _BRACKET.finditer(text):
         depth += 1 if bracket[0] in "[{" else -1
@@ -126,7 +126,7 @@ def _bounded_int(digits: str) -> int:
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise InvalidJson("a key stands twice")
-    return found
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise InvalidJson("a key appears twice")
+    return result

@@ -1,6 +1,6 @@
 """Answer styles: the instruction that asks for an answer, and the forms in which the verifier then reads it.
 
-A task gives the bare question and the kind of answer it wants. A style turns that into the instruction, says which
+A task gives the question alone and the kind of answer it wants. A style turns that into the instruction, says which
 forms the verifier reads, and formats a gold answer:
 
     plain    no instruction                                    any form that the task reads
@@ -37,17 +37,17 @@ class AnswerSpec:
     """What a task wants for an answer, and in which forms its verifier can read that."""
 
     description: str = "the final answer"
-    # read where nothing is asked for; the first that is not bare is asked for
+    # accepted where the prompt asks for no form; the first that is not bare is the one to ask for
     forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
-    notation: str = ""  # how it is written, said after its place: ", separated by commas"
-    place: str = ""  # where it stands, if that is no form: "in a ```python block"
-    allow_bare: bool = True  # the verifier can read it where it is all that is said
-    plain_instruction: str = ""  # what the task says itself in the plain style
-    separator: str = "\n"  # between the question and what is said
+    notation: str = ""  # how to write the answer, after its place: ", separated by commas"
+    place: str = ""  # where to put the answer, if not in a form: "in a ```python block"
+    allow_bare: bool = True  # the verifier can read an answer that is the whole reply
+    plain_instruction: str = ""  # the task's own instruction in the plain style
+    separator: str = "\n"  # between the question and the instruction
 
     @property
     def preferred_form(self) -> AnswerForm:
-        """The form to ask for, where the answer is not to stand alone."""
+        """The form to ask for, where the answer is not the whole reply."""
         return next((form for form in self.forms if form in _FORM_INSTRUCTION), "boxed")
 
 
@@ -61,45 +61,47 @@ def find_style(name: str) -> AnswerStyle:
     raise UnknownName("style of answers", name, ANSWER_STYLES)
 
 
-def answer_instruction(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
-    """What is said after the question; empty where nothing is."""
+def answer_instruction(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> str:
+    """The instruction after the question; empty where there is none."""
     if style == "plain":
-        return wanted.plain_instruction
-    where, what = wanted.place or _FORM_INSTRUCTION[wanted.preferred_form], wanted.description
+        return spec.plain_instruction
+    place, description = spec.place or _FORM_INSTRUCTION[spec.preferred_form], spec.description
     if style == "r1":
-        plain = what in _DEFAULT_DESCRIPTIONS and not wanted.notation and not wanted.place
-        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.notation}."
+        plain = description in _DEFAULT_DESCRIPTIONS and not spec.notation and not spec.place
+        return "" if plain else f"{_joined('The answer is', description.rstrip(','), spec.place)}{spec.notation}."
     if style == "direct":
-        alone = wanted.allow_bare and not wanted.place
-        told = _joined("Give only", what.rstrip(","), "") if alone else _joined("Give only", what, where)
-        return f"{told}{wanted.notation}, without explanation."
-    verb = "give" if wanted.place else _VERB.get(wanted.preferred_form, "give")
-    told = f"{_joined(verb, what, where)}{wanted.notation}."
-    return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
+        alone = spec.allow_bare and not spec.place
+        instruction = (
+            _joined("Give only", description.rstrip(","), "") if alone else _joined("Give only", description, place)
+        )
+        return f"{instruction}{spec.notation}, without explanation."
+    verb = "give" if spec.place else _VERB.get(spec.preferred_form, "give")
+    instruction = f"{_joined(verb, description, place)}{spec.notation}."
+    return f"Think step by step, then {instruction}" if style == "cot" else instruction[0].upper() + instruction[1:]
 
 
-def question_with_instruction(question: str, style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> str:
+def question_with_instruction(question: str, style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> str:
     """The question, and how to answer it."""
-    said = answer_instruction(style, wanted)
-    return f"{question}{wanted.separator}{said}" if said else question
+    instruction = answer_instruction(style, spec)
+    return f"{question}{spec.separator}{instruction}" if instruction else question
 
 
-def accepted_forms(style: AnswerStyle, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
-    """What the verifier reads, the form that was asked for first: gold is written in that one."""
+def accepted_forms(style: AnswerStyle, spec: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
+    """The forms that the verifier accepts. The requested form is first: gold answers are written in it."""
     if style == "plain":
-        return wanted.forms
-    first: AnswerForm = "tag" if style == "r1" else wanted.preferred_form
-    delimited = (first, *(form for form in wanted.forms if form not in (first, "bare")))
-    return ("bare", *delimited) if style == "direct" and wanted.allow_bare else delimited
+        return spec.forms
+    first: AnswerForm = "tag" if style == "r1" else spec.preferred_form
+    delimited = (first, *(form for form in spec.forms if form not in (first, "bare")))
+    return ("bare", *delimited) if style == "direct" and spec.allow_bare else delimited
 
 
-def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, worked: str = "") -> str:
+def gold_completion(answer: str, style: AnswerStyle, form: AnswerForm, working: str = "") -> str:
     """A completion with this answer, after its working where the style has room for that."""
     if style == "r1":
         edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line
-        return f"{worked and f' {worked}'} </think> <answer>{edge}{answer}{edge}</answer>"
-    said = format_answer(answer, form)
-    return f"{worked}\n{said}" if worked and style != "direct" and form != "bare" else said
+        return f"{working and f' {working}'} </think> <answer>{edge}{answer}{edge}</answer>"
+    formatted = format_answer(answer, form)
+    return f"{working}\n{formatted}" if working and style != "direct" and form != "bare" else formatted
 
 
 def _joined(*words: str) -> str:

@@ -96,12 +96,15 @@ def _close(answer: Any, expected: Any, tolerance: float) -> bool:
 def _same_dict(pairs: Sequence[Any], expected: dict[Any, Any], tolerance: float) -> bool:
     if not all(type(pair) is list and len(pair) == 2 for pair in pairs):
         return False
-    given = sorted(((_canonical(key), at) for at, (key, _) in enumerate(pairs)))
-    wanted = sorted((_canonical(encode(key)), at) for at, key in enumerate(expected))
-    if [key for key, _ in given] != [key for key, _ in wanted]:
+    answer_keys = sorted(((_canonical(key), at) for at, (key, _) in enumerate(pairs)))
+    expected_keys = sorted((_canonical(encode(key)), at) for at, key in enumerate(expected))
+    if [key for key, _ in answer_keys] != [key for key, _ in expected_keys]:
         return False
     values = list(expected.values())
-    return all(values_equal(pairs[a][1], values[b], tolerance) for (_, a), (_, b) in zip(given, wanted, strict=True))
+    return all(
+        values_equal(pairs[a][1], values[b], tolerance)
+        for (_, a), (_, b) in zip(answer_keys, expected_keys, strict=True)
+    )
 
 
 def _sorted(trees: Sequence[Tree]) -> list[str]:

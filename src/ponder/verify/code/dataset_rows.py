@@ -10,7 +10,7 @@ from ponder.errors import TaskError
 
 
 def from_humaneval(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The prompt is what a program goes on from, and holds helpers that the tests call."""
+    """A row of HumanEval. The program continues the prompt, which also holds helpers that the tests call."""
     _has(row, "prompt", "test", "entry_point")
     entry = row["entry_point"]
     return {
@@ -22,14 +22,14 @@ def from_humaneval(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_mbpp(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The sanitized file calls its setup `test_imports`, the whole one `test_setup_code`."""
+    """A row of MBPP. The sanitized file calls its setup `test_imports`, the full one `test_setup_code`."""
     _has(row, "test_list")
     setup = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
     return {"setup": setup, "tests": list(row["test_list"]), "entry": _tested(row.get("code") or "", row["test_list"])}
 
 
 def _tested(code: str, tests: Sequence[str]) -> str:
-    """The function of the reference that the tests call first; one of them is called `sum`."""
+    """The first function of the reference that the tests call. It may shadow a builtin, such as `sum`."""
     try:
         defined = {node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)}
         called = [
@@ -43,5 +43,5 @@ def _tested(code: str, tests: Sequence[str]) -> str:
 def _has(row: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if not row.get(key):
-            known = row.get("task_id", "?")
-            raise TaskError(f"problem {known} has no {key!r}; it cannot be graded, so leave the row out")
+            task_id = row.get("task_id", "?")
+            raise TaskError(f"problem {task_id} has no {key!r}; it cannot be graded, so leave the row out")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ponder.errors import UnknownName
 from ponder.verify.sandbox import ProgramResult, Sandbox, SandboxError, SandboxLimits
 
-JAIL_PATH = "/usr/local/bin:/usr/bin:/bin"  # what is visible inside the jail
+JAIL_PATH = "/usr/local/bin:/usr/bin:/bin"  # folders of programs inside the jail
 COMPILER_LIMITS = SandboxLimits(
     cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64
 )
@@ -17,13 +17,14 @@ COMPILER_LIMITS = SandboxLimits(
 
 @dataclass(frozen=True)
 class ProgrammingLanguage:
-    """`run` takes the source where {source} stands; with `compiler`, the program it made, from a file of this name."""
+    """`run` is a command with {source} in place of the source text. With a `compiler`, the source is written to `file`
+    and `run` starts the compiled program."""
 
     fence_tags: frozenset[str]
     run: tuple[str, ...]
     compiler: tuple[str, ...] = ()
     file: str = ""
-    reserves_address_space: bool = False  # takes far more address space than it uses
+    reserves_address_space: bool = False  # reserves far more address space than it uses
 
     @property
     def required_program(self) -> str:
@@ -58,19 +59,19 @@ def find_language(name: str) -> ProgrammingLanguage:
 
 
 def find_program(program: str) -> str:
-    """Where a program lies, or `SandboxError`."""
+    """The path of a program inside the jail; raises `SandboxError` where it is not installed."""
     if program.startswith("./"):
         return program
-    found = shutil.which(program, path=JAIL_PATH)
-    if found is None:
+    path = shutil.which(program, path=JAIL_PATH)
+    if path is None:
         raise SandboxError(
             f"{program} is not installed where the jail can see it ({JAIL_PATH}); install it, or leave the language out"
         )
-    return found
+    return path
 
 
 def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], ProgramResult | None]:
-    """What has to lie beside a program so that it can run, and how the compiler failed, if it did.
+    """The files that the program needs at run time, and the compiler's result if it failed.
 
     The compiler reads untrusted text, so it runs in the sandbox too, and returns its program over stdout.
     """
@@ -78,14 +79,14 @@ def build(jail: Sandbox, lang: ProgrammingLanguage, source: str) -> tuple[dict[s
         return {}, None
     compiler = " ".join([find_program(lang.compiler[0]), *lang.compiler[1:]])
     command = ["/bin/sh", "-c", f"{compiler} && exec cat program"]
-    made, ran = jail.run_program(command, b"", {lang.file: source.encode("utf-8", "replace")}, COMPILER_LIMITS)
-    return {"program": made}, None if ran.run_status == "done" and made else ran
+    binary, result = jail.run_program(command, b"", {lang.file: source.encode("utf-8", "replace")}, COMPILER_LIMITS)
+    return {"program": binary}, None if result.run_status == "done" and binary else result
 
 
 def run(
     jail: Sandbox, lang: ProgrammingLanguage, source: str, files: dict[str, bytes], stdin: str, limits: SandboxLimits
 ) -> ProgramResult:
-    """One run of a program that `build` made ready."""
+    """Run a program once, with the files from `build`."""
     command = [find_program(lang.run[0]), *(part.replace("{source}", source) for part in lang.run[1:])]
     bounds = replace(limits, disk_bytes=max(limits.disk_bytes, 2 * sum(map(len, files.values()))))
     return jail.run_program(

@@ -10,16 +10,16 @@ TOOL_LIMITS = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
 
 
 def run_python(code: str, jail: Sandbox | None = None) -> str:
-    """What this code prints, and the value of its last line; an error is text as well. Nothing is kept between runs."""
+    """The output of this code and the value of its last line; errors are text too. No state is kept between runs."""
     try:
-        ran = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
+        result = (jail or shared_sandbox(TOOL_LIMITS)).run_cell(code)
     except SandboxError as error:
         return f"[refused: {error}]"
-    output, half = ran.stdout, MAX_TOOL_OUTPUT_CHARS // 2
+    output, half = result.stdout, MAX_TOOL_OUTPUT_CHARS // 2
     if len(output) > MAX_TOOL_OUTPUT_CHARS:
         omitted = len(output) - MAX_TOOL_OUTPUT_CHARS
         output = f"{output[:half]}\n[{omitted} characters left out]\n{output[-half:]}"
-    return output if ran.run_status in ("done", "raised") else f"{output}[{ran.description}]"
+    return output if result.run_status in ("done", "raised") else f"{output}[{result.description}]"
 
 
 def calculate(expression: str) -> str:

@@ -41,27 +41,27 @@ class MultipleChoice(TextVerifier):
 
     def extract_answer(self, text: str) -> str | None:
         """The letter a completion gives, as votes count it."""
-        found = self._found(text)
-        return None if found.answer is None else _letter(found.answer, {})
+        extracted = self._extract(text)
+        return None if extracted.answer is None else _letter(extracted.answer, {})
 
     def verify(self, text: str, gold: Any) -> Score:
         right, options = _gold(gold)
-        found = self._found(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        given = _letter(found.answer, options)
-        if given is None:
+        extracted = self._extract(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        letter = _letter(extracted.answer, options)
+        if letter is None:
             return Score(0.0, "malformed: not one option's letter")
-        if options and given not in options:
-            return Score(0.0, f"malformed: there is no option {given}")
-        return Score(1.0, "right") if given == right else Score(0.0, "wrong")
+        if options and letter not in options:
+            return Score(0.0, f"malformed: there is no option {letter}")
+        return Score(1.0, "right") if letter == right else Score(0.0, "wrong")
 
-    def _found(self, text: str) -> ExtractedAnswer:
-        found = extract(text, [form for form in self.forms if form != "bare"])
-        if "bare" not in self.forms or found.reason != "no answer":
-            return found
-        said = strip_delimiters((strip_thinking(text) or "")[:400])
-        return ExtractedAnswer(said) if _letter(said, {}) else ExtractedAnswer(None, "no answer")
+    def _extract(self, text: str) -> ExtractedAnswer:
+        extracted = extract(text, [form for form in self.forms if form != "bare"])
+        if "bare" not in self.forms or extracted.reason != "no answer":
+            return extracted
+        reply = strip_delimiters((strip_thinking(text) or "")[:400])
+        return ExtractedAnswer(reply) if _letter(reply, {}) else ExtractedAnswer(None, "no answer")
 
 
 def _letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -86,7 +86,7 @@ def _gold(gold: Any) -> tuple[str, Mapping[str, str]]:
     right = right.strip(" ()").upper()
     if not isinstance(options, Mapping) or not all(isinstance(text, str) for text in options.values()):
         bad_data("the options are not a mapping of letters to texts")
-    named = {str(letter).strip(" ()").upper(): text for letter, text in options.items()}
-    if named and right not in named:
-        bad_data(f"the right choice {right} is not among the options {', '.join(named)}")
-    return right, named
+    by_letter = {str(letter).strip(" ()").upper(): text for letter, text in options.items()}
+    if by_letter and right not in by_letter:
+        bad_data(f"the right choice {right} is not among the options {', '.join(by_letter)}")
+    return right, by_letter

@@ -34,8 +34,8 @@ class FinalNumber:
 
     def extract_answer(self, text: str) -> str | None:
         """The number a completion gives, as votes count it; None where it gives none."""
-        found = extract(text, self.forms)
-        value = None if found.answer is None else parse_plain_number(found.answer).value
+        extracted = extract(text, self.forms)
+        value = None if extracted.answer is None else parse_plain_number(extracted.answer).value
         return None if value is None else str(value)
 
     def grade(self, text: str, gold: Any) -> Score:
@@ -43,12 +43,12 @@ class FinalNumber:
         truth = parse_plain_number(str(gold), is_gold=True)
         if gold is None or truth.value is None:
             return Score(None, f"the gold answer {str(gold)[:40]!r} is not a plain number; check the task's data")
-        found = extract(text, self.forms)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        given = parse_plain_number(found.answer)
-        if given.value is None:
-            return Score(0.0, given.reason)
-        if is_unreduced_fraction(found.answer, given, str(gold)):
+        extracted = extract(text, self.forms)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        number = parse_plain_number(extracted.answer)
+        if number.value is None:
+            return Score(0.0, number.reason)
+        if is_unreduced_fraction(extracted.answer, number, str(gold)):
             return Score(0.0, "malformed")
-        return Score(1.0, "right") if same_number(given, truth, self.tolerance) else Score(0.0, "wrong")
+        return Score(1.0, "right") if same_number(number, truth, self.tolerance) else Score(0.0, "wrong")

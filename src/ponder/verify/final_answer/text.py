@@ -13,15 +13,15 @@ from ponder.verify.answers.hedging import context_before, is_denied
 from ponder.verify.answers.structured import DELIMITED_FORMS, extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
-MAX_TEXT_ANSWER_CHARS = 4_000  # characters
+MAX_TEXT_ANSWER_CHARS = 4_000
 
-# "So the answer is X." as the end of what is said; the form in which few-shot examples often answer.
+# "So the answer is X." at the end of the reply: the form of many few-shot examples.
 _LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class FinalText(TextVerifier):
-    """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
+    """1 where the one text given is the problem's answer. A run of spaces counts as one; `ignore_spaces` drops them."""
 
     forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
     ignore_case: bool = False
@@ -32,19 +32,19 @@ class FinalText(TextVerifier):
 
     def extract_answer(self, text: str) -> str | None:
         """The text a completion gives, as votes count it; None where it gives none."""
-        found = extract_text(text, self.forms)
-        return None if found.answer is None else self._plain(found.answer)
+        extracted = extract_text(text, self.forms)
+        return None if extracted.answer is None else self._plain(extracted.answer)
 
     def verify(self, text: str, gold: Any) -> Score:
         if not isinstance(gold, str) or not gold.strip():
             bad_data(f"the gold answer {repr_for_reason(gold)} is not a text")
-        found = extract_text(text, self.forms)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        said, right = self._plain(found.answer), self._plain(gold)
+        extracted = extract_text(text, self.forms)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        answer, right = self._plain(extracted.answer), self._plain(gold)
         # A full stop ends a sentence; it is a part of the answer only where the gold has one.
-        right_but_stop = said.endswith(".") and said[:-1] == right
-        return Score(1.0, "right") if said == right or right_but_stop else Score(0.0, "wrong")
+        right_but_stop = answer.endswith(".") and answer[:-1] == right
+        return Score(1.0, "right") if answer == right or right_but_stop else Score(0.0, "wrong")
 
     def _plain(self, text: str) -> str:
         folded = ("" if self.ignore_spaces else " ").join(strip_quotes(text).split())
@@ -61,40 +61,40 @@ class FinalList(TextVerifier):
         check_forms(self.forms, TEXT_FORMS)
 
     def extract_answer(self, text: str) -> str | None:
-        found = extract_text(text, self.forms)
-        return None if found.answer is None else ", ".join(parse_list(found.answer))
+        extracted = extract_text(text, self.forms)
+        return None if extracted.answer is None else ", ".join(parse_list(extracted.answer))
 
     def verify(self, text: str, gold: Any) -> Score:
         if isinstance(gold, str) or not isinstance(gold, Sequence) or not gold:
             bad_data(f"the gold answer {repr_for_reason(gold)} is not a list")
-        found = extract_text(text, self.forms)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        given, right = parse_list(found.answer), [str(item) for item in gold]
-        if given == right:
+        extracted = extract_text(text, self.forms)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        items, right = parse_list(extracted.answer), [str(item) for item in gold]
+        if items == right:
             return Score(1.0, "right")
-        return Score(0.0, "other order" if sorted(given) == sorted(right) else "wrong")
+        return Score(0.0, "other order" if sorted(items) == sorted(right) else "wrong")
 
 
 def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
-    """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
-    found = extract_structured(text, forms, MAX_TEXT_ANSWER_CHARS)
-    if found.answer is not None or found.reason != "no answer":
-        return found
-    said = (strip_thinking(text) or "").strip()
-    if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
-        if is_denied(context_before(said, lines[0].start(1))):
+    """The one answer in a tag or box. Without either: an answer line at the end (`line`), or all (`bare`)."""
+    extracted = extract_structured(text, forms, MAX_TEXT_ANSWER_CHARS)
+    if extracted.answer is not None or extracted.reason != "no answer":
+        return extracted
+    reply = (strip_thinking(text) or "").strip()
+    if "line" in forms and len(lines := list(_LINE.finditer(reply))) == 1 and lines[0].end() == len(reply):
+        if is_denied(context_before(reply, lines[0].start(1))):
             return ExtractedAnswer(None, "hedged")
-        found = ExtractedAnswer(_stripped(lines[0][1]))
-    elif "bare" in forms and said and "\n" not in said:
-        found = ExtractedAnswer(said)
-    if found.answer and len(found.answer) > MAX_TEXT_ANSWER_CHARS:
+        extracted = ExtractedAnswer(_stripped(lines[0][1]))
+    elif "bare" in forms and reply and "\n" not in reply:
+        extracted = ExtractedAnswer(reply)
+    if extracted.answer and len(extracted.answer) > MAX_TEXT_ANSWER_CHARS:
         return ExtractedAnswer(None, "too long")
-    return found if found.answer else ExtractedAnswer(None, "no answer")
+    return extracted if extracted.answer else ExtractedAnswer(None, "no answer")
 
 
 def _stripped(line: str) -> str:
-    """The end of a line without its full stop and what is left of the emphasis around it."""
+    """The line without its full stop and without an unmatched emphasis mark."""
     line = line.strip().removesuffix(".").rstrip()
     return line.removesuffix("**").rstrip().removesuffix(".") if line.count("**") == 1 else line
 
@@ -105,7 +105,7 @@ _TYPESET = re.compile(r"\\(?:text|texttt|mathrm|textbf)\{([^{}]*)\}")
 
 
 def strip_quotes(text: str) -> str:
-    """Without the emphasis, the quotation marks or the LaTeX command around all of it."""
+    """Remove the emphasis, the quotation marks or the LaTeX command around the whole text."""
     text = text.strip()
     if emphasised := _EMPHASIS.fullmatch(text):
         text = emphasised[1].strip()
@@ -128,4 +128,4 @@ def parse_list(text: str) -> list[str]:
     return [strip_quotes(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
 
 
-_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line
+_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # the bullet of a list item

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import MagicMock
 
-# A library of reasoning-gym's imports what it draws with, which wants a folder to write to; nothing is drawn here.
+# A dependency of reasoning-gym imports matplotlib, which needs a writable folder. Nothing is drawn here.
 _DRAWING = (
     "matplotlib", "matplotlib.animation", "matplotlib.collections", "matplotlib.pyplot", "mpl_toolkits",
     "mpl_toolkits.mplot3d",
@@ -26,6 +26,6 @@ def dataset(name: str, settings: str) -> Any:
 
 
 def score(name: str, settings: str, index: int, answer: str) -> float:
-    """What the data set gives for this answer to its problem number `index`."""
-    made = dataset(name, settings)
-    return float(made.score_answer(answer, made[index]))
+    """The data set's score of this answer to its problem number `index`."""
+    problems = dataset(name, settings)
+    return float(problems.score_answer(answer, problems[index]))

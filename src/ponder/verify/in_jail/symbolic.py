@@ -25,20 +25,20 @@ def compare(gold: str, answer: str) -> str:
     truth = _parse_latex(gold)
     if truth is None:
         return BAD_GOLD
-    found = _parse_latex(answer) if answer else None
-    if found is None:
+    parsed = _parse_latex(answer) if answer else None
+    if parsed is None:
         return MALFORMED
-    if _same_form(truth, found):
+    if _same_form(truth, parsed):
         return RIGHT
-    if _surely_different(truth, found) or not verify(
-        truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40
+    if _surely_different(truth, parsed) or not verify(
+        truth, parsed, timeout_seconds=None, float_rounding=12, numeric_precision=40
     ):
         return WRONG
-    return RIGHT if _same_leading_digits(truth, found) else WRONG
+    return RIGHT if _same_leading_digits(truth, parsed) else WRONG
 
 
 def evaluate_gold(gold: str) -> str:
-    """The gold beside something that it is not: how long it takes by itself."""
+    """Compare the gold with an unequal expression, to see whether the gold alone evaluates in time."""
     truth = _parse_latex(gold)
     if truth is None:
         return BAD_GOLD
@@ -48,33 +48,33 @@ def evaluate_gold(gold: str) -> str:
     return RIGHT
 
 
-def search(pattern: str, text: str, longest: int) -> list[str | None]:
-    """What the first group of a user's pattern met, at most twice; None in place of what is too long."""
-    found: list[str | None] = []
+def search(pattern: str, text: str, max_chars: int) -> list[str | None]:
+    """The first group of a user's pattern, for at most two matches; None in place of one that is too long."""
+    contents: list[str | None] = []
     for match in re.finditer(pattern, text):
         content = match.group(1) if match.re.groups else match.group(0)
-        found.append(content if content is None or len(content) <= longest else None)
-        if len(found) == 2:
+        contents.append(content if content is None or len(content) <= max_chars else None)
+        if len(contents) == 2:
             break
-    return found
+    return contents
 
 
 def _parse_latex(text: str) -> Any:
     # Only the LaTeX reader: the one for plain expressions evaluates text as Python.
-    found = parse(
+    parsed = parse(
         f"${text}$",
         [LatexExtractionConfig()],
         fallback_mode="no_fallback",
         parsing_timeout=None,
     )
-    return found[0] if found else None
+    return parsed[0] if parsed else None
 
 
-_whole = PSParser.math  # the rule for a whole formula
+_whole = PSParser.math  # the grammar rule of a whole formula
 
 
 def _parse_sll_then_ll(parser: Any) -> Any:
-    """The quick way of ANTLR first. It gives the same tree as the thorough one, or an error: then that one decides."""
+    """Parse in ANTLR's fast SLL mode first. It gives the same tree as LL mode, or an error; then LL mode decides."""
     parser.getTokenStream().fill()  # what is no token is an error once and for all
     try:
         parser._interp.predictionMode = PredictionMode.SLL
@@ -88,20 +88,20 @@ def _parse_sll_then_ll(parser: Any) -> Any:
 PSParser.math = _parse_sll_then_ll
 
 
-def _same_form(truth: Any, found: Any) -> bool:
-    """The same form, whatever letter a sum or an integral runs over: nothing has to be worked out."""
-    if not (isinstance(truth, sympy.Basic) and isinstance(found, sympy.Basic)):
+def _same_form(truth: Any, answer: Any) -> bool:
+    """Whether both have the same form, up to the names of bound variables. Nothing is evaluated."""
+    if not (isinstance(truth, sympy.Basic) and isinstance(answer, sympy.Basic)):
         return False
-    return bool(truth == found or truth.as_dummy() == found.as_dummy())
+    return bool(truth == answer or truth.as_dummy() == answer.as_dummy())
 
 
-def _surely_different(truth: Any, found: Any) -> bool:
-    """Surely not the same, seen without working either out: to simplify a difference takes a hundred times as long."""
-    both = (truth, found)
+def _surely_different(truth: Any, answer: Any) -> bool:
+    """Whether both differ at a sample point. To simplify their difference takes a hundred times as long."""
+    both = (truth, answer)
     if any(isinstance(x, sympy.Interval | sympy.Union) for x in both):
         return any(isinstance(x, sympy.Expr) for x in both)
     # A symbol may be a word in the one and a product of letters in the other.
-    if not all(isinstance(x, sympy.Expr) and not isinstance(x, sympy.Symbol) and not x.has(*_LONG) for x in both):
+    if not all(isinstance(x, sympy.Expr) and not isinstance(x, sympy.Symbol) and not x.has(*_COSTLY) for x in both):
         return False
     # Two forms of one function agree wherever both have a value; these are ordinary places.
     names = sorted({symbol.name for x in both for symbol in x.free_symbols if isinstance(symbol, sympy.Symbol)})
@@ -113,20 +113,20 @@ def _surely_different(truth: Any, found: Any) -> bool:
     return a is not None and b is not None and not _close(a, b)  # without a value there, the slow way has to tell
 
 
-_LONG = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # a value of these is work as well
+_COSTLY = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # slow to evaluate
 
 
-def _same_leading_digits(truth: Any, found: Any) -> bool:
+def _same_leading_digits(truth: Any, answer: Any) -> bool:
     """Two numbers must agree in their leading digits too: an absolute difference says nothing of 10^-30."""
-    numbers = [x for x in (truth, found) if isinstance(x, sympy.Expr) and not x.free_symbols]
+    numbers = [x for x in (truth, answer) if isinstance(x, sympy.Expr) and not x.free_symbols]
     if len(numbers) < 2:
         return True
     a, b = (_digits(x) for x in numbers)
-    return bool(truth == found) if a is None or b is None else _close(a, b)
+    return bool(truth == answer) if a is None or b is None else _close(a, b)
 
 
 def _digits(number: Any) -> Any:
-    """Its value to 40 digits; None where it has none."""
+    """The value to 40 digits; None where it has none."""
     value = sympy.N(number, 40)
     return value if value.is_number and value.is_finite else None
 
@@ -136,7 +136,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def _warm_up() -> None:
-    """The first comparison of each kind builds parsers and caches: each clone of this process has them already."""
+    """Compare one pair of each kind, to build parsers and caches that every clone of this process inherits."""
     for gold, answer in (
         (r"\sum_{k=1}^{n} k^2", r"\sum_{j=1}^{n} j^2"), (r"\int_0^1 x\,dx", r"\frac{1}{2}"), ("(1, 2]", "[1, 2]"),
         (r"\{1, \sqrt{2}\}", r"\{1\}"), ("2x + y = 3", "y = 3 - 2x"), (r"\sin^2 x + \cos^2 x", "1"), ("x > 1", "1 < x"),

@@ -1,7 +1,7 @@
 """Verify constraints that a program can check: counts, words, shape, patterns, JSON, language.
 
-A constraint is a mapping with a `kind` and that kind's own settings; `KINDS` lists them all. Counts take `at_least`,
-`at_most` or `exactly`.
+A constraint is a mapping with a `kind` and that kind's own settings; `CONSTRAINT_KINDS` lists them all. Counts take
+`at_least`, `at_most` or `exactly`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 
 @dataclass(frozen=True)
 class Constraints(TextVerifier):
-    """1 where the text keeps every constraint; `partial`: the share that it keeps.
+    """1 where the text satisfies every constraint. `partial_credit`: the share of constraints that it satisfies.
 
-    The problem's answer is a list of constraints, or `{"constraints": [...]}`. They hold for all that is said after the
-    thinking; `tagged`: for the content of its one `<answer>` or box.
+    The problem's answer is a list of constraints, or `{"constraints": [...]}`. They apply to the text after the
+    thinking. `in_answer_tag`: they apply to the content of its one `<answer>` or box.
     """
 
     partial_credit: bool = False
@@ -47,37 +47,37 @@ class Constraints(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         constraints = _constraints(gold)
-        found = (
+        extracted = (
             extract_structured(text, max_chars=MAX_REGEX_TEXT_CHARS)
             if self.in_answer_tag
             else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
         )
-        for constraint in constraints:  # before the answer is looked at: a fault in the data is not the model's
+        for constraint in constraints:  # before the answer is read: a fault in the data is not the model's
             constraint_fault(constraint, "")
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        shows = visible_text(found.answer)
-        if len(shows) > MAX_REGEX_TEXT_CHARS:  # some characters are several when composed
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        visible = visible_text(extracted.answer)
+        if len(visible) > MAX_REGEX_TEXT_CHARS:  # NFC makes some characters longer
             return Score(0.0, "too long")
-        faults = [fault for constraint in constraints if (fault := constraint_fault(constraint, shows))]
+        faults = [fault for constraint in constraints if (fault := constraint_fault(constraint, visible))]
         if not faults:
             return Score(1.0, f"keeps all {len(constraints)}")
-        kept = len(constraints) - len(faults)
-        share = kept / len(constraints) if self.partial_credit else 0.0
-        return Score(share, f"keeps {kept} of {len(constraints)}; not: {'; '.join(faults)}"[:400])
+        followed = len(constraints) - len(faults)
+        share = followed / len(constraints) if self.partial_credit else 0.0
+        return Score(share, f"keeps {followed} of {len(constraints)}; not: {'; '.join(faults)}"[:400])
 
 
 def constraint_fault(constraint: Constraint, text: str) -> str:
-    """How a text, as `visible` gives it, breaks a constraint; empty where it keeps it."""
-    check, known = CONSTRAINT_KINDS[constraint["kind"]]
+    """How a text from `visible_text` violates a constraint; empty where it satisfies it."""
+    check, allowed = CONSTRAINT_KINDS[constraint["kind"]]
     settings = {name: value for name, value in constraint.items() if name != "kind"}
-    if unknown := settings.keys() - known:
-        bad_data(f"a {constraint['kind']!r} constraint has no {min(unknown)!r}; it takes {', '.join(sorted(known))}")
+    if unknown := settings.keys() - allowed:
+        bad_data(f"a {constraint['kind']!r} constraint has no {min(unknown)!r}; it takes {', '.join(sorted(allowed))}")
     return check(text, **settings)
 
 
 def visible_text(text: str) -> str:
-    """Composed, and without characters that show nothing: a zero-width space must not make two words of one."""
+    """The text in NFC without invisible characters: a zero-width space must not split a word in two."""
     if text.isascii():
         return text
     return "".join(c for c in unicodedata.normalize("NFC", text) if unicodedata.category(c) != "Cf")
@@ -97,45 +97,45 @@ def paragraphs(text: str) -> list[str]:
     return [piece for piece in _PARAGRAPH.split(text) if _WORD.search(piece)]
 
 
-def _bounds(count: int, what: str, at_least: Any = None, at_most: Any = None, exactly: Any = None) -> str:
-    given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
-    for name, bound in given.items():
+def _bounds(count: int, unit: str, at_least: Any = None, at_most: Any = None, exactly: Any = None) -> str:
+    bounds = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
+    for name, bound in bounds.items():
         if bound is not None and (type(bound) is not int or bound < 0):
             bad_data(f"{name} is {repr_for_reason(bound)}; it must be a whole number from 0 up")
     if at_least is at_most is exactly is None:
-        bad_data(f"a count of {what} needs at_least, at_most or exactly")
+        bad_data(f"a count of {unit} needs at_least, at_most or exactly")
     if exactly is not None and count != exactly:
-        return f"{count} {what}, not {exactly}"
+        return f"{count} {unit}, not {exactly}"
     if at_least is not None and count < at_least:
-        return f"{count} {what}, fewer than {at_least}"
-    return f"{count} {what}, more than {at_most}" if at_most is not None and count > at_most else ""
+        return f"{count} {unit}, fewer than {at_least}"
+    return f"{count} {unit}, more than {at_most}" if at_most is not None and count > at_most else ""
 
 
-def _counting(what: str, count: Callable[[str], int]) -> Callable[..., str]:
-    return lambda text, **bounds: _bounds(count(text), what, **bounds)
+def _counting(unit: str, count: Callable[[str], int]) -> Callable[..., str]:
+    return lambda text, **bounds: _bounds(count(text), unit, **bounds)
 
 
 def _keyword(text: str, word: Any = None, case: bool = False, **bounds: Any) -> str:
-    wanted = _text("word", word)
+    keyword = _text("word", word)
     if not case:
-        text, wanted = text.casefold(), wanted.casefold()
-    count = len(re.findall(rf"(?<!\w){re.escape(wanted)}(?!\w)", text))
+        text, keyword = text.casefold(), keyword.casefold()
+    count = len(re.findall(rf"(?<!\w){re.escape(keyword)}(?!\w)", text))
     return _bounds(count, f"times {repr_for_reason(word)}", **(bounds or {"at_least": 1}))
 
 
 def _absent(text: str, words: Any = None) -> str:
     if isinstance(words, str) or not isinstance(words, Sequence) or not words:
         bad_data(f"words is {repr_for_reason(words)}; give a list of words that may not occur")
-    found = [word for word in words if not _keyword(text, word)]
-    return f"contains {repr_for_reason(found[0])}" if found else ""
+    present = [word for word in words if not _keyword(text, word)]
+    return f"contains {repr_for_reason(present[0])}" if present else ""
 
 
-def _starts(said: str, text: Any = None) -> str:
-    return "" if said.startswith(_text("text", text)) else f"does not start with {repr_for_reason(text)}"
+def _starts(reply: str, text: Any = None) -> str:
+    return "" if reply.startswith(_text("text", text)) else f"does not start with {repr_for_reason(text)}"
 
 
-def _ends(said: str, text: Any = None) -> str:
-    return "" if said.endswith(_text("text", text)) else f"does not end with {repr_for_reason(text)}"
+def _ends(reply: str, text: Any = None) -> str:
+    return "" if reply.endswith(_text("text", text)) else f"does not end with {repr_for_reason(text)}"
 
 
 def _case(text: str, case: Any = None) -> str:
@@ -145,8 +145,8 @@ def _case(text: str, case: Any = None) -> str:
 
 
 def _regex(text: str, pattern: Any = None, whole: bool = False) -> str:
-    found = regex_matches(_text("pattern", pattern), text, "fullmatch" if whole else "search")
-    return "" if found else f"does not match {repr_for_reason(pattern)}"
+    matches = regex_matches(_text("pattern", pattern), text, "fullmatch" if whole else "search")
+    return "" if matches else f"does not match {repr_for_reason(pattern)}"
 
 
 def _no_regex(text: str, pattern: Any = None) -> str:
@@ -160,8 +160,8 @@ def _json(text: str, schema: Any = None) -> str:
 def _language(text: str, language: Any = None, share: float = 0.8) -> str:
     if language not in LANGUAGES:
         bad_data(f"the language {repr_for_reason(language)} is not among {', '.join(LANGUAGES)}")
-    found, how = language_share(text, language)
-    return "" if found >= share and any(map(str.isalpha, text)) else f"is not {language}: {how}"
+    actual_share, how = language_share(text, language)
+    return "" if actual_share >= share and any(map(str.isalpha, text)) else f"is not {language}: {how}"
 
 
 def _text(name: str, value: object) -> str:
@@ -192,12 +192,12 @@ CONSTRAINT_KINDS: dict[str, tuple[Callable[..., str], frozenset[str]]] = {
 
 
 def _constraints(gold: Any) -> Sequence[Constraint]:
-    given = gold.get("constraints") if isinstance(gold, Mapping) else gold
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+    constraints = gold.get("constraints") if isinstance(gold, Mapping) else gold
+    if isinstance(constraints, str) or not isinstance(constraints, Sequence) or not constraints:
         bad_data(f"{repr_for_reason(gold)} is not a list of constraints")
-    for constraint in given:
+    for constraint in constraints:
         if not isinstance(constraint, Mapping) or "kind" not in constraint:
             bad_data(f"the constraint {repr_for_reason(constraint)} is not a mapping with a 'kind'")
         if constraint["kind"] not in CONSTRAINT_KINDS:
             bad_data(str(UnknownName("kind of constraint", str(constraint["kind"]), CONSTRAINT_KINDS)))
-    return given
+    return constraints

@@ -21,15 +21,15 @@ from ponder.verify.answers.structured import InvalidJson, extract_all_text, extr
 from ponder.verify.base import BadProblemData, TextVerifier, bad_data, repr_for_reason
 from ponder.verify.instructions.regex import regex_matches
 
-MAX_SCHEMA_CHECKS = 40_000  # keywords looked at for one document, at most about a second
+MAX_SCHEMA_CHECKS = 40_000  # keyword evaluations for one document: about a second at most
 
 
 @dataclass(frozen=True)
 class JsonSchema(TextVerifier):
     """1 where the answer is one JSON document that the problem's answer, a JSON schema (a mapping), allows.
 
-    `tagged`: the document stands in one `<answer>` or box; else it is all that is said after the thinking, with or
-    without a code fence around it.
+    `in_answer_tag`: the document is the content of one `<answer>` or box. Otherwise it is the whole text after the
+    thinking, with or without a code fence around it.
     """
 
     in_answer_tag: bool = True
@@ -40,10 +40,10 @@ class JsonSchema(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         _validator(_frozen(gold))
-        written = extract_structured(text) if self.in_answer_tag else extract_all_text(text)
-        if written.answer is None:
-            return Score(0.0, written.reason)
-        fault = json_fault(written.answer, gold)
+        extracted = extract_structured(text) if self.in_answer_tag else extract_all_text(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        fault = json_fault(extracted.answer, gold)
         return Score(0.0, fault) if fault else Score(1.0, "follows the schema")
 
 
@@ -65,8 +65,8 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
         bad_data(f"the schema cannot be applied: {type(why).__name__}: {repr_for_reason(str(why))}")
     if error is None:
         return ""
-    where = "/".join(map(str, error.absolute_path)) or "the whole"
-    return f"{repr_for_reason(where)} breaks {error.validator!r}"
+    path = "/".join(map(str, error.absolute_path)) or "the whole"
+    return f"{repr_for_reason(path)} breaks {error.validator!r}"
 
 
 class _CheckBudgetExhausted(Exception):
@@ -88,7 +88,7 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frozen(schema: object) -> str:
-    """A schema as text, by which its validator is remembered."""
+    """The schema as text, which is the cache key of its validator."""
     if not isinstance(schema, Mapping):
         bad_data(f"{repr_for_reason(schema)} is not a JSON schema (a mapping)")
     try:
@@ -106,14 +106,14 @@ def _validator(schema: str) -> Any:
         raise MissingExtra("a JSON schema", "jsonschema", "constraints") from None
     if '"unevaluatedProperties"' in schema and '"patternProperties"' in schema:
         bad_data("unevaluatedProperties beside patternProperties is not supported; use additionalProperties")
-    given = json.loads(schema)
-    kind = jsonschema.validators.validator_for(given, default=jsonschema.Draft202012Validator)
+    document = json.loads(schema)
+    kind = jsonschema.validators.validator_for(document, default=jsonschema.Draft202012Validator)
     try:
-        kind.check_schema(given)
+        kind.check_schema(document)
     except jsonschema.SchemaError as error:
         bad_data(f"the schema is not valid: {repr_for_reason(error.message)}")
     checks = {name: _counted(check) for name, check in {**kind.VALIDATORS, **_OWN}.items()}
-    return jsonschema.validators.extend(kind, checks)(given, registry=registry)
+    return jsonschema.validators.extend(kind, checks)(document, registry=registry)
 
 
 def _error(message: str) -> Any:
@@ -137,16 +137,16 @@ def _additional_properties(validator: Any, allowed: Any, instance: object, schem
     if not isinstance(instance, dict):
         return
     for key, value in instance.items():
-        named = key in schema.get("properties", {})
-        if not named and not any(regex_matches(pattern, key) for pattern in schema.get("patternProperties", {})):
+        declared = key in schema.get("properties", {})
+        if not declared and not any(regex_matches(pattern, key) for pattern in schema.get("patternProperties", {})):
             if allowed is False:
                 yield _error("has a property too many")
             else:
                 yield from validator.descend(value, allowed, path=key)
 
 
-def _unique(validator: Any, wanted: bool, instance: object, schema: object) -> Iterator[Any]:
-    if wanted and isinstance(instance, list) and len({_key(item) for item in instance}) < len(instance):
+def _unique(validator: Any, required: bool, instance: object, schema: object) -> Iterator[Any]:
+    if required and isinstance(instance, list) and len({_key(item) for item in instance}) < len(instance):
         yield _error("has an item twice")
 
 

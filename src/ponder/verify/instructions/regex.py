@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ponder.errors import MissingExtra
 from ponder.verify.base import bad_data, repr_for_reason
 
-MAX_REGEX_TEXT_CHARS = 100_000  # characters of text
+MAX_REGEX_TEXT_CHARS = 100_000
 MAX_REGEX_INSTRUCTIONS = 1_000  # instructions of a compiled pattern; both together are at most about a second of work
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -38,12 +38,16 @@ def compile_re2(pattern: str) -> Any:
     except ImportError:
         raise MissingExtra("a regular expression", "google-re2", "constraints") from None
     options = re2.Options()
-    options.log_errors = False  # the reason says it
+    options.log_errors = False  # the reason of the score has the message
     try:
         compiled = re2.compile(_SURROGATE.sub("\ufffd", pattern), options=options)
     except re2.error as error:
-        said = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
-        bad_data(f"the pattern {repr_for_reason(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
+        message = (
+            error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
+        )
+        bad_data(
+            f"the pattern {repr_for_reason(pattern)} cannot be used: {message} (RE2 syntax: no look-around, no \\1)"
+        )
     if compiled.programsize > MAX_REGEX_INSTRUCTIONS:
         bad_data(
             f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions,"

@@ -16,16 +16,16 @@ from ponder.verify.numeric.units import Unit, parse_unit
 
 @dataclass(frozen=True)
 class AnswerValue:
-    text: str  # as it stands, typeset plainly
-    body: str = ""  # without unit and per cent sign
-    unit: tuple[Unit, ...] = ()  # what it may count; empty: any
+    text: str  # the normalized LaTeX
+    body: str = ""  # the text without unit and percent sign
+    unit: tuple[Unit, ...] = ()  # the units it may have; empty: any
     percent: bool = False
     base: str = ""  # of 52_8, whose digits are the body; or the modulus of 3 \\pmod{7}
-    words: str = ""  # where it is words, or a sign such as \infty that is no number
+    words: str = ""  # set where the value is words, or a symbol such as \infty that is not a number
 
     @cached_property
     def tree(self) -> ExpressionNode:
-        """As an expression; `UnreadableAnswer` where it is none."""
+        """The value as an expression; raises `UnreadableAnswer` where it is not one."""
         if self.words or self.base:
             raise UnreadableAnswer("malformed")
         return _special(self.body) or parse_expression(self.body)
@@ -39,14 +39,14 @@ class AnswerValue:
 
     @cached_property
     def approximate_values(self) -> tuple[complex, ...]:
-        """A few digits of its value; empty where it has none."""
+        """The value to a few digits; empty where it has none."""
         try:
             return approximate_values(self.tree)
         except UnreadableAnswer:
             return ()
 
     def applied(self, functions: frozenset[str]) -> ExpressionNode:
-        """As `tree`, where these letters before a bracket are functions and not factors."""
+        """`tree`, parsed so that these letters before a bracket are functions and not factors."""
         return self.tree if not functions else parse_expression(self.body, functions)
 
     @property
@@ -55,18 +55,18 @@ class AnswerValue:
 
     @property
     def radians(self) -> bool:
-        """An angle as a part of pi."""
-        named = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
-        return named or (not self.unit and not self.percent and "\\pi" in self.body)
+        """Whether it may be an angle in radians: by its unit, or as a multiple of pi without a unit."""
+        has_radians = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
+        return has_radians or (not self.unit and not self.percent and "\\pi" in self.body)
 
     @property
     def comparable_words(self) -> str:
-        """All of it as words are compared: without case, brackets of a choice and full stop."""
+        """The text as words are compared: without case, the brackets of a choice and the full stop."""
         return self.words or _normal_words(self.text)
 
     @property
     def choice_letter(self) -> str:
-        """The choice it may stand for: B, (B), \\text{B}, B., \\text{(B)}, or (B) with what it says: \\text{(B)} 42."""
+        """The letter of a choice: B, (B), \\text{B}, B., \\text{(B)}, or (B) with its text: \\text{(B)} 42."""
         match = _LETTER.fullmatch(self.text) or _LETTERED.fullmatch(self.text)
         return match[1] if match else ""
 
@@ -110,19 +110,23 @@ def is_words(text: str) -> bool:
         return False
     if any(len(word) > 3 for word in words):
         return True
-    bare = text.rstrip(".!")
-    if not bare.isalpha():
+    unpunctuated = text.rstrip(".!")
+    if not unpunctuated.isalpha():
         return False
-    vowel = re.search(r"[aeiouAEIOU]", bare)
-    return bare.lower() in _SHORT_WORDS or (len(bare) > 1 and bare.isupper()) or (len(bare) == 3 and vowel is not None)
+    vowel = re.search(r"[aeiouAEIOU]", unpunctuated)
+    return (
+        unpunctuated.lower() in _SHORT_WORDS
+        or (len(unpunctuated) > 1 and unpunctuated.isupper())
+        or (len(unpunctuated) == 3 and vowel is not None)
+    )
 
 
 def parse_answer_value(text: str) -> AnswerValue:
-    """One value; it is read as an expression when it is needed as one."""
+    """Parse one value. Its expression is parsed later, when it is needed."""
     text = text.strip()
-    bare = re.sub(r"\s", "", text)
-    if bare in _ATOMS:
-        return AnswerValue(text, words=_ATOMS[bare])
+    compact = re.sub(r"\s", "", text)
+    if compact in _ATOMS:
+        return AnswerValue(text, words=_ATOMS[compact])
     if is_words(text):
         return AnswerValue(text, words=_normal_words(text))
     inner = _TEXT.fullmatch(text)
@@ -130,8 +134,8 @@ def parse_answer_value(text: str) -> AnswerValue:
         text = inner[1].strip()
     base = _BASE.fullmatch(text)
     if base:
-        named = base[2] or base[3]
-        return AnswerValue(text, body=base[1].upper(), base=_BASES.get(named, named))
+        base_name = base[2] or base[3]
+        return AnswerValue(text, body=base[1].upper(), base=_BASES.get(base_name, base_name))
     modulus = _MODULUS.fullmatch(text)
     if modulus:
         return AnswerValue(text, body=modulus[1], base=f"mod {modulus[2]}")
@@ -157,13 +161,13 @@ def _without_unit(text: str) -> tuple[str, tuple[Unit, ...]]:
         return degrees[1].strip(), parse_unit("degree") or ()
     match = _UNIT.fullmatch(text)
     if match:
-        named = match["text"] is not None
-        words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if named else match["plain"]
-        if named or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
-            found = parse_unit(words, match["power"] or "")
-            if found is None:
+        in_text_command = match["text"] is not None
+        words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if in_text_command else match["plain"]
+        if in_text_command or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
+            unit = parse_unit(words, match["power"] or "")
+            if unit is None:
                 raise UnreadableAnswer("malformed")
-            return match["body"].strip(), found if any(found) else ()
+            return match["body"].strip(), unit if any(unit) else ()
     attached = _ATTACHED.fullmatch(text)
     if attached:
         return attached[1], parse_unit(attached[2], attached[3] or "") or ()
@@ -175,7 +179,7 @@ _MIXED = re.compile(r"(-?)\s*([0-9]{1,12})\s+([0-9]{1,12})\s?/\s?([0-9]{1,12})")
 
 
 def _special(text: str) -> ExpressionNode | None:
-    """0.1\\overline{36} and 1 1/2, which are numbers that the grammar of expressions does not know."""
+    """Numbers outside the grammar of expressions: repeating decimals (0.1\\overline{36}) and mixed numbers (1 1/2)."""
     if match := _REPEATING.fullmatch(text):
         sign, whole, fixed, again = match.groups()
         value = Fraction(

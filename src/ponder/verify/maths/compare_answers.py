@@ -25,27 +25,27 @@ RIGHT, WRONG = "right", "wrong"
 @dataclass(frozen=True, slots=True)
 class ComparisonRules:
     tolerance: float = 0.0  # as a share of the gold; 0: exact
-    require_evaluated: bool = True  # a gold that is a plain number wants one: 27 + 58 is not 85
+    require_evaluated: bool = True  # if the gold is a plain number, so must the answer be: 27 + 58 is not 85
 
 
 def compare_answers(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules = ComparisonRules()) -> str:
     """The verdict on the whole answer."""
     if isinstance(answer, Relation):
-        return _relation(gold, answer, rules)
+        return _compare_relation(gold, answer, rules)
     if isinstance(gold, Relation):
         # x = 42 says 42, and x \in S says S; an equation between expressions says neither side.
-        named = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
-        return compare_answers(gold.right, answer, rules) if named else WRONG
+        assigns_name = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
+        return compare_answers(gold.right, answer, rules) if assigns_name else WRONG
     if isinstance(gold, ValueGroup) and isinstance(answer, ValueGroup):
-        return _groups(gold, answer, rules)
+        return _compare_groups(gold, answer, rules)
     if isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue):
-        return RIGHT if _leaves(gold, answer, rules) else WRONG
+        return RIGHT if _same_leaf(gold, answer, rules) else WRONG
     if isinstance(answer, ValueGroup) and answer.kind in ("list", "set", "union"):
         return "several answers"
     return WRONG
 
 
-def _groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str:
+def _compare_groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str:
     answer, gold = _as_tuple(gold, answer), _as_tuple(answer, gold)
     # A vector may be written as a tuple; a pair that is written as a vector may have been meant as an interval.
     alike = {gold.kind, answer.kind} <= {"list", "set"} or (gold.kind, answer.kind) == ("<>", "()")
@@ -55,41 +55,41 @@ def _groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str
         return WRONG
     if not gold.unordered:
         pairs = zip(gold.parts, answer.parts, strict=True)
-        return RIGHT if all(_part(g, a, rules) for g, a in pairs) else WRONG
+        return RIGHT if all(_same_part(g, a, rules) for g, a in pairs) else WRONG
     left = list(answer.parts)
     for part in gold.parts:
-        found = next((n for n, other in enumerate(left) if _part(part, other, rules)), None)
-        if found is None:
+        match = next((n for n, other in enumerate(left) if _same_part(part, other, rules)), None)
+        if match is None:
             return WRONG
-        left.pop(found)
+        left.pop(match)
     return RIGHT
 
 
 def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
-    """x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order tell which part is which."""
+    """Accept x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order assign the parts."""
     parts = [part for part in answer.parts if isinstance(part, Relation) and part.op == "=" and part.name]
     if answer.kind != "list" or len(parts) < len(answer.parts) or any(isinstance(p, Relation) for p in gold.parts):
         return answer
     names, values = [part.name for part in parts], tuple(part.right for part in parts)
     if gold.kind == "()" and names == sorted(set(names)) and all(re.fullmatch("[a-z]", name) for name in names):
         return ValueGroup("()", values)
-    bare = {name.partition("_")[0] for name in names}
+    stems = {name.partition("_")[0] for name in names}
     return (
         ValueGroup("list", values)
-        if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1
+        if gold.kind in ("list", "set") and len(stems) == 1 and len(set(names)) > 1
         else answer
     )
 
 
-def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
-    """One part against one: here a = 1 is not 1, since the name tells which part it is."""
+def _same_part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
+    """Whether two parts are equal. Here a = 1 is not 1, because the name says which part it is."""
     if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, rules):
         return False
     return compare_answers(gold, answer, rules) == RIGHT
 
 
 def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
-    """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
+    """A cheap filter, so that sets of many expressions are matched quickly: False only where the parts differ."""
     if (
         rules.tolerance
         or not (isinstance(gold, AnswerValue) and isinstance(answer, AnswerValue))
@@ -107,17 +107,17 @@ def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: Comparison
     )
 
 
-def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
+def _compare_relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
     if not isinstance(gold, Relation):
         if answer.op == r"\in" and answer.name:
             return compare_answers(gold, answer.right, rules) if _is_set(gold) else WRONG
         if answer.op != "=":
             return "hedged" if answer.op in (r"\approx", r"\sim", r"\ne") else WRONG
-        # Only a name may stand before the value: 42=41 and 41+1=42 are uneven.
+        # Only a name may precede the value: 42=41 and 41+1=42 give two values.
         return compare_answers(gold, answer.right, rules) if answer.name else "several answers"
     if gold.op == answer.op and gold.name and gold.name == answer.name:
         return compare_answers(gold.right, answer.right, rules)
-    return RIGHT if _equivalent(gold, answer) else WRONG
+    return RIGHT if _equivalent_relations(gold, answer) else WRONG
 
 
 def _is_set(shape: AnswerStructure) -> bool:
@@ -129,7 +129,7 @@ def _is_set(shape: AnswerStructure) -> bool:
 _MIRROR = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 
 
-def _equivalent(gold: Relation, answer: Relation) -> bool:
+def _equivalent_relations(gold: Relation, answer: Relation) -> bool:
     """Two forms of one equation or inequality: what is zero in one is a constant times what is zero in the other."""
     if gold.op not in ("=", *_MIRROR) or answer.op not in ("=", *_MIRROR):
         return gold.op == answer.op and all(
@@ -170,7 +170,7 @@ _LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
 _RADIANS = parse_unit("radian") or ()
 
 
-def _leaves(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:
+def _same_leaf(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:
     if gold.words or answer.words:
         if gold.choice_letter and answer.choice_letter:
             return gold.choice_letter == answer.choice_letter
@@ -182,35 +182,35 @@ def _leaves(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> b
     if gold.choice_letter:
         return gold.choice_letter == answer.choice_letter
     truth = _tree(gold, True)
-    answer = _renamed(gold, answer, truth)
+    answer = _match_symbols(gold, answer, truth)
     functions = applied_function_names(gold.body, answer.body)
     if functions:
         truth = gold.applied(functions)
-    given = answer.applied(functions)
-    if not given.symbols() <= truth.symbols():
-        return False  # x - x + 42 is not worked out
+    tree = answer.applied(functions)
+    if not tree.symbols() <= truth.symbols():
+        return False  # x - x + 42 is not evaluated
     if gold.degrees != answer.degrees and (gold.radians or answer.radians):
-        return same_value(_turned(given, answer), _turned(truth, gold), rules.tolerance)
-    if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(given, truth):
+        return same_value(_in_radians(tree, answer), _in_radians(truth, gold), rules.tolerance)
+    if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(tree, truth):
         return False
     if gold.percent != answer.percent and (gold.unit or answer.unit):
         return False
     return any(
-        _same_value(truth, gold.percent, _scaled(given, factor), answer.percent, rules.tolerance)
+        _same_value(truth, gold.percent, _scale(tree, factor), answer.percent, rules.tolerance)
         for factor in conversion_factors(gold.unit, answer.unit)
     )
 
 
-def _turned(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
-    """As an angle in radians."""
+def _in_radians(node: ExpressionNode, of: AnswerValue) -> ExpressionNode:
+    """The node as an angle in radians."""
     return ExpressionNode("degrees", (node,)) if of.degrees else node
 
 
-def _scaled(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
+def _scale(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
     return node if factor == 1 else ExpressionNode("mul", (ExpressionNode("number", number=factor), node))
 
 
-def _renamed(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> AnswerValue:
+def _match_symbols(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> AnswerValue:
     """The answer with its letters as the gold means them: 5 m is a length where the gold has no variable, j is the
     imaginary unit where the gold has i, and c the constant of integration where the gold has C."""
     if not answer.symbols or answer.symbols <= truth.symbols():
@@ -228,7 +228,7 @@ def _renamed(gold: AnswerValue, answer: AnswerValue, truth: ExpressionNode) -> A
 def _same_value(
     gold: ExpressionNode, gold_percent: bool, answer: ExpressionNode, answer_percent: bool, tolerance: float
 ) -> bool:
-    """As `numbers.same` has it."""
+    """Compare values with or without a percent sign, by the rules of `numbers.same_number`."""
     if gold_percent == answer_percent:
         return same_value(answer, gold, tolerance)
     hundred = parse_answer_value("100").tree

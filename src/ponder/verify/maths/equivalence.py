@@ -33,10 +33,10 @@ ORDINARY_POINTS, LARGE_POINTS, FAR_POINTS = (
     2,
     3,
 )  # points of ordinary size, in the tens to thousands, and beyond all numbers written
-MAX_FAR_POINT = 1000  # beyond the points where an expression with functions is looked at
+MAX_FAR_POINT = 1000  # expressions with functions are not compared at points beyond this
 MIN_DIGITS_TO_AGREE = 200  # decimal digits, at least, before two values count as the same
-MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
-# of a gold at a point that is not of ordinary size; with more it is not looked at there
+MAX_DIGITS = 12_000  # decimal digits: an expression without functions takes milliseconds
+# Decimal digits of a gold at a large or far point; a gold that needs more is not compared there.
 MAX_DIGITS_AT_FAR_POINT = 1_500
 MAX_DIGITS_TIMES_FUNCTIONS = 60_000  # digits times functions
 
@@ -44,19 +44,22 @@ _NO_VALUE = (Undefined, ArithmeticError, ValueError)
 
 
 def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
-    """A few digits of the value at each point, to tell most expressions apart at once; empty where there are none."""
+    """The value to a few digits at each point, which tells most expressions apart; empty where there is none."""
     names = node.symbols()
-    found: list[complex] = []
+    values: list[complex] = []
     try:
         for point in range(2 if names else 1):
-            found.append(complex(Evaluator(draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
+            values.append(complex(Evaluator(draw_point(names, point, ""), DEFAULT_DIGITS).value(node)))
     except (*_NO_VALUE, UnreadableAnswer):
         return ()
-    return tuple(found)
+    return tuple(values)
 
 
 def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 0.0) -> bool:
-    """Whether the answer has the gold's value wherever the gold has one; `NoValue` where the gold has none."""
+    """Whether the answer has the gold's value at every point where the gold has one.
+
+    Raises `OutsideGrammar` where the gold has a value at too few points.
+    """
     names = answer.symbols() | gold.symbols()
     if not names:
         return _same_number(answer, gold, tolerance)
@@ -94,7 +97,7 @@ def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float)
 
 
 def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | float | None:
-    """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
+    """The constant c with answer = c * gold, as between two forms of one equation; None where there is none."""
     names = answer.symbols() | gold.symbols()
     if not names or _may_differ_between_points(answer, gold):
         return None
@@ -102,15 +105,15 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
     ratios: list[Value] = []
     sure = MIN_DIGITS_TO_AGREE
     for point in range(_points(answer, gold)):
-        given = draw_point(names, point, seed, beyond)
+        coordinates = draw_point(names, point, seed, beyond)
         try:
-            first = Evaluator(given, DEFAULT_DIGITS)
+            first = Evaluator(coordinates, DEFAULT_DIGITS)
             first.value(answer), first.value(gold)
             digits = max(MIN_DIGITS_TO_AGREE, _digits_for(first))
             if digits > MAX_DIGITS:
                 return None
             sure = max(sure, digits - int(first.weight) - 30)
-            evaluator = Evaluator(given, digits)
+            evaluator = Evaluator(coordinates, digits)
             ratios.append(evaluator.divided(evaluator.value(answer), evaluator.value(gold)))
         except _NO_VALUE:
             continue
@@ -128,13 +131,13 @@ def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | flo
 def _agree(
     answer: ExpressionNode,
     gold: ExpressionNode,
-    given: Mapping[str, Fraction],
+    coordinates: Mapping[str, Fraction],
     tolerance: float,
     limit: int = MAX_DIGITS,
 ) -> bool | None:
-    """At one point; None where the gold has no value, or no real one and the answer another."""
+    """Whether both agree at one point. None where the gold has no value there, or a complex one that differs."""
     try:
-        quick = Evaluator(given, DEFAULT_DIGITS)
+        quick = Evaluator(coordinates, DEFAULT_DIGITS)
         truth = quick.value(gold)
     except _NO_VALUE:
         return None
@@ -143,44 +146,44 @@ def _agree(
     if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
         raise OutsideGrammar
     try:
-        found = quick.value(answer)
+        value = quick.value(answer)
     except _NO_VALUE:
         return False
     if tolerance:
-        return bool(size(subtract(found, truth)) <= tolerance * size(truth))
-    if isinstance(found, Fraction) and isinstance(truth, Fraction):
-        return found == truth
+        return bool(size(subtract(value, truth)) <= tolerance * size(truth))
+    if isinstance(value, Fraction) and isinstance(truth, Fraction):
+        return value == truth
     sure = DEFAULT_DIGITS - 15 - quick.lost
     if (
         sure > 0
-        and size(subtract(found, truth))
-        > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure
+        and size(subtract(value, truth))
+        > max(size(value), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure
     ):
         # Branches may differ for a variable where the gold is not real.
-        return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
-    return _agree_closely(answer, gold, given, quick)
+        return None if coordinates and not isinstance(truth, Fraction) and truth.imag != 0 else False
+    return _agree_closely(answer, gold, coordinates, quick)
 
 
 def _agree_closely(
-    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator
+    answer: ExpressionNode, gold: ExpressionNode, coordinates: Mapping[str, Fraction], quick: Evaluator
 ) -> bool | None:
-    """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
+    """Compare with as many digits as needed. An answer that needs too many is refused as too large."""
     digits = max(MIN_DIGITS_TO_AGREE, _digits_for(quick))
     if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MAX_DIGITS_TIMES_FUNCTIONS:
         raise UnreadableAnswer("too large")
-    evaluator = Evaluator(given, digits)
-    found, truth = evaluator.value(answer), evaluator.value(gold)
-    difference = size(subtract(found, truth, digits), digits)
+    evaluator = Evaluator(coordinates, digits)
+    value, truth = evaluator.value(answer), evaluator.value(gold)
+    difference = size(subtract(value, truth, digits), digits)
     mp = mpmath_context(digits)
     near = mp.mpf(10) ** -(digits - int(quick.weight) - 30)
     noise = mp.mpf(10) ** -(digits - int(quick.weight) - 10)
-    if difference <= near * max(size(found, digits), size(truth, digits)) or difference <= noise:
+    if difference <= near * max(size(value, digits), size(truth, digits)) or difference <= noise:
         return True
-    return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
+    return None if coordinates and not isinstance(truth, Fraction) and truth.imag != 0 else False
 
 
 def _digits_for(evaluator: Evaluator) -> int:
-    """So that even what is lost by every number met so far leaves more than it takes to tell."""
+    """Digits of precision that suffice even if every number evaluated so far cancels."""
     return 60 + 3 * int(evaluator.weight)
 
 
@@ -194,22 +197,22 @@ _PLAIN = frozenset(("number", "symbol", "add", "mul", "div", "neg", "abs", "floo
 
 
 def _functions(node: ExpressionNode) -> int:
-    """How many parts take work to work out; powers count where their exponents are no whole numbers."""
+    """How many nodes are costly to evaluate; powers count where the exponent is not a literal."""
     return sum(each.op not in _PLAIN or (each.op == "pow" and each.parts[1].number is None) for each in _walk(node))
 
 
-_GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's function, which takes long
+_GAMMA = ("factorial", "binom")  # at other than whole numbers they are the gamma function, which is slow
 
 
 def _points(answer: ExpressionNode, gold: ExpressionNode) -> int:
-    """How many: a function of something far away has no digits left, or is too large."""
+    """How many points to compare at. At far points a function has no digits left, or is too large."""
     if _has(answer, _GAMMA) or _has(gold, _GAMMA):
         return ORDINARY_POINTS
     return ORDINARY_POINTS + LARGE_POINTS + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
 
 
 def _may_differ_between_points(answer: ExpressionNode, gold: ExpressionNode) -> bool:
-    """Steps that the gold does not have; or bends farther away than functions are looked at."""
+    """Whether the answer has steps that the gold lacks, or bends beyond the points where functions are compared."""
     if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
         return True
     bends = ("abs", "root", "floor", "ceil")
@@ -224,7 +227,7 @@ def _has(node: ExpressionNode, ops: tuple[str, ...]) -> bool:
 
 
 def _largest_literal(node: ExpressionNode) -> int:
-    """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
+    """Decimal digits of all numbers in it together, powers evaluated: a bound on any literal's size."""
     evaluator = Evaluator({}, DEFAULT_DIGITS)
     for each in _walk(node):
         try:
@@ -245,8 +248,8 @@ def draw_point(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> 
 
 @lru_cache(maxsize=4096)
 def _draw_coordinate(name: str, point: int, seed: str, beyond: int) -> Fraction:
-    """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; then tens to thousands of it, and
-    at last larger or smaller than `beyond` digits."""
+    """A coordinate of size 0.3 to 2.3 with 40 random bits, negative at every second point. Large points multiply it by
+    10 to 1,000; far points by a power of ten beyond `beyond` digits, or its inverse."""
     digest = hashlib.sha256(f"{seed}/{name}/{point}".encode()).digest()
     value = Fraction(3, 10) + Fraction(2 * int.from_bytes(digest[:5]) + 1, 1 << 40)
     if point >= ORDINARY_POINTS + LARGE_POINTS:

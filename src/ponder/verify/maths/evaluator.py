@@ -17,10 +17,10 @@ from typing import Any
 from ponder.verify.maths.expression_tree import ExpressionNode
 from ponder.verify.maths.normalize_latex import UnreadableAnswer
 
-DEFAULT_DIGITS = 60
+DEFAULT_DIGITS = 60  # decimal digits
 MAX_INTEGER_BITS = 1 << 20  # bits in an exact whole number, before it is rounded
 MAX_FRACTION_BITS = 1 << 17  # bits in an exact fraction
-MAX_TOTAL_BITS = 1 << 24  # of all results together
+MAX_TOTAL_BITS = 1 << 24  # bits of all results together
 MAX_EXPONENT_BITS = 1 << 20  # bits in the exponent of a rounded number
 DIGITS_PER_BIT = math.log10(2)
 Value = Any  # Fraction, or mpmath's mpf or mpc
@@ -57,19 +57,19 @@ _contexts = threading.local()
 def mpmath_context(digits: int) -> Any:
     """A context of this thread's own: mpmath changes the precision of a context while it works."""
     digits = DEFAULT_DIGITS if digits <= DEFAULT_DIGITS else 200 if digits <= 200 else -(-digits // 400) * 400
-    found = getattr(_contexts, f"digits{digits}", None)
-    if found is None:
+    context = getattr(_contexts, f"digits{digits}", None)
+    if context is None:
         from mpmath import MPContext  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-        found = MPContext()
-        found.dps = digits
-        setattr(_contexts, f"digits{digits}", found)
-    return found
+        context = MPContext()
+        context.dps = digits
+        setattr(_contexts, f"digits{digits}", context)
+    return context
 
 
 class Evaluator:
-    def __init__(self, given: Mapping[str, Fraction], digits: int) -> None:
-        self.given, self.mp = given, mpmath_context(digits)
+    def __init__(self, coordinates: Mapping[str, Fraction], digits: int) -> None:
+        self.coordinates, self.mp = coordinates, mpmath_context(digits)
         self.weight = self.lost = 0.0  # decimal digits
         self.work = 0  # bits
 
@@ -93,20 +93,20 @@ class Evaluator:
             self.weight += max(0, abs(self.bits(value)) - 8) * DIGITS_PER_BIT
 
     def applied(self, name: str, a: Value) -> Value:
-        """A function of which nothing is known: any number, and the same one for the same argument."""
+        """An unknown function: a pseudo-random number, the same for the same argument."""
         shown = str(a) if isinstance(a, Fraction) else self.mp.nstr(a, 25)
         return Fraction(2 * int.from_bytes(hashlib.sha256(f"{name}({shown})".encode()).digest()[:5]) + 1, 1 << 40)
 
     def symbol(self, name: str) -> Value:
-        if name in self.given:
-            return self.given[name]
+        if name in self.coordinates:
+            return self.coordinates[name]
         return {"pi": +self.mp.pi, "e": +self.mp.e, "i": self.mp.mpc(0, 1)}[name]
 
     def rounded(self, value: Value) -> Value:
         return _rounded(self.mp, value)
 
     def checked(self, value: Value) -> Value:
-        """Within bounds: wide fractions are rounded, steep numbers refused."""
+        """The value within bounds: wide fractions are rounded, too large numbers refused."""
         if isinstance(value, Fraction):
             bits = max(value.numerator.bit_length(), value.denominator.bit_length())
             self.work += bits
@@ -172,7 +172,7 @@ class Evaluator:
         return Fraction(math.ceil(self.exact(a)))
 
     def exact(self, a: Value) -> Value:
-        """A real of moderate size, for rounding to whole numbers."""
+        """The value as a real of moderate size, which can be rounded to a whole number."""
         if not isinstance(a, Fraction) and (a.imag != 0 or self.bits(a) > 150):
             raise Undefined
         return a if isinstance(a, Fraction) else a.real
@@ -231,7 +231,7 @@ class Evaluator:
         return self.gamma("binomial", n, k)
 
     def gamma(self, name: str, *values: Value) -> Value:
-        """Its digits take so long that there are some hundred of them at most."""
+        """A function of mpmath that needs the gamma function. It is slow, so precision is limited to 800 digits."""
         if self.mp.dps > 800:
             raise UnreadableAnswer("too large")
         return getattr(self.mp, name)(*map(self.rounded, values))
@@ -249,9 +249,9 @@ class Evaluator:
         inside = max(0, self.bits(a)) * DIGITS_PER_BIT
         # What the argument's own size takes, and where a function comes near to its limit: tanh(99) is 1 - 10^-86.
         self.weight += 2 * inside if name != "tanh" else float(abs(self.rounded(a).real)) + inside
-        found = getattr(self.mp, names.get(name, name))(self.rounded(a))
-        self.lost += inside + (0 if found == 0 else max(0, -self.bits(found)) * DIGITS_PER_BIT)
-        return found
+        result = getattr(self.mp, names.get(name, name))(self.rounded(a))
+        self.lost += inside + (0 if result == 0 else max(0, -self.bits(result)) * DIGITS_PER_BIT)
+        return result
 
 
 @lru_cache(maxsize=64)
@@ -260,7 +260,7 @@ def _factorial(n: int) -> int:
 
 
 def _whole_root(value: int, n: int) -> int | None:
-    """The n-th root of a whole number where that is whole."""
+    """The n-th root of a whole number, if it is whole too; else None."""
     if value < 2 or n == 1:
         return value
     if value.bit_length() > 2000:

@@ -47,7 +47,7 @@ GREEK = frozenset((
     "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi",
     "Psi", "Omega", "ell",
 ))  # fmt: skip
-# Before a bracket these are functions, never factors, but in P(1+r)^n.
+# Before a bracket these letters are functions, never factors, except in P(1+r)^n.
 USUAL_FUNCTION_LETTERS = frozenset(("f", "g", "F", "G", "P", "Q", "phi", "psi", "Phi", "Psi", "Gamma", "zeta"))
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|\\([A-Za-z]+)|\\([{}|])|([A-Za-z]+)|(\S))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -64,18 +64,18 @@ def parse_expression(text: str, functions: frozenset[str] = frozenset()) -> Expr
 
 def _tokens(text: str) -> list[str]:
     """Numbers, commands without their backslash (marked by one before), single letters and signs."""
-    found: list[str] = []
+    tokens: list[str] = []
     for match in _TOKEN.finditer(text):
         number, command, escaped, word, sign = match.groups()
         if number:
-            found.append(number)
+            tokens.append(number)
         elif command:
-            found.append("\\" + command)
+            tokens.append("\\" + command)
         elif word:
-            found.extend(_letters(word))
+            tokens.extend(_letters(word))
         else:
-            found.append(sign or "\\" + escaped)
-    return found
+            tokens.append(sign or "\\" + escaped)
+    return tokens
 
 
 def _letters(word: str) -> list[str]:
@@ -97,9 +97,9 @@ class _Parser:
     def peek(self) -> str:
         return self.tokens[self.at]
 
-    def take(self, wanted: str = "") -> str:
+    def take(self, expected: str = "") -> str:
         token = self.tokens[self.at]
-        if not token or (wanted and token != wanted):
+        if not token or (expected and token != expected):
             raise UnreadableAnswer("malformed")
         self.at += 1
         return token
@@ -133,7 +133,7 @@ class _Parser:
                 return node
 
     def beside(self, left: ExpressionNode, depth: int) -> ExpressionNode:
-        """Written side by side: a product, or a mixed number (2\\frac{1}{2})."""
+        """Two factors without a sign between them: a product, or a mixed number (2\\frac{1}{2})."""
         digits = self.tokens[self.at - 1].isdigit()
         if self.peek[0].isdigit() or self.peek[0] == ".":  # "4 2" is neither 42 nor 8
             raise UnreadableAnswer("malformed")
@@ -182,7 +182,7 @@ class _Parser:
         return self.atom(depth + 1)
 
     def group(self, depth: int) -> ExpressionNode:
-        """What stands between brackets that belong together."""
+        """The content of matching brackets."""
         closing = _CLOSING[self.take()]
         node = self.sum(depth + 1)
         self.take(closing)
@@ -294,7 +294,7 @@ class _Parser:
         return node if power is None else ExpressionNode("pow", (node, power))
 
     def operand(self, depth: int) -> ExpressionNode:
-        """What a function without brackets works on: \\sin 2x, \\cos \\frac{\\pi}{3}; it ends at the next function."""
+        """The argument of a function without brackets: \\sin 2x, \\cos \\frac{\\pi}{3}, up to the next one."""
         if depth > MAX_EXPRESSION_DEPTH:
             raise UnreadableAnswer("malformed")
         if self.peek[1:] in FUNCTIONS:

@@ -35,30 +35,33 @@ _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-â
 def find_math_answer(
     text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False
 ) -> ExtractedAnswer:
-    """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
-    said = strip_thinking(text)
-    if said is None:
+    """The one answer given after the thinking, or the reason there is none.
+
+    `allow_repeats`: the same answer may be given several times in one form.
+    """
+    reply = strip_thinking(text)
+    if reply is None:
         return ExtractedAnswer(None, "no answer")
-    found = [list(SPAN_FINDERS[form](said)) for form in forms if form in SPAN_FINDERS]
+    span_lists = [list(SPAN_FINDERS[form](reply)) for form in forms if form in SPAN_FINDERS]
     if allow_repeats:
-        found = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in found]
-    if any(len(spans) > 1 for spans in found):
+        span_lists = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in span_lists]
+    if any(len(spans) > 1 for spans in span_lists):
         return ExtractedAnswer(None, "several answers")
-    spans = outermost_spans([span for spans in found for span in spans])
-    stated = list(find_answer_lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
+    spans = outermost_spans([span for spans in span_lists for span in spans])
+    stated = list(find_answer_lines(reply)) if "line" in forms and ("nswer" in reply or "NSWER" in reply) else []
     if spans:
         others = [line for line in stated if line.end <= spans[0].start or line.start >= spans[-1].end]
-        return _checked_answer(said, spans, others, max_chars)
-    if "hash" in forms and (last := _last_hash_line(said)):
-        return _checked_answer(said, [last], stated, max_chars)
+        return _checked_answer(reply, spans, others, max_chars)
+    if "hash" in forms and (last := _last_hash_line(reply)):
+        return _checked_answer(reply, [last], stated, max_chars)
     if len(stated) > 1:
         return ExtractedAnswer(None, "several answers")
     if stated:
-        return _checked_answer(said, stated, [], max_chars)
-    if "sentence" in forms and (closing := _last_stated_result(said, max_chars)).reason != "no answer":
+        return _checked_answer(reply, stated, [], max_chars)
+    if "sentence" in forms and (closing := _last_stated_result(reply, max_chars)).reason != "no answer":
         return closing
-    if "bare" in forms and said.strip() and "\n" not in said.strip():
-        return span_answer(said, max_chars)
+    if "bare" in forms and reply.strip() and "\n" not in reply.strip():
+        return span_answer(reply, max_chars)
     return ExtractedAnswer(None, "no answer")
 
 
@@ -70,48 +73,48 @@ _RESULT = re.compile(
 )
 
 
-def _last_stated_result(said: str, longest: int) -> ExtractedAnswer:
-    """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
-    found = extract_last_stated(said)
-    if found.answer is not None or found.reason != "no answer":
-        return found
-    results = list(_RESULT.finditer(said.strip()))
+def _last_stated_result(reply: str, max_chars: int) -> ExtractedAnswer:
+    """The result that the last sentence states: a number, by `extract_last_stated`, or an expression or word."""
+    extracted = extract_last_stated(reply)
+    if extracted.answer is not None or extracted.reason != "no answer":
+        return extracted
+    results = list(_RESULT.finditer(reply.strip()))
     if len(results) != 1:
-        return found
-    return ExtractedAnswer(None, "hedged") if is_hedged(results[0][0]) else span_answer(results[0][1], longest)
+        return extracted
+    return ExtractedAnswer(None, "hedged") if is_hedged(results[0][0]) else span_answer(results[0][1], max_chars)
 
 
 _HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)
 
 
-def _last_hash_line(said: str) -> Span | None:
+def _last_hash_line(reply: str) -> Span | None:
     """`#### x + 1` as the last line; elsewhere "####" before a word is a heading."""
-    start = said.rstrip().rfind("\n") + 1
-    match = _HASHED.match(said, start)
+    start = reply.rstrip().rfind("\n") + 1
+    match = _HASHED.match(reply, start)
     return Span(match.start(), match.end(), match[1]) if match else None
 
 
-def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: int) -> ExtractedAnswer:
-    """The answer in these spans, if all say the same and what stands around them leaves it alone."""
-    found = [span_answer(span.content, longest) for span in spans]
-    for one in found:
-        if one.answer is None:
-            return one
-    first = found[0].answer or ""
-    if any(one.answer != first for one in found[1:]):
+def _checked_answer(reply: str, spans: list[Span], others: list[Span], max_chars: int) -> ExtractedAnswer:
+    """The answer in these spans, if all agree and the text around them neither denies nor changes it."""
+    answers = [span_answer(span.content, max_chars) for span in spans]
+    for answer in answers:
+        if answer.answer is None:
+            return answer
+    first = answers[0].answer or ""
+    if any(answer.answer != first for answer in answers[1:]):
         return ExtractedAnswer(None, "several answers")
     elsewhere = [line.content for line in others if line.content and parse_plain_number(line.content).value is not None]
     if (
         elsewhere
-        and (given := parse_plain_number(first)).value is not None
-        and any(not same_number(parse_plain_number(x), given) for x in elsewhere)
+        and (number := parse_plain_number(first)).value is not None
+        and any(not same_number(parse_plain_number(x), number) for x in elsewhere)
     ):
         return ExtractedAnswer(None, "several answers")
-    before, after = context_before(said, spans[0].start), said[spans[-1].end :]
-    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    before, after = context_before(reply, spans[0].start), reply[spans[-1].end :]
+    boxed = reply.startswith("\\", spans[0].start)  # a tag is never part of a sum
     if is_denied(before, inline=boxed):
         return ExtractedAnswer(None, "hedged")
-    if "box{" in said and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
+    if "box{" in reply and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(reply)):
         return ExtractedAnswer(None, "several answers")
     if boxed and before[-1:] in ("-", "âˆ’") and _NEGATIVE.search(before) and not is_part_of_expression("", after):
         before, first = "", f"-{first}" if parse_plain_number(first).value is not None else f"-({first})"
@@ -126,13 +129,13 @@ def _checked_answer(said: str, spans: list[Span], others: list[Span], longest: i
 _PERCENT = re.compile(r"[\s$]{0,3}\\?%")
 
 
-def span_answer(written: str | None, max_chars: int) -> ExtractedAnswer:
-    """What stands in a form, if it is one short answer."""
-    if written is None:
+def span_answer(content: str | None, max_chars: int) -> ExtractedAnswer:
+    """The content of a form, if it is one short answer."""
+    if content is None:
         return ExtractedAnswer(None, "malformed")
-    if len(written) > max_chars:
-        return ExtractedAnswer(None, "too long" if written.strip() else "no answer")
-    whole = strip_delimiters(written)
+    if len(content) > max_chars:
+        return ExtractedAnswer(None, "too long" if content.strip() else "no answer")
+    whole = strip_delimiters(content)
     if "\\boxed" in whole or "<answer" in whole.lower() or "\\fbox" in whole:
         return ExtractedAnswer(None, "malformed")
     return ExtractedAnswer(whole) if whole else ExtractedAnswer(None, "no answer")

@@ -21,15 +21,17 @@ def applied_function_names(gold: str, answer: str) -> frozenset[str]:
     product, and a(b+c) is the same either way.
     """
     both = f"{gold} ; {answer}"
-    if "(" not in gold or not (found := {_plainly(name) for name in _APPLIED.findall(both)}):
+    if "(" not in gold or not (candidates := {_symbol_name(name) for name in _APPLIED.findall(both)}):
         return frozenset()
-    usual = {_plainly(name) for name in _NOT_BEFORE_POWERS.findall(gold)}
-    alone = {_plainly(name) for name in _ALONE.findall(both)}
+    usual = {_symbol_name(name) for name in _NOT_BEFORE_POWERS.findall(gold)}
+    alone = {_symbol_name(name) for name in _ALONE.findall(both)}
     alone |= {name for word in re.findall(r"(?<!\\)\b[A-Za-z]{2,}", both) if word not in FUNCTIONS for name in word}
-    applied = {_plainly(name) for name in _APPLIED.findall(gold)}
-    return frozenset(({n for n in usual if n.partition("_")[0] in USUAL_FUNCTION_LETTERS} | (found - alone)) & applied)
+    applied = {_symbol_name(name) for name in _APPLIED.findall(gold)}
+    return frozenset(
+        ({n for n in usual if n.partition("_")[0] in USUAL_FUNCTION_LETTERS} | (candidates - alone)) & applied
+    )
 
 
-def _plainly(name: str) -> str:
-    """As a symbol of a tree is named: f_1, phi."""
+def _symbol_name(name: str) -> str:
+    """The name that an expression tree gives this symbol: f_1, phi."""
     return re.sub(r"[\\{}]", "", name)

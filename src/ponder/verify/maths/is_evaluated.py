@@ -11,7 +11,7 @@ from ponder.verify.maths.expression_tree import ExpressionNode
 
 
 def is_evaluated(node: ExpressionNode, gold: ExpressionNode | None = None) -> bool:
-    """Whether nothing is left to be worked out. `gold`: what it is compared with; a whole number is no fraction."""
+    """Whether nothing is left to evaluate. `gold`: if it is a plain number, 84/2 and the like are not."""
     while node.op == "neg":
         node = node.parts[0]
     if node.op == "div" and all(_signed_number(part) for part in node.parts):

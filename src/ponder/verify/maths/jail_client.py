@@ -20,7 +20,7 @@ JailCalls: TypeAlias = Generator[tuple[str, tuple[Plain, ...]], CallResult, Resu
 
 
 def run(steps: JailCalls[Result], seconds: float) -> Result:
-    """Run it to its end, from any thread."""
+    """Run a computation to its end, from any thread."""
     try:
         function, arguments = next(steps)
         while True:

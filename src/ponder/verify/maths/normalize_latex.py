@@ -13,11 +13,11 @@ from ponder.verify.numeric.numbers import strip_delimiters
 
 
 class UnreadableAnswer(Exception):
-    """This text is not one answer that can be read; the message is the reason."""
+    """The text cannot be parsed as one answer; the message is the reason."""
 
 
 class OutsideGrammar(Exception):
-    """The gold has no value that can be worked out here."""
+    """The gold is outside the grammar, or has no value that this package can compute."""
 
 
 _SYMBOLS = {
@@ -36,8 +36,8 @@ _STRANGE = re.compile(r"[^\x20-\x7e]")
 
 # In this order: each rule reads what those above it left.
 _RULES = tuple(
-    (re.compile(pattern), written)
-    for pattern, written in (
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath)(?![A-Za-z])", " "),
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*", ""),
         (r"\\(?:color|textcolor)\s*\{[A-Za-z]{1,20}\}", ""),
@@ -76,14 +76,14 @@ _SPACES = re.compile(r" +")
 
 
 def normalize_latex(text: str) -> str:
-    """This answer in the one way of writing; `UnreadableAnswer` where it holds what no reader could vouch for."""
+    """The answer in normalized LaTeX; raises `UnreadableAnswer` for hidden or look-alike characters."""
     text = _ROOT.sub(r"\\sqrt{\1}", strip_delimiters(text)).translate(_TRANSLATED)
     if _STRANGE.search(text) or _HIDDEN.search(text):
         raise UnreadableAnswer("malformed")
     if "\\over" in text:
         text = _over(text)
-    for pattern, written in _RULES:
-        text = pattern.sub(written, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     return _SPACES.sub(" ", text).strip()
 
 
@@ -91,7 +91,7 @@ _OVER = re.compile(r"\\over(?![A-Za-z])")
 
 
 def _over(text: str) -> str:
-    """{1 \\over 2} as \\frac{1}{2}: all that stands before it in its braces, and all that stands behind."""
+    """Write {1 \\over 2} as \\frac{1}{2}, from all text before and after it within its braces."""
     for _ in range(8):
         match = _OVER.search(text)
         if not match:
@@ -105,18 +105,18 @@ def _over(text: str) -> str:
 
 
 def _edge(text: str, at: int, step: int) -> int:
-    """Where the braces around this place begin or end; the text's own end where there are none."""
+    """The index where the enclosing braces begin or end; the end of the text where there are none."""
     depth = 0
-    here = at - 1 if step < 0 else at
-    while 0 <= here < len(text):
-        if text[here] in "{}" and text[here - 1 : here] != "\\":
-            depth += 1 if (text[here] == "{") == (step > 0) else -1
+    index = at - 1 if step < 0 else at
+    while 0 <= index < len(text):
+        if text[index] in "{}" and text[index - 1 : index] != "\\":
+            depth += 1 if (text[index] == "{") == (step > 0) else -1
             if depth < 0:
-                return here + 1 if step < 0 else here
-        here += step
+                return index + 1 if step < 0 else index
+        index += step
     return 0 if step < 0 else len(text)
 
 
 def remove_spaces(text: str) -> str:
-    """Without the spaces that say nothing: two texts equal so are the same answer. "4 2" keeps its space."""
+    """Remove spaces without meaning, so that equal texts are equal answers. "4 2" keeps its space."""
     return re.sub(r"(?<![A-Za-z0-9]) +| +(?![A-Za-z0-9])", "", text)

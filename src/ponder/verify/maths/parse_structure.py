@@ -40,7 +40,7 @@ class _Token:
 
 
 def parse_structure(text: str, depth: int = 0) -> AnswerStructure:
-    """The shape of this text, as `typeset.plain` wrote it."""
+    """The structure of a text that `normalize_latex` wrote."""
     text = text.strip()
     if depth > MAX_GROUP_DEPTH:
         raise UnreadableAnswer("malformed")
@@ -52,14 +52,14 @@ def parse_structure(text: str, depth: int = 0) -> AnswerStructure:
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
     tokens = list(_scan(text))
     for split in (_union, _list, _relation, _ratio):
-        found = split(tokens, depth)
-        if found is not None:
-            return found
+        structure = split(tokens, depth)
+        if structure is not None:
+            return structure
     return _matrix(text, depth) or _bracketed(text, tokens, depth) or _signed(text)
 
 
 def _scan(text: str) -> Iterator[_Token]:
-    """The text in tokens, each with how many brackets are open around it; brackets must belong together."""
+    """The tokens of the text, each with the number of open brackets around it. Brackets must match."""
     open_: list[str] = []
     for match in _TOKEN.finditer(text):
         token = match[0]
@@ -103,12 +103,12 @@ def _union(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     parts = _split(tokens, _UNION)
     if len(parts) == 1:
         return None
-    named = ""
+    variable = ""
     head = re.match(r"\s*([A-Za-z])\s*\\in(?![A-Za-z])", parts[0])
     if head:
-        named, parts[0] = head[1], parts[0][head.end() :]
+        variable, parts[0] = head[1], parts[0][head.end() :]
     union = ValueGroup("union", tuple(parse_structure(part, depth + 1) for part in parts))
-    return Relation(r"\in", parse_answer_value(named), union) if named else union
+    return Relation(r"\in", parse_answer_value(variable), union) if variable else union
 
 
 def _list(tokens: list[_Token], depth: int) -> AnswerStructure | None:
@@ -133,11 +133,11 @@ def _oxford(texts: list[str]) -> bool:
 
 
 def _spliced(parts: Iterator[AnswerStructure]) -> tuple[AnswerStructure, ...]:
-    """With 1 \\pm 2 as the two values it stands for."""
-    found: list[AnswerStructure] = []
+    """The parts, with 1 \\pm 2 replaced by its two values."""
+    values: list[AnswerStructure] = []
     for part in parts:
-        found.extend(part.parts if isinstance(part, ValueGroup) and part.kind == "list" else (part,))
-    return tuple(found)
+        values.extend(part.parts if isinstance(part, ValueGroup) and part.kind == "list" else (part,))
+    return tuple(values)
 
 
 def _unassigned(parts: tuple[AnswerStructure, ...]) -> tuple[AnswerStructure, ...]:
@@ -240,7 +240,7 @@ _BUILDER = re.compile(r"\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{R\}|\\R)\s*)?(
 
 
 def _bracketed(text: str, tokens: list[_Token], depth: int) -> AnswerStructure | None:
-    """All of it in one pair of brackets."""
+    """The structure of a text that is enclosed in one pair of brackets."""
     opening, closing = tokens[0].text, tokens[-1].text
     closers = [n for n, token in enumerate(tokens) if token.depth == 0 and token.text in _CLOSING]
     if opening not in _PAIRS or closing not in _CLOSING or closers[0] != len(tokens) - 1:
@@ -276,7 +276,7 @@ _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 
 
 def _signed(text: str) -> AnswerStructure:
-    """One value; or the two that 1 \\pm 2 stands for."""
+    """One value, or the two values of 1 \\pm 2."""
     signs = _PLUS_MINUS.findall(text)
     if not signs:
         return _line(text) or parse_answer_value(text)

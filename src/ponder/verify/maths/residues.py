@@ -11,15 +11,15 @@ from fractions import Fraction
 
 from ponder.verify.maths.expression_tree import ExpressionNode
 
-PRIMES = 3
+N_PRIMES = 3
 MAX_FACTORIAL_FACTORS = 60_000  # factors of a factorial
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # enough for all numbers below 2^64
 
 
 def same_residues(one: ExpressionNode, other: ExpressionNode, seed: str) -> bool | None:
-    """None where one of them is no whole number or fraction that can be had so."""
+    """Whether both have equal remainders modulo each prime; None where one of them is not exact arithmetic."""
     try:
-        return all(_left(one, prime) == _left(other, prime) for prime in _primes(seed))
+        return all(_residue(one, prime) == _residue(other, prime) for prime in _primes(seed))
     except (_CannotTell, ZeroDivisionError, ValueError):
         return None
 
@@ -29,18 +29,18 @@ class _CannotTell(Exception):
 
 
 def _primes(seed: str) -> list[int]:
-    found: list[int] = []
+    primes: list[int] = []
     at = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) >> 4 | 1 << 60 | 1
-    while len(found) < PRIMES:
+    while len(primes) < N_PRIMES:
         at += 2
         if _is_prime(at):
-            found.append(at)
+            primes.append(at)
             at = int.from_bytes(hashlib.sha256(f"{seed}{at}".encode()).digest()[:8]) >> 4 | 1 << 60 | 1
-    return found
+    return primes
 
 
 def _is_prime(n: int) -> bool:
-    """Miller and Rabin, for odd n below 2^64."""
+    """The Miller-Rabin test, exact for odd n below 2^64."""
     odd, twos = n - 1, 0
     while odd % 2 == 0:
         odd, twos = odd // 2, twos + 1
@@ -57,21 +57,21 @@ def _is_prime(n: int) -> bool:
     return True
 
 
-def _left(node: ExpressionNode, m: int) -> int:
+def _residue(node: ExpressionNode, m: int) -> int:
     """The value modulo m."""
     if node.number is not None:
         return _fraction(node.number, m)
     parts = node.parts
     if node.op == "add":
-        return sum(_left(part, m) for part in parts) % m
+        return sum(_residue(part, m) for part in parts) % m
     if node.op == "mul":
-        return _left(parts[0], m) * _left(parts[1], m) % m
+        return _residue(parts[0], m) * _residue(parts[1], m) % m
     if node.op == "neg":
-        return -_left(parts[0], m) % m
+        return -_residue(parts[0], m) % m
     if node.op == "div":
-        return _left(parts[0], m) * pow(_left(parts[1], m), -1, m) % m
+        return _residue(parts[0], m) * pow(_residue(parts[1], m), -1, m) % m
     if node.op == "pow":
-        return pow(_left(parts[0], m), _exponent(parts[1]), m)
+        return pow(_residue(parts[0], m), _exponent(parts[1]), m)
     if node.op == "factorial":
         product = 1
         for n in range(2, _small(parts[0]) + 1):

@@ -33,14 +33,14 @@ class Relation:
 
     @cached_property
     def name(self) -> str:
-        """What the left side names, where it is nothing but names: x, x_1, f(x), AB, \\text{Area}, (x, y)."""
+        """The left side, if it is only a name or names: x, x_1, f(x), AB, \\text{Area}, (x, y). Else empty."""
         if isinstance(self.left, ValueGroup) and self.left.kind == "()":
             names = [Relation("=", part, part).name for part in self.left.parts]
             return ",".join(names) if all(names) else ""
-        written = self.left.text.replace(" ", "") if isinstance(self.left, AnswerValue) else ""
+        text = self.left.text.replace(" ", "") if isinstance(self.left, AnswerValue) else ""
         if isinstance(self.left, AnswerValue) and self.left.words:
-            return written if names_result(self.left.words) else ""
-        return written if _NAME.fullmatch(written) and written not in _NO_NAMES else ""
+            return text if names_result(self.left.words) else ""
+        return text if _NAME.fullmatch(text) and text not in _NO_NAMES else ""
 
 
 AnswerStructure = AnswerValue | ValueGroup | Relation

@@ -51,10 +51,10 @@ class MathAnswer:
     forms: tuple[AnswerForm, ...] = EXPLICIT_FORMS
     answer_regex: str | None = None
     tolerance: float = 0.0
-    max_answer_chars: int = 500  # characters in an answer
+    max_answer_chars: int = 500
     allow_repeats: bool = False  # the same box more than once is one answer
     timeout_seconds: float = 1.0
-    require_evaluated: bool = True  # a plain number as the gold wants a plain number
+    require_evaluated: bool = True  # if the gold is a plain number, so must the answer be
 
     def __post_init__(self) -> None:
         check_forms(self.forms)
@@ -80,7 +80,7 @@ class MathAnswer:
         return "accuracy"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        """All at once, so that a slow answer holds up no other."""
+        """Grade all steps concurrently, so that a slow answer does not delay the others."""
         gold = trace.problem.answer
         return list(await asyncio.gather(*(self.agrade(trace.text(step), gold) for step in steps)))
 
@@ -111,19 +111,19 @@ class MathAnswer:
 
     def extract_answer(self, text: str) -> str | None:
         """The answer a completion gives, as votes count it; None where it gives none."""
-        found = jail_client.run(self._find(text), self.timeout_seconds)
-        if found.answer is None:
+        extracted = jail_client.run(self._find(text), self.timeout_seconds)
+        if extracted.answer is None:
             return None
-        number = numbers.parse_plain_number(found.answer)
+        number = numbers.parse_plain_number(extracted.answer)
         if number.value is not None:
             return str(number.value)
         try:
-            return remove_spaces(normalize_latex(found.answer))
+            return remove_spaces(normalize_latex(extracted.answer))
         except UnreadableAnswer:
             return None
 
     def _find(self, text: str) -> JailCalls[ExtractedAnswer]:
-        """By form or, where a user gave a regular expression, by that, in the jail: the text may be hostile to it."""
+        """Extract the answer by its form, or by `answer_regex`, which runs in the jail: it may backtrack for long."""
         if self.answer_regex is None:
             return find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
         reply = yield "search", (self.answer_regex, strip_thinking(text) or "", self.max_answer_chars)
@@ -133,27 +133,27 @@ class MathAnswer:
             return ExtractedAnswer(None, "several answers" if reply.value else "no answer")
         return span_answer(reply.value[0], self.max_answer_chars)
 
-    def _decide(self, found: ExtractedAnswer, gold: Any) -> Score | tuple[str, str]:
+    def _decide(self, extracted: ExtractedAnswer, gold: Any) -> Score | tuple[str, str]:
         """A verdict, or the gold and the answer for the symbolic library. An empty answer is malformed, if the library
         can read the gold."""
         truth = _parse_gold("" if gold is None else str(gold))
         if truth.fault:
             return Score(None, truth.fault)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        if found.percent_sign:
-            return _grade_percentage(found.answer, truth.number, self.tolerance)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        if extracted.percent_sign:
+            return _grade_percentage(extracted.answer, truth.number, self.tolerance)
         if truth.number.value is not None:
-            if found.answer == truth.written:
+            if extracted.answer == truth.text:
                 return Score(1.0, "right")
-            given = numbers.parse_plain_number(found.answer)
-            both_are_equations = "=" in truth.written and "=" in found.answer
-            if given.value is not None and not both_are_equations:
-                if self.require_evaluated and numbers.is_unreduced_fraction(found.answer, given, truth.written):
+            number = numbers.parse_plain_number(extracted.answer)
+            both_are_equations = "=" in truth.text and "=" in extracted.answer
+            if number.value is not None and not both_are_equations:
+                if self.require_evaluated and numbers.is_unreduced_fraction(extracted.answer, number, truth.text):
                     return Score(0.0, "malformed")
-                return _score(numbers.same_number(given, truth.number, self.tolerance))
+                return _score(numbers.same_number(number, truth.number, self.tolerance))
         try:
-            answer = normalize_latex(found.answer)
+            answer = normalize_latex(extracted.answer)
             if r"\pmod" in truth.plain:
                 answer = MODULO.sub(r"\\pmod{\1}", answer)
             if remove_spaces(answer) == truth.remove_spaces:
@@ -181,22 +181,22 @@ class MathAnswer:
 class _ParsedGold:
     """A gold answer, parsed once and only as far as the comparisons need."""
 
-    written: str
+    text: str
 
     @cached_property
     def number(self) -> numbers.Number:
-        return numbers.parse_plain_number(self.written, is_gold=True)
+        return numbers.parse_plain_number(self.text, is_gold=True)
 
     @cached_property
     def fault(self) -> str:
         if self.number.value is not None or self.plain:
             return ""
-        return f"bad data: the gold answer {self.written[:40]!r} is no answer; check the task's data"
+        return f"bad data: the gold answer {self.text[:40]!r} is no answer; check the task's data"
 
     @cached_property
     def plain(self) -> str:
         try:
-            return normalize_latex(self.written)
+            return normalize_latex(self.text)
         except UnreadableAnswer:
             return ""
 
@@ -214,18 +214,20 @@ class _ParsedGold:
 
 
 @lru_cache(maxsize=4096)
-def _parse_gold(written: str) -> _ParsedGold:
-    box = next(find_boxes(written), None)
-    if box and box.content is not None and (box.start, box.end) == (0, len(written)):
+def _parse_gold(text: str) -> _ParsedGold:
+    box = next(find_boxes(text), None)
+    if box and box.content is not None and (box.start, box.end) == (0, len(text)):
         return _ParsedGold(box.content)
-    return _ParsedGold(written)
+    return _ParsedGold(text)
 
 
 def _grade_percentage(answer: str, gold: numbers.Number, tolerance: float) -> Score:
     """\\boxed{42}\\% is a share of 0.42, and the figure 42 only where the gold has the sign as well."""
-    given = numbers.parse_plain_number(rf"{answer}\%")
-    figure = given.percent and not gold.percent and numbers.same_number(replace(given, percent=False), gold, tolerance)
-    return _score(not figure and numbers.same_number(given, gold, tolerance))
+    number = numbers.parse_plain_number(rf"{answer}\%")
+    figure = (
+        number.percent and not gold.percent and numbers.same_number(replace(number, percent=False), gold, tolerance)
+    )
+    return _score(not figure and numbers.same_number(number, gold, tolerance))
 
 
 def _score(right: bool) -> Score:

@@ -11,14 +11,14 @@ import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-MAX_EXPRESSION_CHARS = 200  # characters
+MAX_EXPRESSION_CHARS = 200
 MAX_BRACKET_DEPTH = 50  # brackets within brackets
 MAX_INTEGER_DIGITS = 15  # digits of one integer
 
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticResult:
-    """What an expression comes to and the integers in it, in order; or None and the reason."""
+    """The value of an expression and the integers in it, in order; or None and the reason."""
 
     value: Fraction | None
     used_integers: tuple[int, ...] = ()
@@ -26,7 +26,8 @@ class ArithmeticResult:
 
 
 def evaluate_arithmetic(text: str, allow_decimals: bool = False) -> ArithmeticResult:
-    """Never raises and never takes long, whatever the text. `decimals`: 1.5 is a number too, but none of `used`."""
+    """Evaluate any text in bounded time, without raising. `allow_decimals`: 1.5 is a number too, but is not listed in
+    `used_integers`."""
     if len(text) > MAX_EXPRESSION_CHARS:
         return ArithmeticResult(None, reason="too long")
     for typeset, plain in _TYPESET.items():
@@ -57,10 +58,10 @@ _DECIMAL = re.compile(r"[0-9]+\.[0-9]+|\.[0-9]+|[0-9]+|[-+*/()]")
 
 
 def _with_slashes(text: str) -> str:
-    """Each \\frac{a}{b} as ((a)/(b)); with a brace too many or too few it is no expression."""
+    """Write each \\frac{a}{b} as ((a)/(b)); empty where braces do not match."""
     text, opened = _FRACTION.subn("((", text)
-    text, parted = _BETWEEN.subn(")/(", text)
-    return text.replace("}", "))") if opened == parted == text.count("}") else ""
+    text, separators = _BETWEEN.subn(")/(", text)
+    return text.replace("}", "))") if opened == separators == text.count("}") else ""
 
 
 class _ParseError(Exception):

@@ -15,7 +15,7 @@ from fractions import Fraction
 from ponder.verify.numeric.units import NO_UNIT, NUMBER_SCALES, Unit, conversion_factors, parse_unit
 
 MAX_NUMBER_CHARS = 200  # characters in an answer
-MAX_EXPONENT = 400  # 1e999999999 would fill the memory
+MAX_EXPONENT = 400  # decimal; 1e999999999 would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,12 @@ class Number:
     value: Fraction | None
     percent: bool = False
     reason: str = ""
-    unit: tuple[Unit, ...] = ()  # what it may count
+    unit: tuple[Unit, ...] = ()  # the units it may have
 
 
 def parse_plain_number(text: str, is_gold: bool = False) -> Number:
-    """The number that this text is, as a whole. `trusted`: of a gold answer, behind whose figure any word is a unit."""
+    """Parse the whole text as one number. `is_gold`: the text is a gold answer, in which any word after the figure is a
+    unit."""
     if len(text) > MAX_NUMBER_CHARS:
         return Number(None, reason="too long")
     if digits := _DIGITS.fullmatch(text):  # most answers: no need to look further
@@ -52,14 +53,14 @@ def parse_plain_number(text: str, is_gold: bool = False) -> Number:
     return Number(-value if "-" in (match["outer"], match["inner"]) else value, percent, unit=unit)
 
 
-def _unit(words: str, power: str, currency: str, trusted: bool) -> tuple[Unit, ...] | None:
-    """What the words and signs around a figure say it counts; None where they are no unit."""
-    found = parse_unit(words, power)
-    if found is None and trusted:
-        found = (Unit(counted_noun=words.lower().removesuffix("s")),)
-    if found == (NO_UNIT,):
-        found = parse_unit(_CURRENCY[currency]) if currency else ()
-    return found
+def _unit(words: str, power: str, currency: str, is_gold: bool) -> tuple[Unit, ...] | None:
+    """The unit that the words and signs around a figure name; None where they are not a unit."""
+    unit = parse_unit(words, power)
+    if unit is None and is_gold:
+        unit = (Unit(counted_noun=words.lower().removesuffix("s")),)
+    if unit == (NO_UNIT,):
+        unit = parse_unit(_CURRENCY[currency]) if currency else ()
+    return unit
 
 
 def numbers_equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
@@ -91,10 +92,10 @@ def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
     return answer == gold if not tolerance else abs(answer - gold) <= Fraction(tolerance) * abs(gold)
 
 
-def is_unreduced_fraction(written: str, number: Number, gold: str) -> bool:
-    """A fraction of a whole value where the gold is none: 84/2 for 42 may be nothing but the question."""
+def is_unreduced_fraction(answer: str, number: Number, gold: str) -> bool:
+    """Whether the answer is a fraction with a whole value and the gold is not: 84/2 for 42 may restate the question."""
     whole = number.value is not None and number.value.denominator == 1
-    return whole and _FRACTION.search(written) is not None and not _FRACTION.search(gold)
+    return whole and _FRACTION.search(answer) is not None and not _FRACTION.search(gold)
 
 
 _FRACTION = re.compile(r"[0-9}]\s?/\s?[0-9{]|frac")
@@ -106,7 +107,7 @@ _WRAPPED = re.compile(
 
 
 def strip_delimiters(text: str) -> str:
-    """Without the mathematics delimiters, emphasis and full stop around all of it."""
+    """Remove the maths delimiters, emphasis and full stop around the whole text."""
     text = text.strip()
     if not text or (text[-1] != "." and text[0] not in "$\\*"):
         return text

@@ -16,7 +16,7 @@ Dimensions = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a figure counts: a size in base units of some dimensions, or things by their name; neither: not known."""
+    """A unit: a size in base units of some dimensions, or a counted noun. Neither: no unit is known."""
 
     dimensions: Dimensions = ()
     size: Fraction = Fraction(1)
@@ -28,8 +28,8 @@ class Unit:
 
 NO_UNIT = Unit()
 
-# The dimension, its size in that dimension's base unit, the words for it. Plurals in -s need not be listed, nor what
-# has a prefix: kilometers are in `_PREFIXED`, km in `_SYMBOLS`.
+# The dimension, the size in its base unit, the words for the unit. Plurals in -s and prefixes are not listed:
+# kilometers come from `_PREFIXES`, km from `_LETTERS` and `_SYMBOLS`.
 _TABLE = """
 length      1                           meter metre
 length      1000                        kms
@@ -169,16 +169,16 @@ _WORD = re.compile(r"[A-Za-z°µμΩ]+|\^\{?-?[1-9]\}?|[²³]|/|[.·]")
 
 @lru_cache(maxsize=4096)
 def parse_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
-    """What these words may mean after a figure, as they are written (m/s^2, square feet, miles per hour, red apples);
-    None where they are no unit and count no things. `power`: an exponent that stands behind them."""
+    """The units that these words may mean after a figure (m/s^2, square feet, miles per hour, red apples); None where
+    they are neither a unit nor counted things. `power`: an exponent after the words."""
     words = " ".join((words + power).replace("\\", " ").split())
     if not words:
         return (NO_UNIT,)
-    found = _parse_compound_unit(words)
-    if found:
-        return found
-    things = _counted_noun(words)
-    return (Unit(counted_noun=things),) if things else None
+    units = _parse_compound_unit(words)
+    if units:
+        return units
+    noun = _counted_noun(words)
+    return (Unit(counted_noun=noun),) if noun else None
 
 
 def _parse_compound_unit(words: str) -> tuple[Unit, ...]:
@@ -199,13 +199,13 @@ def _parse_compound_unit(words: str) -> tuple[Unit, ...]:
             power = {"²": 2, "³": 3, "squared": 2, "cubed": 3}.get(low) or int(re.sub(r"[^0-9-]", "", token))
             if last is None:
                 return ()
-            readings = [_multiply_unit(before, meant, sign * power) for before, meant in last]
+            readings = [_multiply_unit(before, meaning, sign * power) for before, meaning in last]
             last = None
         elif low in _POWERS and last is None:
             pending = _POWERS[low]
         elif meanings := _unit_meanings(token):
-            last = [(before, meant) for before in readings for meant in meanings]
-            readings = [_multiply_unit(before, meant, sign * pending) for before, meant in last]
+            last = [(before, meaning) for before in readings for meaning in meanings]
+            readings = [_multiply_unit(before, meaning, sign * pending) for before, meaning in last]
             pending = 1
         else:
             return ()
@@ -265,25 +265,25 @@ def _counted_noun(words: str) -> str:
 
 
 def conversion_factors(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[Fraction, ...]:
-    """What the second figure times is in the first one's unit; empty where they count other things.
+    """The factors that convert the second figure into the first one's unit; empty where the units do not match.
 
-    A figure without a unit may have any. Things are the same by their name.
+    A figure without a unit may have any. Counted things match by name.
     """
-    found: list[Fraction] = []
+    factors: list[Fraction] = []
     for a in one or (NO_UNIT,):
         for b in other or (NO_UNIT,):
             if not a or not b:
-                found.append(Fraction(1))
+                factors.append(Fraction(1))
             elif a.counted_noun or b.counted_noun:
                 if a.counted_noun == b.counted_noun or "unit" in (a.counted_noun, b.counted_noun):
-                    found.append(Fraction(1))
+                    factors.append(Fraction(1))
             elif {a.dimensions, b.dimensions} in _DEGREES:
-                found.append(Fraction(1))
+                factors.append(Fraction(1))
             elif a.dimensions == b.dimensions:
-                found.append(b.size / a.size)
+                factors.append(b.size / a.size)
             elif _generic(a) or _generic(b):
-                found.append(Fraction(1))
-    return tuple(dict.fromkeys(found))
+                factors.append(Fraction(1))
+    return tuple(dict.fromkeys(factors))
 
 
 _ANGLE = (("angle", 1),)
@@ -291,5 +291,5 @@ _DEGREES = ({_ANGLE, (("celsius", 1),)}, {_ANGLE, (("fahrenheit", 1),)})  # 20°
 
 
 def _generic(unit: Unit) -> bool:
-    """Units, square units: of a length that has no name."""
+    """Whether this is the generic "unit" or "square units", a length without a name."""
     return {name for name, _ in unit.dimensions} == {"part"}

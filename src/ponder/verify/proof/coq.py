@@ -2,10 +2,10 @@
 
     Goal.v        header, definitions, and `statement`: the trusted part, compiled before the proof is seen
     Candidate.v   header, the import of Goal, and the proof, which must define `solution`
-    Check.v       verdict : Judged.Goal.statement := @Judged.Candidate.solution
-    Print.v       Print Assumptions Judged.Check.verdict
+    Check.v       verdict : PonderCheck.Goal.statement := @PonderCheck.Candidate.solution
+    Print.v       Print Assumptions PonderCheck.Check.verdict
 
-Check and Print `Require` the proof and import nothing of it, so its notations and names are not in force there.
+Check and Print `Require` the proof and import nothing of it, so its notations and names have no effect there.
 Printing is a file of its own because an abbreviation can run tactics, and so print, where it is used. Options that a
 proof sets globally do reach these files; none can change what the kernel wrote into Check.vo, and coqchk reads only
 that.
@@ -35,15 +35,19 @@ from ponder.verify.proof.verifier import (
 )
 from ponder.verify.sandbox import SandboxLimits
 
-_QUIET = "-deprecated-native-compiler-option"  # it still does what it says
-_COMPILE = ("coqc", "-q", "-noglob", "-w", _QUIET, "-native-compiler", "no", "-Q", ".", "Judged")
+_QUIET = "-deprecated-native-compiler-option"  # deprecated, but it still works
+_COMPILE = ("coqc", "-q", "-noglob", "-w", _QUIET, "-native-compiler", "no", "-Q", ".", "PonderCheck")
 _CLOSED = "Closed under the global context"
-_CHECK = "Require Judged.Goal Judged.Candidate.\nDefinition verdict : Judged.Goal.statement := @Judged.Candidate.{}.\n"
-_PRINT = "Require Judged.Check.\nSet Printing Width 10000.\nPrint Assumptions Judged.Check.verdict.\n"
+_CHECK = (
+    "Require PonderCheck.Goal PonderCheck.Candidate.\n"
+    "Definition verdict : PonderCheck.Goal.statement := @PonderCheck.Candidate.{}.\n"
+)
+_PRINT = "Require PonderCheck.Check.\nSet Printing Width 10000.\nPrint Assumptions PonderCheck.Check.verdict.\n"
 _OURS = ("Goal", "Candidate", "Check")
 # The library of this machine is trusted: checking it again would take a minute.
 _RECHECK = (
-    "coqchk", "-silent", "-o", "-Q", ".", "Judged", *(word for file in _OURS for word in ("-norec", f"Judged.{file}"))
+    "coqchk", "-silent", "-o", "-Q", ".", "PonderCheck",
+    *(word for file in _OURS for word in ("-norec", f"PonderCheck.{file}")),
 )  # fmt: skip
 
 
@@ -60,7 +64,7 @@ class Coq(ProofVerifier):
     """
 
     limits: SandboxLimits = checker_limits(20)
-    # its folder where that is outside /usr, such as one of opam's switches
+    # the folder of Coq, if outside /usr, such as one of opam's switches
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def missing_tools(self) -> str:
@@ -72,7 +76,7 @@ class Coq(ProofVerifier):
         if text.fault:
             return Score(0.0, text.fault)
         files = {"Goal.vo": _compiled(goal.source, self.limits, self.tools)}
-        prefix = f"{goal.header}\nRequire Import Judged.Goal.\n"
+        prefix = f"{goal.header}\nRequire Import PonderCheck.Goal.\n"
         outcome = _compile("Candidate", prefix + text.source + "\n", files, self.limits, self.tools)
         if score := score_unfinished(outcome, "the proof"):
             return score
@@ -88,7 +92,7 @@ class Coq(ProofVerifier):
         return self._assumptions(files, goal.axioms)
 
     def _assumptions(self, files: Mapping[str, bytes], allowed: tuple[str, ...]) -> Score:
-        """What the verdict rests on, as Coq says it and as its independent checker does."""
+        """Check the axioms behind the verdict, as Coq and its independent checker report them."""
         rechecked = _run(_RECHECK, files, self.limits, self.tools)
         score_unfinished(rechecked, "coqchk", blamed=False)
         if rechecked.exit_code:
@@ -96,8 +100,10 @@ class Coq(ProofVerifier):
         summary = parse_coqchk_context(rechecked.all_output)
         if summary.unsafe:
             return Score(0.0, f"wrong: a check of the kernel was turned off for {', '.join(summary.unsafe)}")
-        if own := [name for name in summary.axioms if name.startswith(("Judged.Candidate.", "Judged.Check."))]:
-            return Score(0.0, f"wrong: the proof assumes {', '.join(_bare(name) for name in own)}")
+        if own := [
+            name for name in summary.axioms if name.startswith(("PonderCheck.Candidate.", "PonderCheck.Check."))
+        ]:
+            return Score(0.0, f"wrong: the proof assumes {', '.join(_short_name(name) for name in own)}")
         printed = _compile("Print", _PRINT, files, self.limits, self.tools)
         score_unfinished(printed, "Print Assumptions", blamed=False)
         if not printed.passed:
@@ -127,7 +133,7 @@ class _Goal(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _compiled(source: str, limits: SandboxLimits, tools: tuple[str, ...]) -> bytes:
-    """Goal.vo, once for all proofs of one statement."""
+    """Compile Goal.vo, once for all proofs of one statement."""
     outcome = _compile("Goal", source, {}, limits, tools)
     score_unfinished(outcome, "the statement", blamed=False)
     if "Goal.vo" not in outcome.files:
@@ -145,7 +151,7 @@ def _compile(
 def _run(
     command: Sequence[str], files: Mapping[str, bytes], limits: SandboxLimits, tools: tuple[str, ...], *keep: str
 ) -> CheckerResult:
-    """Coq of the system looks for its plugins in a file under /etc, which the sandbox does not show."""
+    """Run a program of Coq. A system-wide Coq finds plugins by a file under /etc, which the sandbox hides."""
     try:
         findlib = Path("/etc/ocamlfind.conf").read_bytes() if not tools else b""
     except OSError:
@@ -160,18 +166,18 @@ _ERROR = re.compile(r'^(?:File "[^"\n]*", line (\d+), characters (\d+)-(\d+):\n)
 
 def message(errors: str, prefix: int = 0) -> str:
     """The last error Coq reported, its line counted from the start of the proof, without paths."""
-    found = list(_ERROR.finditer(errors))
-    if not found:
+    matches = list(_ERROR.finditer(errors))
+    if not matches:
         return shorten_message(errors) or "no message"
-    said = _unplaced(errors)
-    line, start, end = found[-1].groups()
-    return said if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {said}"
+    text = _unplaced(errors)
+    line, start, end = matches[-1].groups()
+    return text if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {text}"
 
 
 def _unplaced(errors: str) -> str:
-    """The last error without its place, and with names as the proof writes them."""
+    """The last error without its position, and with names as the proof writes them."""
     last = _ERROR.split(errors)[-1]
-    return shorten_message(re.sub(r" in file \./Candidate\.v|\b(?:Judged\.)?(?:Goal|Candidate)\.", "", last))
+    return shorten_message(re.sub(r" in file \./Candidate\.v|\b(?:PonderCheck\.)?(?:Goal|Candidate)\.", "", last))
 
 
 class CoqContext(NamedTuple):
@@ -192,17 +198,17 @@ _SECTION = re.compile(r"^\* ([^:\n]+):(.*\n(?:  .*\n)*)", re.MULTILINE)
 
 
 def parse_coqchk_context(output: str) -> CoqContext:
-    """Read the summary; `Undecided` where it does not look as it should, since then nothing is known."""
+    """Parse the summary; raises `CheckerFailed` where its format is not the expected one."""
     sections = _SECTION.findall(output)
-    found = {heading: body.strip() for heading, body in sections}
-    if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or found["Theory"] != "Set is predicative":
+    body_of = {heading: body.strip() for heading, body in sections}
+    if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or body_of["Theory"] != "Set is predicative":
         raise CheckerFailed(f"crashed: coqchk's summary cannot be read: {shorten_message(output)}")
-    axioms, *unsafe = ([] if found[heading] == "<none>" else found[heading].split() for heading in _HEADINGS[1:])
+    axioms, *unsafe = ([] if body_of[heading] == "<none>" else body_of[heading].split() for heading in _HEADINGS[1:])
     return CoqContext(tuple(axioms), tuple(name for names in unsafe for name in names))
 
 
 def parse_assumptions(output: str) -> tuple[str, ...]:
-    """The names Print Assumptions gives, as short as it gives them; a line that is no name stands for itself."""
+    """The names that Print Assumptions lists, unqualified as it prints them; a line without a name is kept whole."""
     output = output.strip()
     if output == _CLOSED:
         return ()
@@ -214,14 +220,14 @@ def parse_assumptions(output: str) -> tuple[str, ...]:
 
 
 def _allowed(name: str, axioms: tuple[str, ...], allowed: tuple[str, ...]) -> bool:
-    """Whether each axiom a short name could stand for is allowed."""
-    meant = [axiom for axiom in axioms if _ends(axiom, name)]
-    return bool(meant) and all(any(_ends(axiom, each) for each in allowed) for axiom in meant)
+    """Whether every axiom that a short name may refer to is allowed."""
+    candidates = [axiom for axiom in axioms if _ends(axiom, name)]
+    return bool(candidates) and all(any(_ends(axiom, each) for each in allowed) for axiom in candidates)
 
 
 def _ends(full: str, short: str) -> bool:
     return full == short or full.endswith(f".{short}")
 
 
-def _bare(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 
 class CoqSource(NamedTuple):
-    source: str  # with every comment blanked, lines where they were
-    fault: str  # why it is refused; empty if it is not
+    source: str  # the text with comments blanked and line numbers unchanged
+    fault: str  # why the text is refused; empty if it is accepted
 
 
 _MARK = re.compile(r'\(\*|\*\)|"')
@@ -20,7 +20,7 @@ _MARK = re.compile(r'\(\*|\*\)|"')
 
 def without_comments(source: str) -> str | None:
     """The text with comments replaced by blanks; None where a comment never ends."""
-    kept: list[str] = []
+    pieces: list[str] = []
     depth = at = 0
     while mark := _MARK.search(source, at):
         if mark[0] == '"':
@@ -29,20 +29,20 @@ def without_comments(source: str) -> str | None:
         else:
             end = mark.end()
         if depth == 0 and mark[0] != "(*":
-            kept.append(source[at:end])
+            pieces.append(source[at:end])
         else:
-            kept.append(_blank(source[at : mark.start()]) if depth else source[at : mark.start()])
-            kept.append(_blank(source[mark.start() : end]))
+            pieces.append(_blank(source[at : mark.start()]) if depth else source[at : mark.start()])
+            pieces.append(_blank(source[mark.start() : end]))
             depth += {"(*": 1, "*)": -1}.get(mark[0], 0)
         at = end
-    return None if depth else "".join(kept) + source[at:]
+    return None if depth else "".join(pieces) + source[at:]
 
 
 def _blank(text: str) -> str:
     return re.sub(r"[^\n]", " ", text)
 
 
-# Words, by what they would do.
+# Refused words, by what they would do.
 _REFUSED = {
     "leaves something unproved": (
         r"Admitted|admit|give_up|Axioms?|Parameters?|Conjectures?|Admit\s+Obligations|Declare\s+Module"
@@ -61,18 +61,18 @@ _FENCES = {why: re.compile(_EDGES.format(words)) for why, words in _REFUSED.item
 
 
 def check_coq_source(source: str, trusted: str = "") -> CoqSource:
-    """The text as Coq may see it, or why it may not. Words that the trusted part uses may be used in the proof."""
+    """The text that Coq will see, or why it is refused. Words that the trusted part uses are allowed in the proof."""
     if "\x00" in source:
         return CoqSource("", "malformed: a null character")
     stripped = without_comments(source)
     if stripped is None:
         return CoqSource("", "malformed: a comment is never closed")
     for why, fence in _FENCES.items():
-        spoken = {_joined(word) for word in fence.findall(trusted)}
-        found = next((word for word in fence.finditer(stripped) if _joined(word[0]) not in spoken), None)
-        if found:
-            line = stripped.count("\n", 0, found.start()) + 1
-            return CoqSource("", f"refused: line {line}: {_joined(found[0])!r} {why}; leave it out")
+        trusted_words = {_joined(word) for word in fence.findall(trusted)}
+        match = next((word for word in fence.finditer(stripped) if _joined(word[0]) not in trusted_words), None)
+        if match:
+            line = stripped.count("\n", 0, match.start()) + 1
+            return CoqSource("", f"refused: line {line}: {_joined(match[0])!r} {why}; leave it out")
     return CoqSource(stripped, "")
 
 

@@ -1,8 +1,8 @@
 """Lean 4, checked in three files as in coq.py. Imports bring notations along, so a proof may declare none at all.
 
-    Goal.lean        header, definitions, and `Judged.statement`: the trusted part
+    Goal.lean        header, definitions, and `PonderCheck.statement`: the trusted part
     Candidate.lean   the import of Goal, header, and the proof, which must define `solution`
-    Check.lean       theorem Judged.verdict : Judged.statement := @solution, and #print axioms
+    Check.lean       theorem PonderCheck.verdict : PonderCheck.statement := @solution, and #print axioms
 
 The statement is elaborated before the proof is seen, and the proof may not extend Lean's syntax, run code or register
 anything that Check.lean would meet.
@@ -36,8 +36,8 @@ from ponder.verify.sandbox import SandboxLimits
 STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
 _CHECK = (
     "import Candidate\n"
-    "theorem Judged.verdict : _root_.Judged.statement := @_root_.{}\n"
-    "#print axioms Judged.verdict\n"
+    "theorem PonderCheck.verdict : _root_.PonderCheck.statement := @_root_.{}\n"
+    "#print axioms PonderCheck.verdict\n"
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class Lean(ProofVerifier):
 
     project: str = field(default="", metadata=names_code())
     limits: SandboxLimits = checker_limits(120, memory=16 << 30)
-    # its folder where that is outside /usr, such as elan's; the toolchain in use is found
+    # the folder of Lean, if outside /usr, such as elan's; the active toolchain is detected
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def missing_tools(self) -> str:
@@ -67,7 +67,7 @@ class Lean(ProofVerifier):
         text, fault = check_lean_source(proof)
         if fault:
             return Score(0.0, fault)
-        statement = f"def Judged.statement : Prop :=\n  {gold_text(gold, 'statement')}\n"
+        statement = f"def PonderCheck.statement : Prop :=\n  {gold_text(gold, 'statement')}\n"
         trusted = f"{header}\n{gold_text(gold, 'definitions', '')}\n{statement}"
         outcome = self._compile("Goal", trusted, {})
         score_unfinished(outcome, "the statement", blamed=False)
@@ -93,29 +93,31 @@ class Lean(ProofVerifier):
         return Score(1.0, "proved" if not assumed else f"proved from {', '.join(assumed)}")
 
     def _compile(self, name: str, source: str, files: Mapping[str, bytes]) -> CheckerResult:
-        found = _toolchain(self.project, self.tools)
-        command = [found.lean, "-o", f"{name}.olean", f"{name}.lean"]
+        toolchain = _toolchain(self.project, self.tools)
+        command = [toolchain.lean, "-o", f"{name}.olean", f"{name}.lean"]
         whole = {**files, f"{name}.lean": source.encode(errors="replace")}
-        return run_checker(command, whole, self.limits, [f"{name}.olean"], {"LEAN_PATH": found.path}, found.folders)
+        return run_checker(
+            command, whole, self.limits, [f"{name}.olean"], {"LEAN_PATH": toolchain.path}, toolchain.folders
+        )
 
 
 class _Toolchain(NamedTuple):
     lean: str
-    path: str  # where compiled libraries are
-    folders: tuple[str, ...] = ()  # of all this, outside /usr
+    path: str  # the folders of compiled libraries
+    folders: tuple[str, ...] = ()  # all folders outside /usr
     fault: str = ""
 
 
 @lru_cache
 def _toolchain(project: str, tools: tuple[str, ...]) -> _Toolchain:
-    """The compiler itself, not the chooser of versions in front of it: that one wants a home directory."""
+    """The compiler itself, not the version manager (elan) in front of it, which needs a home directory."""
     try:
-        prefix = os.path.realpath(_said(["lean", "--print-prefix"], project, tools))
-        listed = _said(["lake", "env", "printenv", "LEAN_PATH"], project, tools) if project else ""
+        prefix = os.path.realpath(_tool_output(["lean", "--print-prefix"], project, tools))
+        lean_path = _tool_output(["lake", "env", "printenv", "LEAN_PATH"], project, tools) if project else ""
     except (OSError, subprocess.SubprocessError) as error:
         fault = f"Lean is installed but does not run ({error}); see that `lean --version` works"
         return _Toolchain("", "", fault=fault)
-    libraries = [os.path.realpath(folder) for folder in listed.split(os.pathsep) if folder]
+    libraries = [os.path.realpath(folder) for folder in lean_path.split(os.pathsep) if folder]
     outside = [folder for folder in (prefix, *libraries) if not _is_below(folder, "/usr")]
     for folder in outside:
         if not any(_is_below(folder, shown) for shown in filter(None, (*tools, project))):
@@ -130,7 +132,7 @@ def _is_below(folder: str, above: str) -> bool:
     return Path(folder).resolve().is_relative_to(Path(above).resolve())
 
 
-def _said(command: list[str], folder: str, tools: tuple[str, ...]) -> str:
+def _tool_output(command: list[str], folder: str, tools: tuple[str, ...]) -> str:
     program = find_checker(command[0], tools) or command[0]
     return subprocess.run(
         [program, *command[1:]], cwd=folder or None, check=True, capture_output=True, text=True, timeout=60
@@ -144,7 +146,7 @@ _REFUSED = {
         r"notation3?|infix[lr]?|prefix|postfix|macro(?:_rules)?|syntax|elab(?:_rules)?|declare_syntax_cat|run_\w+|by_elab"
         r"|#eval!?|#exec|initialize|builtin_\w+|d?simproc(?:_decl)?|register_\w+|export|unif_hint|meta|include_str"
     ),
-    "is given with the problem; leave it out": r"import|prelude|Judged",
+    "is given with the problem; leave it out": r"import|prelude|PonderCheck",
 }
 _FENCES = {why: re.compile(rf"(?<![A-Za-z0-9_.'])(?:{words})(?![A-Za-z0-9_'?!])") for why, words in _REFUSED.items()}
 _ATTRIBUTES = re.compile(r"(?:@|attribute)\s*\[([^\]]*)\]?")
@@ -152,27 +154,27 @@ _HARMLESS = frozenset(
     ("simp", "ext", "reducible", "irreducible", "inline", "instance", "refl", "symm", "trans", "congr", "norm_num",
      "gcongr", "specialize", "elab_as_elim")
 )  # fmt: skip
-_OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # what may stand outside of a comment
+_OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # tokens outside of a comment
 _INSIDE = re.compile(r"/-|-/")
 
 
 def check_lean_source(source: str) -> tuple[str, str]:
-    """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or nothing."""
-    kept: list[str] = []
+    """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or an empty string."""
+    pieces: list[str] = []
     depth = at = 0
     while mark := (_INSIDE if depth else _OUTSIDE).search(source, at):
         before, at = source[at : mark.start()], mark.end()
         commented = depth > 0 or mark[0][0] != '"'
-        kept += [_blank(before) if depth else before, _blank(mark[0]) if commented else mark[0]]
+        pieces += [_blank(before) if depth else before, _blank(mark[0]) if commented else mark[0]]
         depth += {"/-": 1, "-/": -1}.get(mark[0], 0)
     if depth:
         return "", "malformed: a comment is never closed"
-    text = "".join(kept) + source[at:]
+    text = "".join(pieces) + source[at:]
     for why, fence in _FENCES.items():
-        if found := fence.search(text):
-            return "", f"refused: line {text.count(chr(10), 0, found.start()) + 1}: {found[0]!r} {why}"
-    for listed in _ATTRIBUTES.findall(text):
-        for item in listed.split(","):
+        if match := fence.search(text):
+            return "", f"refused: line {text.count(chr(10), 0, match.start()) + 1}: {match[0]!r} {why}"
+    for attributes in _ATTRIBUTES.findall(text):
+        for item in attributes.split(","):
             words = [word for word in re.findall(r"\w+", item) if word not in ("local", "scoped")]
             if words and words[0] not in _HARMLESS:
                 return "", f"refused: the attribute {words[0]!r} may change more than the proof"
@@ -189,20 +191,20 @@ _NEXT = re.compile(r"^[^:\n]*\.lean:\d+:\d+: ", re.MULTILINE)
 
 def message(output: str, prefix: int = 0) -> str:
     """The first error Lean reported, its line counted from the start of the proof."""
-    found = _ERROR.search(output)
-    if not found:
+    match = _ERROR.search(output)
+    if not match:
         return shorten_message(output) or "no message"
-    said = _NEXT.split(output[found.end() :])[0]
-    return f"line {int(found[1]) - prefix}, column {found[2]}: {shorten_message(said)}"
+    text = _NEXT.split(output[match.end() :])[0]
+    return f"line {int(match[1]) - prefix}, column {match[2]}: {shorten_message(text)}"
 
 
-_AXIOMS = re.compile(r"'Judged\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
+_AXIOMS = re.compile(r"'PonderCheck\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
 
 
 def parse_axioms(output: str) -> tuple[str, ...]:
-    """What #print axioms lists."""
-    found = _AXIOMS.findall(output)
-    if len(found) != 1:
+    """The axioms that #print axioms lists."""
+    matches = _AXIOMS.findall(output)
+    if len(matches) != 1:
         raise CheckerFailed(f"crashed: #print axioms cannot be read: {shorten_message(output)}")
-    none, listed = found[0]
-    return () if none else tuple(name.strip() for name in listed.split(","))
+    none, names = matches[0]
+    return () if none else tuple(name.strip() for name in names.split(","))

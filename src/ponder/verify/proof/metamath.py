@@ -35,7 +35,7 @@ _ENDS = {"$p": "$=", "$=": "$.", "$e": "$.", "$d": "$."}
 
 
 class MalformedMetamath(Exception):
-    """Why a text is no proof."""
+    """Why a text is not a proof."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class Metamath(ProofVerifier):
 
     database: str = ""
     limits: SandboxLimits = checker_limits(20)
-    # its folder where that is outside /usr
+    # the folder of Metamath, if outside /usr
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def missing_tools(self) -> str:
-        """Nothing is missing without `tools`: the Python verifier stands in for the program."""
+        """Empty without `tools`: the Python verifier replaces the program."""
         if not self.tools:
             return ""
         return missing_checker("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
@@ -120,7 +120,7 @@ def _last(
     if depth or tokens[at + 1] != "$p":
         raise MalformedMetamath(f"{tokens[at]} must be a $p outside of any ${{ $}}: its hypotheses are given")
     if end < len(tokens):
-        raise MalformedMetamath(f"something stands after {tokens[at]}")
+        raise MalformedMetamath(f"there is text after {tokens[at]}")
     middle = tokens.index("$=", at)
     return lemmas, tokens[at + 2 : middle], _steps(tokens[middle + 1 : end - 1])
 
@@ -137,7 +137,7 @@ def _labelled(tokens: list[str], at: int, depth: int) -> int:
 
 
 def _span(tokens: list[str], at: int, depth: int) -> int:
-    """The end of the statement whose keyword stands here, its symbols looked at one by one."""
+    """The end of the statement whose keyword is at this position, after a check of each symbol."""
     keyword = tokens[at]
     if keyword in ("$e", "$d") and depth == 0:
         raise MalformedMetamath(f"{keyword} outside of ${{ $}} would change the statement")
@@ -188,7 +188,7 @@ def _premises(gold: Mapping[str, Any]) -> list[str]:
 
 
 def _lines(tokens: list[str]) -> Iterator[str]:
-    """One statement to a line: the program shows the line of an error."""
+    """One statement per line, because the program prints the line of an error."""
     line: list[str] = []
     for token in tokens:
         line.append(token)
@@ -206,7 +206,7 @@ _VERIFIED = re.compile(r"^All proofs in the database were verified in [0-9.]+ s\
 
 
 def read_metamath_output(output: str) -> Score:
-    """What the program says. It echoes lines of the proof only below one that begins with a question mark."""
+    """The score from the program's output. It echoes lines of the proof only below a line that begins with "?"."""
     if complaint := re.search(r"^(?:\?|Warning:)", output, re.MULTILINE):
         return Score(0.0, f"rejected: {message(output[complaint.start() :])}")
     if not (_READ.search(output) and _VERIFIED.search(output)):
@@ -215,23 +215,23 @@ def read_metamath_output(output: str) -> Score:
 
 
 def message(complaint: str) -> str:
-    """The first thing the program objects to, without the place in a file the reader does not have."""
-    said = _ERROR.sub("", complaint, count=1)
-    if marked := _CARETS.search(said):
-        said = said[marked.end() :]
-    return shorten_message(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", said.lstrip("?\n"))[0])
+    """The program's first error, without its position in a file that the reader does not have."""
+    text = _ERROR.sub("", complaint, count=1)
+    if marked := _CARETS.search(text):
+        text = text[marked.end() :]
+    return shorten_message(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", text.lstrip("?\n"))[0])
 
 
 @lru_cache(maxsize=64)
 def _check_statement(database: str, theorem: str, claim: str, limits: SandboxLimits, tools: tuple[str, ...]) -> None:
-    """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
+    """Check that the trusted part is valid and lacks only this proof, so that its faults are not the proof's."""
     source = f"{database}\n${{ {claim} $= ? $. $}}\n"
     outcome = run_checker(_VERIFY, {"graded.mm": source.encode()}, limits, tools=tools)
     score_unfinished(outcome, "the database", blamed=False)
     complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
     if complaint or not _READ.search(outcome.output):
-        said = outcome.output[complaint.start() :] if complaint else outcome.output
-        bad_data(f"the database or the statement is not accepted: {message(said)}")
+        problem = outcome.output[complaint.start() :] if complaint else outcome.output
+        bad_data(f"the database or the statement is not accepted: {message(problem)}")
     unproved = re.search(r"^Warning: .* not proved:([^?]*?)\nMM>", outcome.output, re.MULTILINE)
     if unproved is None or unproved[1].split() != [theorem]:
         bad_data(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-MAX_SYMBOLS = 5_000_000  # pushed by all steps of a database together
+MAX_SYMBOLS = 5_000_000  # symbols pushed by all steps of a database together
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
 _SYMBOL = re.compile(r"[!-#%-~]+")  # printable, no dollar sign
 
@@ -48,7 +48,7 @@ class Assertion:
 
 @dataclass
 class _Scope:
-    """What a block declares."""
+    """The declarations of one block."""
 
     variables: set[str] = field(default_factory=set)
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -56,7 +56,7 @@ class _Scope:
 
 
 class MetamathDatabase:
-    """Reads a database, and verifies each proof as it comes. `open_proofs` has the labels of proofs with a `?`."""
+    """Reads a database and verifies each proof in order. `open_proofs` lists the labels of proofs with a `?`."""
 
     def __init__(self, source: str, max_symbols: int = MAX_SYMBOLS) -> None:
         self.open_proofs: list[str] = []
@@ -200,18 +200,18 @@ class MetamathDatabase:
         mandatory = [h.label for h in assertion.hypotheses]
         if again := set(mandatory) & set(steps[1:end]):
             raise MetamathError(f"a compressed proof lists the mandatory hypothesis {min(again)!r}")
-        known: list[Hypothesis | Assertion] = [*assertion.hypotheses]
-        known += [self._find(step, number) for number, step in enumerate(steps[1:end], 1)]
+        steps_by_index: list[Hypothesis | Assertion] = [*assertion.hypotheses]
+        steps_by_index += [self._find(step, number) for number, step in enumerate(steps[1:end], 1)]
         marked: list[Expression] = []
         stack: list[Expression] = []
         value, can_mark = 0, False
         for letter in "".join(steps[end + 1 :]):
             if "A" <= letter <= "T":
                 index = 20 * value + ord(letter) - ord("A")
-                if index < len(known):
-                    self._apply(known[index], stack)
-                elif index - len(known) < len(marked):
-                    self._push(marked[index - len(known)], stack)
+                if index < len(steps_by_index):
+                    self._apply(steps_by_index[index], stack)
+                elif index - len(steps_by_index) < len(marked):
+                    self._push(marked[index - len(steps_by_index)], stack)
                 else:
                     raise MetamathError("a letter of the compressed proof names nothing")
                 value, can_mark = 0, True
@@ -223,17 +223,17 @@ class MetamathDatabase:
                 marked.append(stack[-1])
                 can_mark = False
             else:
-                raise MetamathError(f"{letter!r} cannot stand here in a compressed proof")
+                raise MetamathError(f"{letter!r} is not allowed here in a compressed proof")
         if value:
             raise MetamathError("the compressed proof ends inside of a number")
         return stack
 
     def _find(self, label: str, number: int) -> Hypothesis | Assertion:
-        found = self._labels.get(label)
-        active = isinstance(found, Assertion) or any(found in scope.hypotheses for scope in self._scopes)
-        if found is None or not active:
+        statement = self._labels.get(label)
+        active = isinstance(statement, Assertion) or any(statement in scope.hypotheses for scope in self._scopes)
+        if statement is None or not active:
             raise MetamathError(f"The token at proof step {number} is not an active statement label or a local label.")
-        return found
+        return statement
 
     def _apply(self, step: Hypothesis | Assertion, stack: list[Expression]) -> None:
         if isinstance(step, Hypothesis):
@@ -251,8 +251,8 @@ class MetamathDatabase:
                 if argument[0] != kind:
                     raise MetamathError(f'"{" ".join(argument)}" is given for {variable}, which must be a {kind}')
                 values[variable] = argument[1:]
-            elif (wanted := _substitute(hypothesis.expression, values)) != argument:
-                raise MetamathError(f'"{" ".join(argument)}" is given where "{" ".join(wanted)}" must be proved')
+            elif (expected := _substitute(hypothesis.expression, values)) != argument:
+                raise MetamathError(f'"{" ".join(argument)}" is given where "{" ".join(expected)}" must be proved')
         self._check_distinct(step, values)
         self._push(_substitute(step.expression, values), stack)
 
@@ -282,7 +282,7 @@ def _pair(a: str, b: str) -> Pair:
 
 
 def _until(tokens: Sequence[str], at: int, end: str, keyword: str) -> tuple[int, list[str]]:
-    """The place after the closing token, and the tokens before it."""
+    """The index after the closing token, and the tokens before it."""
     symbols: list[str] = []
     while at < len(tokens):
         if tokens[at] == end:

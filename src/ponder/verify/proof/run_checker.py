@@ -16,10 +16,10 @@ from typing import Literal
 
 from ponder.verify.sandbox import ProgramResult, SandboxLimits, shared_sandbox
 
-# How it went: it came to its end, used up what it may, did not get its time on a busy machine, or broke.
+# How a checker ended: by itself, at a limit, without enough CPU time on a busy machine, or by a crash.
 CheckerStatus = Literal["ended", "timed out", "out of memory", "too much output", "starved", "crashed"]
 
-_MAX_OUTPUT_BYTES = 4 << 20  # bytes a checker may say
+_MAX_OUTPUT_BYTES = 4 << 20  # of stdout or stderr
 _SIGNALS = {
     128 + number
     for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGXCPU)
@@ -28,7 +28,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def checker_limits(seconds: float, memory: int = 2 << 30) -> SandboxLimits:
-    """Limits of one process of a checker. By the clock it may take four times as long, on a machine with much to do."""
+    """Limits of one process of a checker. Wall time is four times as long, for busy machines."""
     return SandboxLimits(
         cpu_seconds=seconds, wall_seconds=4 * seconds, memory_bytes=memory, disk_bytes=64 << 20, output_bytes=96 << 20
     )
@@ -40,8 +40,8 @@ class CheckerResult:
     exit_code: int = -1  # the exit status, as a shell gives it
     output: str = ""
     errors: str = ""  # what it wrote to standard error
-    files: Mapping[str, bytes] = field(default_factory=dict)  # those asked for that were there
-    detail: str = ""  # what the sandbox says where it is not "ended"
+    files: Mapping[str, bytes] = field(default_factory=dict)  # the requested files that exist
+    detail: str = ""  # the sandbox's description where the status is not "ended"
 
     @property
     def all_output(self) -> str:
@@ -60,12 +60,12 @@ def run_checker(
     env: Mapping[str, str] = _NOTHING,
     tools: tuple[str, ...] = (),
 ) -> CheckerResult:
-    """Run one command among these files, in a jail, and bring back those named in `keep`.
+    """Run one command in a jail with these files, and return those named in `keep`.
 
-    `tools`: folders outside /usr that the command, and what it needs, is found in.
+    `tools`: folders outside /usr with the command and its libraries.
 
-    The checker writes into files, and what the sandbox hears is written by the shell around it: nothing that hostile
-    text makes a checker print can pass for something else.
+    The checker's output goes to files, and only the shell around it writes to the sandbox's streams. So nothing that
+    hostile text makes a checker print can be mistaken for something else.
     """
     env = {"PATH": _search_path(tools), **env}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
@@ -75,17 +75,22 @@ def run_checker(
         tar -cf - .output .errors {shlex.join(keep)} 2>/dev/null
         exit $code
     """
-    packed, ran = shared_sandbox(limits, tools=tools).run_program(["/bin/sh", "-c", script], b"", files, limits)
-    if ran.run_status not in ("done", "raised") or ran.exit_code is None:
-        return CheckerResult(_fate(ran, limits), detail=ran.description)
-    found = _unpacked(packed)
-    output, errors = (found.pop(name, b"") for name in (".output", ".errors"))
+    packed, result = shared_sandbox(limits, tools=tools).run_program(["/bin/sh", "-c", script], b"", files, limits)
+    if result.run_status not in ("done", "raised") or result.exit_code is None:
+        return CheckerResult(_failure_status(result, limits), detail=result.description)
+    unpacked = _unpacked(packed)
+    output, errors = (unpacked.pop(name, b"") for name in (".output", ".errors"))
     if max(len(output), len(errors)) > _MAX_OUTPUT_BYTES:
-        return CheckerResult("too much output", ran.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
-    said = [text.decode(errors="replace") for text in (output, errors)]
-    fate = _fate(ran, limits, said[1]) if ran.exit_code in _SIGNALS else "ended"
+        return CheckerResult("too much output", result.exit_code, detail=f"more than {_MAX_OUTPUT_BYTES} bytes")
+    texts = [text.decode(errors="replace") for text in (output, errors)]
+    status = _failure_status(result, limits, texts[1]) if result.exit_code in _SIGNALS else "ended"
     return CheckerResult(
-        fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}"
+        status,
+        result.exit_code,
+        texts[0],
+        texts[1],
+        unpacked,
+        "" if status == "ended" else f"exit status {result.exit_code}",
     )
 
 
@@ -99,41 +104,41 @@ def _unpacked(packed: bytes) -> dict[str, bytes]:
         return {}
 
 
-def _fate(ran: ProgramResult, limits: SandboxLimits, errors: str = "") -> CheckerStatus:
-    """How a process was ended from outside."""
-    if ran.run_status in ("out of memory", "too much output"):
-        return ran.run_status
+def _failure_status(result: ProgramResult, limits: SandboxLimits, errors: str = "") -> CheckerStatus:
+    """The status of a process that was killed."""
+    if result.run_status in ("out of memory", "too much output"):
+        return result.run_status
     if "out of memory" in errors.lower():
         return "out of memory"
-    if ran.cpu_seconds >= 0.9 * limits.cpu_seconds:
+    if result.cpu_seconds >= 0.9 * limits.cpu_seconds:
         return "timed out"
-    return "starved" if ran.run_status == "timed out" else "crashed"
+    return "starved" if result.run_status == "timed out" else "crashed"
 
 
 def _search_path(tools: Sequence[str]) -> str:
-    """Where programs are looked for, inside and outside of the sandbox."""
+    """The PATH for programs, inside and outside of the sandbox."""
     return os.pathsep.join((*(f"{folder}/bin" for folder in tools), "/usr/local/bin", "/usr/bin", "/bin"))
 
 
 def find_checker(program: str, tools: Sequence[str] = ()) -> str:
-    """Where the sandbox finds a program of this machine; empty where it does not."""
+    """The path of a program that the sandbox can run; empty where there is none."""
     return shutil.which(program, path=_search_path(tools)) or ""
 
 
 def missing_checker(system: str, programs: Sequence[str], advice: str, tools: Sequence[str] = ()) -> str:
-    """That a checker is not there, and what to do about it; empty where it is."""
+    """That a checker is not installed, and what to do; empty where it is."""
     for folder in tools:
         if fault := _folder_fault(folder):
             return f"tools has {folder!r}, which {fault}; name the folder that {system}'s bin and lib lie in"
     absent = [program for program in programs if not find_checker(program, tools)]
     if not absent:
         return ""
-    listed, places = " and no ".join(absent), " or ".join(["/usr", *tools])
+    missing, places = " and no ".join(absent), " or ".join(["/usr", *tools])
     if elsewhere := shutil.which(absent[0]):
         advice = (
             f"there is {elsewhere}: give tools=({str(Path(elsewhere).resolve().parents[1])!r},), if that is all its own"
         )
-    return f"{system} is not installed: no {listed} under {places}, where the sandbox looks; {advice}"
+    return f"{system} is not installed: no {missing} under {places}, where the sandbox looks; {advice}"
 
 
 def _folder_fault(folder: str) -> str:

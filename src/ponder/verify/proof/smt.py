@@ -26,7 +26,7 @@ Tree = str | list[Any]  # an atom, or a list of trees
 _TOKEN = re.compile(r"""[()]|;[^\n]*|"[^"]*"|\|[^|]*\||[^\s()";|]+""")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
 _NUMERAL = re.compile(r"(?:0|[1-9][0-9]{0,200})(?:\.[0-9]{1,200})?")
-_DEEPEST = 200
+_MAX_SEXPR_DEPTH = 200
 _OPERATORS = frozenset(
     ("and", "or", "not", "=>", "xor", "=", "distinct", "ite", "<", "<=", ">", ">=", "+", "-", "*", "/", "div", "mod",
      "abs", "to_real", "to_int", "true", "false")
@@ -34,7 +34,7 @@ _OPERATORS = frozenset(
 
 
 class MalformedSmt(Exception):
-    """Why a text is not what was asked for."""
+    """Why a text is not a valid formula or assignment."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class _Z3(ProofVerifier):
         return "" if find_spec("z3") else "Z3 is not installed: try pip install z3-solver"
 
     def ask(self, script: str) -> list[str]:
-        """Lines of Z3's answer to a script, the first of which is `sat`, `unsat` or a complaint."""
-        ran = _jail(self.limits).run_script(_PROGRAM, script)
-        lines = ran.stdout.strip().splitlines() or [""]
-        if ran.run_status != "done":
-            raise CheckerFailed(f"{ran.run_status}: Z3 did not come to an answer: {shorten_message(ran.detail)}")
+        """The lines of Z3's output for a script. The first is `sat`, `unsat` or an error message."""
+        result = _jail(self.limits).run_script(_PROGRAM, script)
+        lines = result.stdout.strip().splitlines() or [""]
+        if result.run_status != "done":
+            raise CheckerFailed(f"{result.run_status}: Z3 did not come to an answer: {shorten_message(result.detail)}")
         if lines[0] in ("unknown", "timeout", ""):
             raise CheckerFailed("unknown: Z3 cannot decide it")
         return lines
@@ -60,8 +60,8 @@ import sys, z3
 try:
     print(z3.Z3_eval_smtlib2_string(z3.main_ctx().ref(), sys.stdin.read()))
 except z3.Z3Exception as error:
-    said = error.args[0]
-    print(said.decode() if isinstance(said, bytes) else said)
+    message = error.args[0]
+    print(message.decode() if isinstance(message, bytes) else message)
 """
 
 
@@ -94,7 +94,7 @@ class SmtAssignment(_Z3):
 
 @dataclass(frozen=True)
 class SmtInvariant(_Z3):
-    """1 where the formula holds at the start, is kept by every step, and rules out what must not happen.
+    """1 where the formula is an inductive invariant: true initially, preserved by every step, and it implies safety.
 
     The problem's answer holds `state`: {"x": "Int", ...}, and three formulas in SMT-LIB without quantifiers:
     `initial` and `safe` over the state, `step` over the state and the next one, in which x is `x.next`.
@@ -112,20 +112,20 @@ class SmtInvariant(_Z3):
         except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         for part in (initial, step, safe):
-            if (said := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
-                bad_data(f"Z3 does not accept the gold formula {repr_for_reason(part)}: {shorten_message(said)}")
-        here, after = to_smtlib(claim), to_smtlib(claim, {name: f"{name}.next" for name in state})
-        for what, query in {
-            "it does not hold at the start": f"(assert {initial}) (assert (not {here}))",
-            "a step does not keep it": f"(assert {here}) (assert {step}) (assert (not {after}))",
-            "it allows what is not safe": f"(assert {here}) (assert (not {safe}))",
+            if (reply := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
+                bad_data(f"Z3 does not accept the gold formula {repr_for_reason(part)}: {shorten_message(reply)}")
+        now, after = to_smtlib(claim), to_smtlib(claim, {name: f"{name}.next" for name in state})
+        for violation, query in {
+            "it does not hold at the start": f"(assert {initial}) (assert (not {now}))",
+            "a step does not keep it": f"(assert {now}) (assert {step}) (assert (not {after}))",
+            "it allows what is not safe": f"(assert {now}) (assert (not {safe}))",
         }.items():
-            if found := self._counterexample(state, query):
-                return Score(0.0, f"wrong: {what}: {found}")
+            if counterexample := self._counterexample(state, query):
+                return Score(0.0, f"wrong: {violation}: {counterexample}")
         return Score(1.0, "right")
 
     def _counterexample(self, state: Mapping[str, Any], query: str) -> str:
-        """Empty where there is none."""
+        """A model of the query as text; empty where there is none."""
         verdict = self._ask(state, query)[0]
         if verdict != "sat":
             return "" if verdict == "unsat" else shorten_message(verdict)
@@ -139,7 +139,7 @@ class SmtInvariant(_Z3):
 
 
 def parse_sexprs(text: str) -> list[Tree]:
-    """S-expressions; atoms as they are written."""
+    """Parse S-expressions; atoms stay as they are written."""
     stack: list[list[Tree]] = [[]]
     at = 0
     for token in _TOKEN.finditer(text):
@@ -155,7 +155,7 @@ def parse_sexprs(text: str) -> list[Tree]:
             stack[-1].append(closed)
         elif not token[0].startswith(";"):
             stack[-1].append(token[0])
-        if len(stack) > _DEEPEST:
+        if len(stack) > _MAX_SEXPR_DEPTH:
             raise MalformedSmt("too deep")
     if text[at:].strip() or len(stack) > 1:
         raise MalformedSmt("a ( without its )")
@@ -163,15 +163,15 @@ def parse_sexprs(text: str) -> list[Tree]:
 
 
 def parse_trusted_sexprs(text: str) -> list[Tree]:
-    """The problem's own formulas: readable, and without quantifiers."""
+    """Parse the problem's own formulas, which must be well formed and without quantifiers."""
     try:
-        found = parse_sexprs(text)
+        trees = parse_sexprs(text)
     except MalformedSmt as fault:
         bad_data(f"the gold formula cannot be read: {fault}")
-    for atom in _atoms(found):
+    for atom in _atoms(trees):
         if atom in ("forall", "exists"):
             bad_data(f"the gold formula has the quantifier {atom!r}; only quantifier-free goals can be decided")
-    return found
+    return trees
 
 
 def declared_sorts(commands: list[Tree]) -> dict[str, str]:
@@ -229,13 +229,13 @@ def _number(value: int) -> str:
 
 def parse_formula(text: str, names: frozenset[str]) -> Tree:
     """One formula of these names, numbers and known operators."""
-    found = parse_sexprs(text)
-    if len(found) != 1:
-        raise MalformedSmt("several formulas" if found else "no formula")
-    for atom in _atoms(found):
+    trees = parse_sexprs(text)
+    if len(trees) != 1:
+        raise MalformedSmt("several formulas" if trees else "no formula")
+    for atom in _atoms(trees):
         if atom not in names and atom not in _OPERATORS and not _NUMERAL.fullmatch(atom):
             raise MalformedSmt(f"{repr_for_reason(atom)} is neither of the state, nor a number, nor an operator")
-    return found[0]
+    return trees[0]
 
 
 def _atoms(tree: Tree) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _atoms(tree: Tree) -> Iterator[str]:
 
 
 def to_smtlib(tree: Tree, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
-    """A tree as text, with some atoms under other names."""
+    """A tree as text, with atoms renamed by `renamed`."""
     if isinstance(tree, str):
         return renamed.get(tree, tree)
     return "(" + " ".join(to_smtlib(part, renamed) for part in tree) + ")"

@@ -12,8 +12,8 @@ from ponder.verify.answers.structured import extract_structured
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.proof.run_checker import CheckerResult
 
-MAX_PROOF_CHARS = 50_000  # characters of a proof
-_MAX_MESSAGE_CHARS = 1_000  # characters of a checker's message, as feedback
+MAX_PROOF_CHARS = 50_000
+_MAX_MESSAGE_CHARS = 1_000  # of a checker's message, as feedback
 
 
 class CheckerFailed(Exception):
@@ -23,12 +23,12 @@ class CheckerFailed(Exception):
 class ProofVerifier(TextVerifier):
     """1 where the checker accepts the proof of the problem's statement. The reason is feedback to refine from.
 
-    The problem's answer is a mapping that holds at least the trusted statement. The proof is what stands in the one
+    The problem's answer is a mapping that holds at least the trusted statement. The proof is the content of the one
     code block after the thinking, or in the one `<answer>`.
     """
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        """In threads, since each waits for processes of its own."""
+        """Grade in threads, because each call waits for processes."""
         texts, gold = [trace.text(step) for step in steps], trace.problem.answer
         return await asyncio.gather(*(asyncio.to_thread(self.grade, text, gold) for text in texts))
 
@@ -37,11 +37,11 @@ class ProofVerifier(TextVerifier):
             return Score(None, absent)
         if not isinstance(gold, Mapping):
             bad_data(f"the gold answer {repr_for_reason(gold)} is not a mapping that holds the statement")
-        found = extract_proof(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
+        extracted = extract_proof(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
         try:
-            return self.check_proof(found.answer, gold)
+            return self.check_proof(extracted.answer, gold)
         except CheckerFailed as fault:  # the sandbox has run it again already, where a worker died
             return Score(None, str(fault))
 
@@ -56,9 +56,9 @@ class ProofVerifier(TextVerifier):
 
 def extract_proof(text: str) -> ExtractedAnswer:
     """The one proof a completion gives."""
-    found = extract_structured(text, ("tag",), MAX_PROOF_CHARS)
-    if found.reason != "no answer":
-        return found
+    extracted = extract_structured(text, ("tag",), MAX_PROOF_CHARS)
+    if extracted.reason != "no answer":
+        return extracted
     blocks = _blocks(strip_thinking(text) or "")
     if len(blocks) != 1:
         return ExtractedAnswer(None, "several answers" if blocks else "no answer")
@@ -67,11 +67,11 @@ def extract_proof(text: str) -> ExtractedAnswer:
     return ExtractedAnswer(blocks[0]) if blocks[0].strip() else ExtractedAnswer(None, "no answer")
 
 
-def _blocks(said: str) -> list[str]:
-    """What stands between fences, each on a line of its own; a block that never ends is none."""
+def _blocks(reply: str) -> list[str]:
+    """The text of each fenced block. Fences are lines of their own; a block that never ends is skipped."""
     blocks: list[str] = []
     opened: int | None = None
-    lines = said.split("\n")
+    lines = reply.split("\n")
     for at, line in enumerate(lines):
         mark = line.strip()
         if opened is None and mark.startswith("```") and "`" not in mark[3:]:
@@ -98,13 +98,13 @@ def gold_names(gold: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def score_unfinished(outcome: CheckerResult, what: str, blamed: bool = True) -> Score | None:
-    """None where a process came to its end; else the score, or `Undecided` where the proof is not to blame."""
+def score_unfinished(outcome: CheckerResult, name: str, blamed: bool = True) -> Score | None:
+    """None where a process ended by itself; else the score. Raises `CheckerFailed` where the proof is not to blame."""
     if outcome.checker_status == "ended":
         return None
     if outcome.checker_status not in ("starved", "crashed") and blamed:
-        return Score(0.0, f"{outcome.checker_status}: {what} used all that it may")
-    raise CheckerFailed(f"{outcome.checker_status}: {what} did not come to its end ({outcome.detail})")
+        return Score(0.0, f"{outcome.checker_status}: {name} used all that it may")
+    raise CheckerFailed(f"{outcome.checker_status}: {name} did not finish ({outcome.detail})")
 
 
 def shorten_message(message: str) -> str:

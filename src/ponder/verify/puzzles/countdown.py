@@ -30,37 +30,37 @@ class CountdownVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         numbers, target = self.numbers_and_target(gold)
-        found = self._expression(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        expression, equals, stated = _CODE.sub(r"\1", found.answer).partition("=")
+        extracted = self._expression(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        expression, equals, stated = _CODE.sub(r"\1", extracted.answer).partition("=")
         result = evaluate_arithmetic(expression)
         if result.value is None:
             return Score(0.0, result.reason)
         if result.value != target or (equals and parse_plain_number(stated).value != target):
             return Score(0.0, "wrong")
-        given, used = Counter(numbers), Counter(result.used_integers)
-        if used - given:
+        available, used = Counter(numbers), Counter(result.used_integers)
+        if used - available:
             return Score(0.0, "uses a number that was not given, or one too often")
-        if self.use_all and given - used:
+        if self.use_all and available - used:
             return Score(0.0, "leaves a number out")
         return Score(1.0, "right")
 
     def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
-        """The numbers to use and the one to reach."""
+        """The given numbers and the target."""
         if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():
             bad_data(f"the answer {repr_for_reason(gold)} does not hold 'numbers' and 'target'")
         return _whole(gold["numbers"]), _whole([gold["target"]])[0]
 
     def _expression(self, text: str) -> ExtractedAnswer:
-        found = extract(text, [form for form in self.forms if form != "bare"])
-        if "bare" not in self.forms or found.reason != "no answer":
-            return found
+        extracted = extract(text, [form for form in self.forms if form != "bare"])
+        if "bare" not in self.forms or extracted.reason != "no answer":
+            return extracted
         # `extract` reads a bare equation for its right-hand side; here the left-hand side is what counts.
-        said = strip_delimiters(strip_thinking(text) or "")
+        reply = strip_delimiters(strip_thinking(text) or "")
         return (
-            ExtractedAnswer(said)
-            if said and len(said) <= MAX_EXPRESSION_CHARS and "\n" not in said
+            ExtractedAnswer(reply)
+            if reply and len(reply) <= MAX_EXPRESSION_CHARS and "\n" not in reply
             else ExtractedAnswer(None, "no answer")
         )
 

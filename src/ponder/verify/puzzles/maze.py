@@ -19,7 +19,7 @@ _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "sout
 _WORD = re.compile(r"[^\s,;\[\]()\"'>.-]+")
 _NUMBERED = re.compile(r"^[ \t]{0,8}[0-9]{1,4}[.)][ \t]", re.MULTILINE)
 
-MAX_MAZE_CELLS = 40_000  # cells of a maze
+MAX_MAZE_CELLS = 40_000
 
 
 class Cell(NamedTuple):
@@ -42,10 +42,10 @@ class MazeVerifier(TextVerifier):
         least = shortest_path_length(tuple(lines), start, goal)
         if least is None:
             bad_data("no path leads from S to G")
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        moves = read_moves(found.answer)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        moves = read_moves(extracted.answer)
         if moves is None:
             return Score(0.0, "malformed: not a list of moves up, down, left and right")
         at = start
@@ -60,12 +60,12 @@ class MazeVerifier(TextVerifier):
         return Score(1.0, "right")
 
 
-def read_moves(written: str) -> list[str] | None:
-    """Moves as u, d, l and r."""
-    written = _NUMBERED.sub("", written)
-    if re.search("[A-Za-z]", written):
-        written = written.replace("→", " ")  # "right → down": between words an arrow says "then"
-    words = [word.lower() for word in _WORD.findall(written)]
+def read_moves(text: str) -> list[str] | None:
+    """The moves as u, d, l and r; None where the text is not a list of moves."""
+    text = _NUMBERED.sub("", text)
+    if re.search("[A-Za-z]", text):
+        text = text.replace("→", " ")  # "right → down": between words an arrow says "then"
+    words = [word.lower() for word in _WORD.findall(text)]
     moves: list[str] = []
     for word in words:
         if word in _NAMES:
@@ -77,7 +77,7 @@ def read_moves(written: str) -> list[str] | None:
 
 @lru_cache(maxsize=1024)
 def shortest_path_length(lines: tuple[str, ...], start: Cell, goal: Cell) -> int | None:
-    """Moves of a shortest path; None where there is none."""
+    """The number of moves of a shortest path, by breadth-first search; None where there is no path."""
     seen, edge = {start}, deque([(start, 0)])
     while edge:
         at, moves = edge.popleft()
@@ -92,7 +92,7 @@ def shortest_path_length(lines: tuple[str, ...], start: Cell, goal: Cell) -> int
 
 
 def _wall(lines: Sequence[str], at: Cell) -> bool:
-    """Outside is a wall as well."""
+    """Whether this cell is a wall. Cells outside the maze are walls."""
     return not (0 <= at.row < len(lines) and 0 <= at.column < len(lines[at.row])) or lines[at.row][at.column] == "#"
 
 
@@ -102,8 +102,8 @@ def _maze(gold: Any) -> tuple[list[str], Cell, Cell]:
         bad_data(f"{repr_for_reason(gold)} is not a maze as lines of text")
     if sum(map(len, lines)) > MAX_MAZE_CELLS:
         bad_data(f"a maze of more than {MAX_MAZE_CELLS} cells")
-    where = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
+    cells = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
              for sign in ("S", "GE")}  # fmt: skip
-    if len(where["S"]) != 1 or len(where["GE"]) != 1:
+    if len(cells["S"]) != 1 or len(cells["GE"]) != 1:
         bad_data("a maze needs one S and one G (or E)")
-    return list(lines), where["S"][0], where["GE"][0]
+    return list(lines), cells["S"][0], cells["GE"][0]

@@ -23,22 +23,22 @@ _BETWEEN = re.compile(r"[\s,;{}\[\]()∧&]+|and\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SatVerifier(TextVerifier):
-    """1 where every clause has a true literal, or where "unsatisfiable" is said of a formula that is.
+    """1 where every clause has a true literal, or where the answer is "unsatisfiable" and the formula is.
 
     The problem's answer is `{"clauses": [[1, -2], [2, 3]]}` as in DIMACS, with `"satisfiable": False` where no
     assignment exists. The completion lists literals (`1 -2 3`) or values (`x1 = true, x2 = false`). A variable
-    left out satisfies nothing; one that stands twice makes the answer malformed.
+    left out satisfies nothing; a variable that appears twice makes the answer malformed.
     """
 
     def verify(self, text: str, gold: Any) -> Score:
         clauses = _clauses(gold)
         satisfiable = gold.get("satisfiable", True) is not False
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        if _UNSATISFIABLE.fullmatch(found.answer):
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        if _UNSATISFIABLE.fullmatch(extracted.answer):
             return Score(0.0, "wrong: it is satisfiable") if satisfiable else Score(1.0, "right")
-        literals = read_literals(found.answer)
+        literals = read_literals(extracted.answer)
         if literals is None:
             return Score(0.0, "malformed: not a list of literals or of variables with one value each")
         if unknown := {abs(n) for n in literals} - {abs(n) for clause in clauses for n in clause}:
@@ -47,19 +47,19 @@ class SatVerifier(TextVerifier):
         if failed is not None:
             return Score(0.0, f"wrong: clause {repr_for_reason(list(failed))} is not satisfied")
         if not satisfiable:
-            bad_data("the formula is said to be unsatisfiable, and this assignment satisfies it")
+            bad_data("the problem says that the formula is unsatisfiable, and this assignment satisfies it")
         return Score(1.0, "right")
 
 
-def read_literals(written: str) -> frozenset[int] | None:
-    """The literals said to be true; None where something else is written, or a variable stands twice."""
+def read_literals(text: str) -> frozenset[int] | None:
+    """The literals that are set true; None where the text is something else, or a variable appears twice."""
     literals: set[int] = set()
     at = 0
-    while at < len(written):
-        if between := _BETWEEN.match(written, at):
+    while at < len(text):
+        if between := _BETWEEN.match(text, at):
             at = between.end()
             continue
-        literal = _LITERAL.match(written, at)
+        literal = _LITERAL.match(text, at)
         if literal is None or (literal["value"] and not literal["x"]):
             return None
         true = (literal["value"] or "t").lower() in ("t", "true", "1")
@@ -70,7 +70,7 @@ def read_literals(written: str) -> frozenset[int] | None:
             return None
         literals.add(index if true else -index)
         at = literal.end()
-        if at < len(written) and not _BETWEEN.match(written, at):
+        if at < len(text) and not _BETWEEN.match(text, at):
             return None
     return frozenset(literals) or None
 

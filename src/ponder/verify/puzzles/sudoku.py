@@ -15,12 +15,12 @@ from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 
 Grid = list[list[int]]
 
-_RULES = re.compile(r"[\s|,;\[\]+\-–─│┼═║╬]+")  # what people draw between cells
+_RULES = re.compile(r"[\s|,;\[\]+\-–─│┼═║╬]+")  # lines and separators between cells
 
 
 @dataclass(frozen=True)
 class SudokuVerifier(TextVerifier):
-    """1 where every row, column and box holds each number once and every clue stands where it was.
+    """1 where every row, column and box holds each number once and every clue is unchanged.
 
     The problem's answer is the clues: a string of 81 (or 16, 256) signs with `.` or `0` for an empty cell, or rows
     of numbers with 0. The completion gives the whole grid in one `<answer>` or box, with any lines between cells.
@@ -34,21 +34,21 @@ class SudokuVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        grid = read_grid(found.answer, self.size)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        grid = read_grid(extracted.answer, self.size)
         if grid is None:
             return Score(0.0, f"malformed: not {self.size} x {self.size} numbers from 1 to {self.size}")
-        for r, (row, given) in enumerate(zip(grid, clues, strict=True), 1):
-            for c, (cell, clue) in enumerate(zip(row, given, strict=True), 1):
+        for r, (row, clue_row) in enumerate(zip(grid, clues, strict=True), 1):
+            for c, (cell, clue) in enumerate(zip(row, clue_row, strict=True), 1):
                 if clue and cell != clue:
                     return Score(0.0, f"the clue {clue} in row {r}, column {c} was changed to {cell}")
         fault = repeated_digit(grid)
         return Score(0.0, f"wrong: {fault}") if fault else Score(1.0, "right")
 
     def clues(self, gold: Any) -> Grid:
-        """The clues with 0 for empty cells, known not to contradict each other."""
+        """The clues, with 0 for empty cells. Raises where they contradict each other."""
         if isinstance(gold, str) and self.size <= 9:
             cells: list[Any] = [int(sign) if sign in "0123456789" else 0 for sign in gold if sign in "0123456789._"]
         elif isinstance(gold, Sequence) and not isinstance(gold, str):
@@ -63,9 +63,9 @@ class SudokuVerifier(TextVerifier):
         return grid
 
 
-def read_grid(written: str, size: int) -> Grid | None:
-    """The full grid, cells parted by anything drawn, or as digits in a row; None where it is not one."""
-    cells = [cell for cell in _RULES.split(written) if cell]
+def read_grid(text: str, size: int) -> Grid | None:
+    """The full grid, with cells separated by any drawn lines, or as digits in a row; None for anything else."""
+    cells = [cell for cell in _RULES.split(text) if cell]
     if len(cells) != size**2 and size <= 9:
         cells = [sign for cell in cells for sign in cell]
     if len(cells) != size**2 or not all(re.fullmatch("[1-9][0-9]?", cell) for cell in cells):
@@ -75,7 +75,7 @@ def read_grid(written: str, size: int) -> Grid | None:
 
 
 def repeated_digit(grid: Grid) -> str:
-    """Where a number stands twice in a row, column or box; empty if nowhere. Zeros are empty cells."""
+    """Where a number is repeated in a row, column or box; empty if nowhere. Zeros are empty cells."""
     side = math.isqrt(len(grid))
     seen: set[tuple[str, int, int]] = set()
     for r, row in enumerate(grid):

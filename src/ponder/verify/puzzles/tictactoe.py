@@ -30,10 +30,10 @@ class TicTacToeVerifier(TextVerifier):
 
     def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        cell = read_cell(found.answer)
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        cell = read_cell(extracted.answer)
         if cell is None:
             return Score(0.0, "malformed: neither a cell from 1 to 9 nor row, column")
         if board[cell] != ".":
@@ -48,19 +48,17 @@ def _could(best: int) -> str:
     return "could win" if best > 0 else "could draw"
 
 
-def read_cell(written: str) -> int | None:
-    """0 to 8."""
-    if cell := re.fullmatch(r"(?:(?:cell|position|square)\s+)?([1-9])\.?", written, re.IGNORECASE):
+def read_cell(text: str) -> int | None:
+    """The index of the cell, 0 to 8; None where the text names none."""
+    if cell := re.fullmatch(r"(?:(?:cell|position|square)\s+)?([1-9])\.?", text, re.IGNORECASE):
         return int(cell[1]) - 1
-    pair = re.fullmatch(
-        r"[(\[]?\s*(?:row\s+)?([1-3])\s*,\s*(?:col(?:umn)?\s+)?([1-3])\s*[)\]]?", written, re.IGNORECASE
-    )
+    pair = re.fullmatch(r"[(\[]?\s*(?:row\s+)?([1-3])\s*,\s*(?:col(?:umn)?\s+)?([1-3])\s*[)\]]?", text, re.IGNORECASE)
     return (int(pair[1]) - 1) * 3 + int(pair[2]) - 1 if pair else None
 
 
 @cache  # at most 5,478 positions
 def minimax_outcome(board: str, turn: str) -> int:
-    """What the player to move can reach against best play: 1 a win, 0 a draw, -1 a loss."""
+    """The outcome for the player to move under best play: 1 a win, 0 a draw, -1 a loss."""
     if has_won(board, _OTHER[turn]):
         return -1
     moves = [i for i, sign in enumerate(board) if sign == "."]
@@ -81,11 +79,11 @@ def _flat(board: Any) -> Iterator[str]:
 
 
 def _position(gold: Any) -> tuple[str, str]:
-    """A board on which a move is due, and whose it is."""
-    given, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
-    board = "".join(_SIGNS.get(sign, "?") for sign in _flat(given))
+    """The board and whose turn it is."""
+    raw_board, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
+    board = "".join(_SIGNS.get(sign, "?") for sign in _flat(raw_board))
     if not re.fullmatch("[XO.]{9}", board):
-        bad_data(f"{repr_for_reason(given)} is not a board of nine signs X, O and '.'")
+        bad_data(f"{repr_for_reason(raw_board)} is not a board of nine signs X, O and '.'")
     ahead = board.count("X") - board.count("O")
     turn = str(turn).upper() if turn else ("X" if ahead <= 0 else "O")
     if turn not in _OTHER or abs(ahead) > 1 or ahead == (1 if turn == "X" else -1):

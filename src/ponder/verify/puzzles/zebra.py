@@ -16,7 +16,7 @@ Cells = dict[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class ZebraVerifier(TextVerifier):
-    """1 where every cell is right; `partial`: the share of cells that are.
+    """1 where every cell is right. `partial_credit`: the share of right cells.
 
     The problem's answer is a mapping of houses to mappings of attributes to values, as in
     `{"1": {"name": "Eric", "pet": "fish"}, "2": ...}`. The completion gives the same as JSON, or as a table
@@ -29,16 +29,16 @@ class ZebraVerifier(TextVerifier):
         truth = _cells(gold)
         if not truth:
             bad_data(f"{repr_for_reason(gold)} is not a mapping of houses to mappings of attributes to values")
-        found = extract_structured(text)
-        if found.answer is None:
-            return Score(0.0, found.reason)
-        given = read_cells(found.answer)
-        if given is None:
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        cells = read_cells(extracted.answer)
+        if cells is None:
             return Score(0.0, "malformed: neither JSON of houses nor a table")
-        if unknown := given.keys() - truth.keys():
+        if unknown := cells.keys() - truth.keys():
             house, attribute = min(unknown)
             return Score(0.0, f"malformed: there is no {attribute!r} of house {house!r}"[:200])
-        right = sum(given.get(cell) == value for cell, value in truth.items())
+        right = sum(cells.get(cell) == value for cell, value in truth.items())
         if right == len(truth):
             return Score(1.0, "right")
         return Score(
@@ -46,20 +46,20 @@ class ZebraVerifier(TextVerifier):
         )
 
 
-def read_cells(written: str) -> Cells | None:
+def read_cells(text: str) -> Cells | None:
     """The cells of a JSON object or of a table with `|`; None for anything else."""
-    if not written.startswith("|"):
+    if not text.startswith("|"):
         try:
-            return _cells(parse_strict_json(written))
+            return _cells(parse_strict_json(text))
         except InvalidJson:
             return None
-    lines = [line.strip() for line in written.splitlines() if line.strip()]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     rows = [line.strip("|").split("|") for line in lines if set(line) - set("|-: ")]
     if len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
         return None
     attributes = [_word(a) for a in rows[0][1:]]
     cells = {(_house(row[0]), a): _word(v) for row in rows[1:] for a, v in zip(attributes, row[1:], strict=True)}
-    return cells if len(cells) == len(attributes) * (len(rows) - 1) else None  # fewer: something stands twice
+    return cells if len(cells) == len(attributes) * (len(rows) - 1) else None  # fewer: a key is repeated
 
 
 def _cells(houses: object) -> Cells | None:
@@ -78,7 +78,7 @@ def _cells(houses: object) -> Cells | None:
 
 
 def _word(text: str) -> str:
-    """As compared: one case, one kind of space."""
+    """The text in the form that is compared: case-folded, with single spaces."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().replace("_", " ").split())
 
 

@@ -35,16 +35,16 @@ class ReasoningGymVerifier:
         return list(await asyncio.gather(*(self._agrade(trace.text(step), gold) for step in steps)))
 
     def grade(self, text: str, gold: Any) -> Score:
-        asked = _jail_request(text, gold)
+        request = _jail_request(text, gold)
         try:
-            return asked if isinstance(asked, Score) else _score(_jail(self.timeout_seconds).call(*asked))
+            return request if isinstance(request, Score) else _score(_jail(self.timeout_seconds).call(*request))
         except PonderError as error:
             return Score(None, str(error))
 
     async def _agrade(self, text: str, gold: Any) -> Score:
-        asked = _jail_request(text, gold)
+        request = _jail_request(text, gold)
         try:
-            return asked if isinstance(asked, Score) else _score(await _jail(self.timeout_seconds).acall(*asked))
+            return request if isinstance(request, Score) else _score(await _jail(self.timeout_seconds).acall(*request))
         except PonderError as error:
             return Score(None, str(error))
 
@@ -52,10 +52,10 @@ class ReasoningGymVerifier:
 def _jail_request(text: str, gold: Any) -> Score | tuple[str, str, str, int, str]:
     if not isinstance(gold, Mapping) or not {"dataset", "settings", "index"} <= gold.keys():
         return Score(None, "bad data: the problem does not say which one of reasoning-gym's it is")
-    found = extract_structured(text)
-    if found.answer is None:
-        return Score(0.0, found.reason)
-    return f"{REASONING_GYM_JAIL_MODULE}:score", gold["dataset"], gold["settings"], gold["index"], found.answer
+    extracted = extract_structured(text)
+    if extracted.answer is None:
+        return Score(0.0, extracted.reason)
+    return f"{REASONING_GYM_JAIL_MODULE}:score", gold["dataset"], gold["settings"], gold["index"], extracted.answer
 
 
 def _score(reply: CallResult) -> Score:

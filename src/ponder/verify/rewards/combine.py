@@ -58,10 +58,11 @@ class WeightedSum:
 
 @dataclass(frozen=True)
 class GatedReward:
-    """The reward of an answer that passes the gate (a score of at least `least`); `closed` for one that does not.
+    """The reward of an answer that passes the gate (a score of at least `min_score`); `reward_below` for one that does
+    not.
 
-    As in: no reward for a right answer in the wrong format. What does not pass is not graded further, and an undecided
-    gate leaves the whole undecided.
+    For example: no reward for a right answer in the wrong format. An answer that does not pass is not graded further.
+    An undecided gate leaves the score undecided.
     """
 
     gate: Scorer

@@ -30,7 +30,7 @@ def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedS
 
 
 def reward_code(name: str) -> str:
-    """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
+    """The `module:object` that a reward's name refers to; empty for a built-in reward, a language or a plug-in."""
     return name if ":" in name and not name.startswith("language:") else ""
 
 
@@ -40,8 +40,8 @@ def _find_reward(name: str, verifier: Scorer) -> Scorer:
     kind, _, setting = name.partition(":")
     if kind == "language" and setting:
         return LanguageConsistency(setting)
-    found = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
-    scorer = found() if isinstance(found, type) else found
+    reward = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
+    scorer = reward() if isinstance(reward, type) else reward
     if not isinstance(scorer, Scorer):
         raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")
     return scorer

@@ -16,7 +16,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff
 
 @dataclass(frozen=True)
 class RepetitionPenalty(TextVerifier):
-    """Minus the share of word n-grams that stood in the text before: 0 for none, towards -1 for a loop.
+    """Minus the share of word n-grams that appeared earlier in the text: 0 for none, towards -1 for a loop.
 
     The share is 1 - distinct / all, as in Yeo et al. 2025 (appendix). Thinking counts like the rest.
     """

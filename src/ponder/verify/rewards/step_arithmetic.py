@@ -15,11 +15,11 @@ from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 
 MAX_WORKING_CHARS = 200_000  # characters of working
 MAX_SIDE_CHARS = 120  # characters of one side of an equation
-MAX_EQUATIONS = 5_000  # equations that are looked at
+MAX_EQUATIONS = 5_000  # equations that are checked
 
 
 class CheckedEquation(NamedTuple):
-    written: str
+    text: str
     right: bool
 
 
@@ -39,12 +39,14 @@ class StepArithmetic(TextVerifier):
     def verify(self, text: str, gold: Any) -> Score:
         if len(text) > MAX_WORKING_CHARS:
             return Score(0.0, "too long")
-        found = {"".join(e.written.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
-        if not found:
+        equations = {"".join(e.text.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
+        if not equations:
             return Score(0.0, "no equation to check")
-        wrong = [e.written for e in found.values() if not e.right]
+        wrong = [e.text for e in equations.values() if not e.right]
         first = f"; the first wrong one: {wrong[0][:60]}" if wrong else ""
-        return Score(1 - len(wrong) / len(found), f"{len(found) - len(wrong)} of {len(found)} equations hold{first}")
+        return Score(
+            1 - len(wrong) / len(equations), f"{len(equations) - len(wrong)} of {len(equations)} equations hold{first}"
+        )
 
 
 _EQUALS = re.compile(r"=(?!=)")
@@ -59,7 +61,7 @@ _OPERATES = re.compile(r"\b(?:plus|minus|times|by|over|of|half|double|twice|mod|
 
 
 def check_equations(text: str) -> Iterator[CheckedEquation]:
-    """Every `=` with an operation on its left and arithmetic on its right. What cannot be read is passed over."""
+    """Check every `=` with an operation on its left and arithmetic on its right. Others are skipped."""
     text = _GROUPED.sub(lambda m: m[1].replace(",", ""), _TYPESET.sub(lambda m: _PLAIN.get(m[0], ""), text))
     for equals in _EQUALS.finditer(text):
         left = _left(text[max(0, equals.start() - MAX_SIDE_CHARS) : equals.start()])
@@ -84,7 +86,7 @@ def _left(before: str) -> str:
         glued = earlier and not run[:1].isspace() and _GLUED.match(earlier[-1])
         if starts_with_sign or glued or len(run) == MAX_SIDE_CHARS or _OPERATES.search(earlier):
             return ""
-    return _bare(side)
+    return _strip_outer(side)
 
 
 def _right(after: str) -> str:
@@ -96,16 +98,16 @@ def _right(after: str) -> str:
         len(run) == MAX_SIDE_CHARS or (later and not run[-1:].isspace() and _GLUED.match(later))
     ):
         return ""
-    return _bare(side)
+    return _strip_outer(side)
 
 
 def _match(text: str) -> str:
-    found = _RUN.match(text)
-    return found[0] if found else ""
+    match = _RUN.match(text)
+    return match[0] if match else ""
 
 
-def _bare(side: str) -> str:
-    """Without currency signs, and without a bracket that opens or closes around the whole equation."""
+def _strip_outer(side: str) -> str:
+    """Remove currency signs, and a bracket that encloses the whole equation."""
     side = re.sub(r"[$€£]", "", side).strip()
     while side.startswith("(") and side.count("(") > side.count(")"):
         side = side[1:].strip()

@@ -10,7 +10,7 @@ from ponder.types import Score, Trace
 from ponder.verify.answers.extract import find_boxes
 from ponder.verify.base import grade_steps
 
-_TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE)  # in capitals they are found, and refused
+_TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE)  # tags in capitals are found and refused
 _THINK = ("<think>", "</think>")
 _ANSWER = ("<answer>", "</answer>")
 
@@ -19,8 +19,8 @@ _ANSWER = ("<answer>", "</answer>")
 class ThinkFormat:
     """1 for `<think> </think>` then `<answer> </answer>` (or one box), neither empty, and only white space elsewhere.
 
-    `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it. None:
-    as it comes, since a text does not show its prompt: one whose first tag is `</think>` was opened before.
+    `prompt_opens_think`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not
+    repeat it. None: decided by the text; if its first tag is `</think>`, the prompt opened the thinking.
     """
 
     prompt_opens_think: bool | None = None
@@ -44,7 +44,7 @@ class ThinkFormat:
 
 
 def _format_fault(text: str) -> str:
-    """What keeps the text from being well formed; empty if nothing does."""
+    """Why the text is not well formed; empty if it is."""
     tags = list(_TAG.finditer(text))
     names = tuple(tag[0] for tag in tags)
     if names[:2] != _THINK:
@@ -65,15 +65,15 @@ def _format_fault(text: str) -> str:
 
 
 def _box_fault(after: str) -> str:
-    found = list(find_boxes(after))
-    if len(found) != 1 or found[0].content is None:
+    boxes = list(find_boxes(after))
+    if len(boxes) != 1 or boxes[0].content is None:
         return "no <answer> </answer> or single \\boxed{} after the thinking"
-    around = after[: found[0].start] + after[found[0].end :]
+    around = after[: boxes[0].start] + after[boxes[0].end :]
     if around.strip():
         return "text outside the box"
-    return "the answer is empty" if _empty(found[0].content) else ""
+    return "the answer is empty" if _empty(boxes[0].content) else ""
 
 
-def _empty(written: str) -> bool:
-    """Nothing in it shows: a zero-width space is no answer and no thought."""
-    return not any(char.isprintable() and not char.isspace() for char in written)
+def _empty(text: str) -> bool:
+    """Whether the text has no visible character: a zero-width space is no answer and no thought."""
+    return not any(char.isprintable() and not char.isspace() for char in text)

@@ -15,12 +15,13 @@ from ponder.types import Score, Trace
 
 
 def soft_overlong_penalty(length: int, max_tokens: int, buffer_tokens: int) -> float:
-    """DAPO's soft penalty (Yu et al. 2025, eq. 13): 0 up to longest - buffer, then down to -1; buffer 0: none."""
+    """DAPO's soft penalty (Yu et al. 2025, eq. 13): 0 up to max_tokens - buffer_tokens, then
+    down to -1. `buffer_tokens=0`: no penalty."""
     return -min(1.0, max(0.0, (length - (max_tokens - buffer_tokens)) / buffer_tokens)) if buffer_tokens else 0.0
 
 
 def sampled_length(trace: Trace, step: int) -> int | None:
-    """Tokens the policy wrote on the way to this step; None where none are known to be its own."""
+    """How many tokens the policy sampled on the path to this step; None where no step was sampled."""
     own = [trace.steps[i] for i in trace.path(step)[1:] if trace.steps[i].sampled]
     return sum(len(s.token_ids) for s in own) if own else None
 
@@ -30,7 +31,7 @@ _UNKNOWN = Score(None, "the length is unknown: no step was sampled by a policy")
 
 @dataclass(frozen=True)
 class OverlongPenalty:
-    """From 0 to -1 over the last `buffer` tokens before `longest`, as in DAPO. Add it to an accuracy."""
+    """From 0 to -1 over the last `buffer_tokens` before `max_tokens`, as in DAPO. Add it to an accuracy."""
 
     max_tokens: int
     buffer_tokens: int
@@ -60,14 +61,14 @@ class OverlongPenalty:
 class CosineLengthReward:
     """The cosine reward of Yeo et al. 2025 (Demystifying Long Chain-of-Thought, section 4.2), with its numbers.
 
-    A right answer earns most when short, a wrong one least; both move along half a cosine to their value at `longest`,
-    and whatever reaches `longest` earns `exceeded`. `accuracy` says what is right (a score of 1); its own score stays
-    on each step.
+    A right answer earns most when short, a wrong one least; both follow half a cosine to their value at `max_tokens`.
+    An answer that reaches `max_tokens` earns `reward_at_limit`. `accuracy` decides what is right (a score of 1); its
+    own score stays on each step.
     """
 
     accuracy: Scorer
     max_tokens: int
-    right_rewards: tuple[float, float] = (2.0, 1.0)  # at length 0 and at `longest`
+    right_rewards: tuple[float, float] = (2.0, 1.0)  # at length 0 and at `max_tokens`
     wrong_rewards: tuple[float, float] = (-10.0, 0.0)
     reward_at_limit: float = -10.0
 
@@ -77,7 +78,9 @@ class CosineLengthReward:
         if not all(
             len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right_rewards, self.wrong_rewards)
         ):
-            raise UsageError("right and wrong are two finite numbers each: the reward at length 0 and at longest")
+            raise UsageError(
+                "right_rewards and wrong_rewards are two finite numbers each: at length 0 and at max_tokens"
+            )
         if self.accuracy.name == self.name:
             raise UsageError(f"the inner scorer is named {self.name!r} too, and one score would hide the other")
 

@@ -17,21 +17,21 @@ _count = itertools.count()
 
 
 class ControlGroup:
-    """Empty of folders where control groups are not ours to make."""
+    """A control group for one worker. `folders` is empty where this user may not create one."""
 
     def __init__(self, memory: int, processes: int) -> None:
         name = f"ponder-{os.getpid()}-{next(_count)}"
         self.folders: list[str] = []
         self._memory: Path | None = None
         for parent, limits in _parents(memory, processes):
-            if not (parent / "cgroup.procs").exists():  # a path that is seen from elsewhere
+            if not (parent / "cgroup.procs").exists():  # the path belongs to another mount namespace
                 self.close()
                 return
             _sweep(parent)
             folder = parent / name
             try:
                 with contextlib.suppress(OSError):
-                    folder.rmdir()  # of a killed host that had our number
+                    folder.rmdir()  # left by a killed host with our process id
                 folder.mkdir()
                 self.folders.append(str(folder))
                 for file, value in limits.items():
@@ -54,7 +54,7 @@ class ControlGroup:
         return 0
 
     def close(self) -> None:
-        """Remove the folders; a process that is just being buried keeps one for a moment."""
+        """Remove the folders. A process that is being reaped keeps one for a moment, so this retries."""
         for folder in self.folders:
             for _ in range(200):
                 try:
@@ -68,7 +68,7 @@ class ControlGroup:
 
 
 def _parents(memory: int, processes: int) -> Iterator[tuple[Path, dict[str, int]]]:
-    """Our own groups, and what to write into a new one below them."""
+    """Our own control groups, and the limits to write into a new group below each."""
     try:
         ours = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -90,7 +90,7 @@ def _parents(memory: int, processes: int) -> Iterator[tuple[Path, dict[str, int]
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what a killed host left."""
+    """Remove groups that a killed host left behind."""
     for folder in parent.glob("ponder-*-*"):
         pid = folder.name.split("-")[1]
         if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):

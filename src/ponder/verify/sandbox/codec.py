@@ -20,9 +20,9 @@ Plain: TypeAlias = Any
 Tree: TypeAlias = Any  # None, bool, int, float, str, or a list [tag, ...]
 
 MAX_CODEC_DEPTH = 60  # containers within containers
-MAX_CODEC_INTEGER_BITS = 1 << 20  # bits of one integer
+MAX_CODEC_INTEGER_BITS = 1 << 20
 MAX_JSON_INTEGER = 1 << 53  # integers up to here are written as JSON numbers
-MAX_DECIMAL_CHARS = 1000  # characters
+MAX_DECIMAL_CHARS = 1000
 MAX_NON_STRING_KEYS = 1000  # keys that are not strings: this many may collide without harm
 
 
@@ -36,7 +36,7 @@ def dumps(tree: Tree) -> bytes:
 
 
 def loads(data: bytes) -> Tree:
-    """Bytes as a tree, or `NotPlainData`. What it costs is in proportion to their number."""
+    """Parse bytes as a tree, in linear time; raises `NotPlainData`."""
     try:
         return _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:  # a UnicodeDecodeError is a ValueError
@@ -49,7 +49,7 @@ def _digits(text: str) -> int:
     return int(text)
 
 
-def _no_objects(found: object) -> Tree:
+def _no_objects(value: object) -> Tree:
     raise NotPlainData("a JSON object or constant, which a tree never holds")
 
 
@@ -119,7 +119,7 @@ def _real(value: float) -> Tree:
 
 
 def decode(tree: Tree, depth: int = 0, other: Callable[[list[Any]], Any] | None = None, safe: bool = True) -> Plain:
-    """The value of a tree, or `NotPlainData`. `safe=False` builds dicts and sets of any size: for use inside a jail."""
+    """The value of a tree; raises `NotPlainData`. `safe=False` builds dicts and sets of any size, for use in a jail."""
     if depth > MAX_CODEC_DEPTH + 1:
         raise NotPlainData("too deep")
     if tree is None or isinstance(tree, (bool, int, float, str)):
@@ -200,14 +200,14 @@ def _written(value: Decimal) -> str:
 
 
 def _bounded(value: Decimal) -> Decimal:
-    """Decimals whose exact value is a billion digits long are short to write."""
+    """Refuse decimals with a large exponent: they are short to write, and have up to a billion digits."""
     if value.is_finite() and abs(value.adjusted()) > 1000:
         raise NotPlainData("a decimal of more than 1000 digits")
     return value
 
 
 def _short(value: int) -> int:
-    """A fraction is brought to lowest terms when it is made, in time that grows with the square of its length."""
+    """Refuse long terms of fractions: `Fraction` reduces them in quadratic time."""
     if value.bit_length() > 4096:
         raise NotPlainData("a fraction of more than 4096 bits")
     return value

@@ -23,7 +23,7 @@ SCALAR_TYPES = (int, float, str, bytes, complex, range, Decimal, Fraction)  # as
 
 
 class Container(NamedTuple):
-    """A type that can change: how to make an empty one, what is in it, and how to put that into it."""
+    """A mutable type: how to make an empty one, list its items, and fill it with items."""
 
     make: Callable[[], Any]
     items: Callable[[Any], list[Any]]
@@ -31,17 +31,17 @@ class Container(NamedTuple):
 
 
 def _filling(kind: Any, add: str) -> Callable[[Any, list[Any]], None]:
-    def fill(held: Any, items: list[Any]) -> None:
-        kind.clear(held)  # of the builtin type itself: a class that derives from it may have its own
-        getattr(kind, add)(held, items)
+    def fill(container: Any, items: list[Any]) -> None:
+        kind.clear(container)  # the builtin's own method: a derived class may override it
+        getattr(kind, add)(container, items)
 
     return fill
 
 
-def _defaults(held: Any, items: list[Any]) -> None:
-    held.default_factory = items[0]
-    dict.clear(held)
-    dict.update(held, items[1:])
+def _defaults(container: Any, items: list[Any]) -> None:
+    container.default_factory = items[0]
+    dict.clear(container)
+    dict.update(container, items[1:])
 
 
 CONTAINER_TYPES: dict[type[Any], Container] = {
@@ -57,7 +57,7 @@ CONTAINER_TYPES: dict[type[Any], Container] = {
     defaultdict: Container(defaultdict, lambda v: [v.default_factory, *dict.items(v)], _defaults),
 }  # fmt: skip
 
-# Types that never change, beside tuples and frozen sets: what they are made of.
+# Immutable types other than tuple and frozenset, with the arguments that rebuild a value.
 IMMUTABLE_TYPES: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
     datetime.datetime: lambda v: (v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo),
     datetime.date: lambda v: (v.year, v.month, v.day),
@@ -75,23 +75,23 @@ IMMUTABLE_TYPES: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
 PLAIN_TYPES = frozenset({*CONTAINER_TYPES, *IMMUTABLE_TYPES, *SCALAR_TYPES, bool, tuple, frozenset, object, type(None)})
 SINGLETONS = {"...": ..., "NotImplemented": NotImplemented}
 BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in (*CONTAINER_TYPES, *IMMUTABLE_TYPES)}
-# What an object may hold inside where its class derives from it. Those that cannot change are made with their value.
+# Builtin types that a class of the program may derive from. Immutable ones are constructed with their value.
 BUILTIN_BASES: tuple[type[Any], ...] = (*CONTAINER_TYPES, tuple, frozenset, int, float, str, bytes)
 
 
 def builtin_base(kind: type) -> type[Any] | None:
-    """The type of this table that a class derives from, if it does."""
+    """The first of `BUILTIN_BASES` that a class derives from; None where there is none."""
     return next((base for base in kind.__mro__[1:] if base in BUILTIN_BASES), None)
 
 
-def members(held: Any, kind: type[Any]) -> list[Any]:
-    """Everything that lies in a container, one after the other: what it held, to see later whether it still does."""
+def members(container: Any, kind: type[Any]) -> list[Any]:
+    """A snapshot of a container's members, to detect changes later."""
     if kind is bytearray:
-        return [bytes(held)]
+        return [bytes(container)]
     if issubclass(kind, dict):
-        factory = held.default_factory if kind is defaultdict else None
-        return [factory, *dict.keys(held), *dict.values(held)]
-    return list(kind.__iter__(held))
+        factory = container.default_factory if kind is defaultdict else None
+        return [factory, *dict.keys(container), *dict.values(container)]
+    return list(kind.__iter__(container))
 
 
 def same_members(before: list[Any], now: list[Any]) -> bool:
@@ -102,7 +102,7 @@ def same_members(before: list[Any], now: list[Any]) -> bool:
 
 
 def builtin_value(value: Any, base: Any) -> Any:
-    """The value of a builtin type inside an object whose class derives from it, whatever the class makes of it."""
+    """The builtin value inside an object of a derived class, without calling the class's own methods."""
     return base(base.__iter__(value)) if base in (tuple, frozenset) else base.__getnewargs__(value)[0]
 
 
@@ -115,17 +115,17 @@ _NAMED_IN_TYPES = {
 
 
 def make(base: Any, kind: type, *value: Any) -> Any:
-    """An object of a class that derives from `base`, made as `base` makes its own."""
+    """Construct an object of class `kind`, which derives from `base`, with the constructor of `base`."""
     return base.__new__(kind, *value)
 
 
 def standard_name(value: Any) -> tuple[str, str] | None:
-    """Module and name under which anybody finds this class, function or module of the standard library."""
+    """The module and qualified name of a class, function or module of the standard library; None for others."""
     if isinstance(value, type) and value in _NAMED_IN_TYPES:
         return _NAMED_IN_TYPES[value]
     if type(value) is type(sys):
-        found = sys.modules.get(value.__name__) is value and _in_library(value.__name__)
-        return (value.__name__, "") if found else None
+        importable = sys.modules.get(value.__name__) is value and _in_library(value.__name__)
+        return (value.__name__, "") if importable else None
     module: Any = getattr(value, "__module__", None)
     name: Any = getattr(value, "__qualname__", None)
     if module is None and isinstance(getattr(value, "__objclass__", None), type):  # str.upper
@@ -150,10 +150,10 @@ def _in_library(module: str) -> bool:
 
 
 def from_library(module: str, name: str) -> Any:
-    """What this name stands for here. The module must be imported already: no message can load one."""
+    """Resolve a name of the standard library. The module must be imported already: no message can load one."""
     if not _in_library(module):
         raise KeyError(module)
-    found: Any = sys.modules[module]
+    value: Any = sys.modules[module]
     for part in name.split(".") if name else ():
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

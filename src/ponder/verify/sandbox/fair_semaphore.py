@@ -7,7 +7,7 @@ from collections import deque
 
 
 class FairSemaphore:
-    """A semaphore that is fair: Python's own lets a thread that has just left in again, before one that waits."""
+    """A FIFO semaphore. Python's own may let a thread that has just released it acquire it before one that waits."""
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
@@ -23,7 +23,7 @@ class FairSemaphore:
             self._waiting.append(mine)
         try:
             mine.wait()
-        except BaseException:  # interrupted: let the turn go, had already or to come
+        except BaseException:  # interrupted: give up the turn, or the place in the queue
             with self._lock:
                 had = mine not in self._waiting
                 if not had:

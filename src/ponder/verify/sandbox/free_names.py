@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-# Where tests' bare helpers come from, in this order, and usual short names of modules.
+# Modules that supply helpers which tests use without an import, in this order; and usual short names of modules.
 HELPER_MODULES = (
     "math", "collections", "itertools", "functools", "typing", "random", "datetime", "decimal", "fractions", "copy",
     "heapq", "bisect", "statistics", "cmath", "dataclasses", "enum", "abc", "contextlib", "uuid", "pathlib",
@@ -31,7 +31,7 @@ MODULE_ALIASES = {
     "tf": "tensorflow",
 }
 
-# Made once, in the warm interpreter: a clone that made them for every node would spend more on this than on the tests.
+# Computed once in the warm interpreter: computing them for every node would cost a clone more than the tests.
 _BUILTIN = frozenset(dir(builtins))
 _DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 _CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
@@ -40,32 +40,32 @@ _CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 class FreeNames(NamedTuple):
     """Names that the tests use and do not bind."""
 
-    program: frozenset[str]  # to be asked of the program
-    helpers: dict[str, Any]  # of libraries, with what they stand for
-    unknown: frozenset[str]  # neither may define them
+    program: frozenset[str]  # the program defines them
+    helpers: dict[str, Any]  # the standard library defines them, with their values
+    unknown: frozenset[str]  # nothing may define them
 
 
-def classify_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -> FreeNames:
+def classify_names(trees: Sequence[ast.Module], entry: str, names: Iterable[str]) -> FreeNames:
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     free = _free(nodes)
-    tested = {entry.partition(".")[0], *listed} - {""}
+    tested = {entry.partition(".")[0], *names} - {""}
     dotted = {n.value.id for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
     wrapping = _wrapping(nodes, free)
     program, helpers, unknown = set(tested & free), dict[str, Any](), set[str]()
     for name in free - tested:
-        kind = name.lstrip("_")[:1].isupper()
-        helper = _helper(name, name in dotted, kind) if entry or name in wrapping or name in dotted else None
+        is_class = name.lstrip("_")[:1].isupper()
+        helper = _helper(name, name in dotted, is_class) if entry or name in wrapping or name in dotted else None
         if helper is not None:
             helpers[name] = helper
-        elif name not in MODULE_ALIASES and (not entry or kind):
+        elif name not in MODULE_ALIASES and (not entry or is_class):
             program.add(name)
         else:
             unknown.add(name)
     return FreeNames(frozenset(program), helpers, frozenset(unknown))
 
 
-def _helper(name: str, dotted: bool, kind: bool) -> Any:
-    """What a library has under a name that the tests do not define."""
+def _helper(name: str, dotted: bool, is_class: bool) -> Any:
+    """The library's value for a name that the tests do not define; None where there is none."""
     if dotted and name in sys.stdlib_module_names:
         return importlib.import_module(name)
     if name in MODULE_ALIASES:
@@ -73,24 +73,24 @@ def _helper(name: str, dotted: bool, kind: bool) -> Any:
             return importlib.import_module(MODULE_ALIASES[name])
         except ImportError:
             return None
-    for module in TYPE_MODULES if kind else HELPER_MODULES:
+    for module in TYPE_MODULES if is_class else HELPER_MODULES:
         if not name.startswith("_"):
-            found = getattr(importlib.import_module(module), name, None)
-            if found is not None:
-                return found
+            helper = getattr(importlib.import_module(module), name, None)
+            if helper is not None:
+                return helper
     return None
 
 
 def _wrapping(nodes: Sequence[ast.AST], free: set[str]) -> set[str]:
-    """Free names that are called on what another one gives."""
-    found = set()
+    """Free names that are called with the result of another free name."""
+    wrappers = set()
     for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in free:
             within = itertools.chain.from_iterable(ast.walk(a) for a in (*node.args, *(k.value for k in node.keywords)))
             called = {n.func.id for n in within if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
             if called & free - {node.func.id}:
-                found.add(node.func.id)
-    return found
+                wrappers.add(node.func.id)
+    return wrappers
 
 
 def _free(nodes: Sequence[ast.AST]) -> set[str]:
@@ -114,10 +114,10 @@ def _free(nodes: Sequence[ast.AST]) -> set[str]:
 
 def imported_modules(trees: Sequence[ast.Module]) -> set[str]:
     """Modules that the tests import."""
-    found = set()
+    modules = set()
     for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules

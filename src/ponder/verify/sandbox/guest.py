@@ -42,37 +42,37 @@ def send(letter: str, tree: Tree, write: Callable[[int, memoryview], int] = os.w
 
 
 def receive(read: Callable[[int, int], bytes] = os.read) -> Tree:
-    """The next frame's tree. The host has closed its end where there is none, and nothing is left to do."""
+    """The tree of the next frame. Exits the process where the host has closed its end."""
     size = int.from_bytes(_exactly(4, read), "big")
     return loads(_exactly(size, read)[1:])
 
 
-_held, _at = b"", 0  # read already, and up to where it was handed out: several frames may come at once
+_buffer, _offset = b"", 0  # bytes read so far, and how many were consumed: one read may return several frames
 
 
 def _exactly(count: int, read: Callable[[int, int], bytes]) -> bytes:
-    global _held, _at
-    missing = count - (len(_held) - _at)
+    global _buffer, _offset
+    missing = count - (len(_buffer) - _offset)
     if missing > 0:
-        pieces = [_held[_at:]]
+        pieces = [_buffer[_offset:]]
         while missing > 0:
             piece = read(CHANNEL, min(max(missing, 1 << 14), 1 << 20))
             if not piece:
                 os._exit(0)
             pieces.append(piece)
             missing -= len(piece)
-        _held, _at = b"".join(pieces), 0
-    _at += count
-    return _held[_at - count : _at]
+        _buffer, _offset = b"".join(pieces), 0
+    _offset += count
+    return _buffer[_offset - count : _offset]
 
 
 def load(preload: list[str]) -> None:
-    """Import modules before any run, and call the function named with one ("module:function"), to warm it up."""
-    for named in preload:
-        module, _, function = named.partition(":")
-        found = importlib.import_module(module)
+    """Import modules before any run. An entry "module:function" also calls the function, to warm it up."""
+    for target in preload:
+        module, _, function = target.partition(":")
+        imported = importlib.import_module(module)
         if function:
-            getattr(found, function)()
+            getattr(imported, function)()
     for name in ("exit", "quit"):  # scripts expect them; the `site` module, which would add them, is left out
         setattr(builtins, name, _sitebuiltins.Quitter(name, "end of file"))
 
@@ -93,7 +93,7 @@ def calls() -> None:
 
 
 def candidate() -> None:
-    """Run a program as a module, then answer for what it defines, until the host has no more."""
+    """Run a program as a module, then serve calls of what it defines, until the host has no more."""
     source, entry = receive()
     try:
         module = execute(source, "solution")
@@ -105,7 +105,7 @@ def candidate() -> None:
     peer: Peer | None = None
     while True:
         request = receive()
-        if request[0] != "plain":  # of tests, which speak as peers do
+        if request[0] != "plain":  # from tests, which use the peer protocol
             if peer is None:
                 sys.setrecursionlimit(3 * sys.getrecursionlimit())  # each call back and forth takes several frames
                 peer = Peer(lambda tree: send("a", tree), receive, {**PROGRAM_OPERATIONS, "names": _names(module)})
@@ -133,7 +133,7 @@ def execute(source: str, name: str) -> types.ModuleType:
 
 
 def _raised(error: BaseException) -> Tree:
-    """What was raised, by the name of the builtin class it belongs to."""
+    """An error as a tree, with the name of its first builtin class."""
     kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == "builtins"), "Exception")
     try:
         text = str(error)[:300]
@@ -143,46 +143,46 @@ def _raised(error: BaseException) -> Tree:
 
 
 def _find(module: types.ModuleType, path: str) -> Any:
-    """What a dotted name stands for; a method of a class is taken from an instance of it."""
-    found: Any = module
+    """Resolve a dotted name. A method of a class is taken from a new instance."""
+    value: Any = module
     for part in path.split("."):
-        if isinstance(found, type):
-            found = found()
+        if isinstance(value, type):
+            value = value()
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             raise NameError(f"the program defines no {path!r}") from None
-    return found
+    return value
 
 
-def _call_plain(module: types.ModuleType, name: str, arguments: Tree, named: Tree) -> Tree:
-    """A call whose answer must be plain data."""
-    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))
+def _call_plain(module: types.ModuleType, name: str, arguments: Tree, kwargs: Tree) -> Tree:
+    """Call a function whose result must be plain data."""
+    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(kwargs, safe=False)))
 
 
 def _names(module: types.ModuleType) -> Callable[..., Any]:
-    """For the tests: what a program has under the names that they ask for."""
+    """The operation that gives the tests the program's values for the names they ask for."""
 
-    def find(peer: Peer, wanted: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
-        return tuple(_kind(module, name) for name in wanted)
+    def find(peer: Peer, names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+        return tuple(_kind(module, name) for name in names)
 
     return find
 
 
 def _kind(module: types.ModuleType, name: str) -> tuple[str, Any]:
     try:
-        found = _find(module, name)
+        value = _find(module, name)
     except NameError:
         return "missing", None
-    if not isinstance(found, type) and not callable(found):
-        return "other", found
-    if standard_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
-        return "function", lambda *arguments, **named: found(*arguments, **named)
-    return "class" if isinstance(found, type) else "function", found
+    if not isinstance(value, type) and not callable(value):
+        return "other", value
+    if standard_name(value) is not None:  # f = str: the tests must ask here, not use one of their own
+        return "function", lambda *arguments, **kwargs: value(*arguments, **kwargs)
+    return "class" if isinstance(value, type) else "function", value
 
 
 def script() -> None:
-    """Be a program that reads stdin and writes stdout."""
+    """Run a script that reads stdin and writes stdout."""
     (source,) = receive()
     os.close(CHANNEL)
     _open_streams()
@@ -204,7 +204,7 @@ def notebook() -> None:
     (source,) = receive()
     os.close(CHANNEL)
     _open_streams()
-    sys.stderr = sys.stdout  # in the order in which it was said
+    sys.stderr = sys.stdout  # in the order of printing
     status = 0
     try:
         tree = ast.parse(source, "main.py")
@@ -224,7 +224,7 @@ def notebook() -> None:
 
 
 def program(environment: dict[str, str]) -> None:
-    """Be another program, with what it needs beside itself, written where it starts."""
+    """Write the given files to the working directory, then replace this process by another program."""
     command, files = decode(receive(), safe=False)
     for name, data in files.items():
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
@@ -235,7 +235,7 @@ def program(environment: dict[str, str]) -> None:
 
 
 class _NullStream(io.RawIOBase):
-    """A file that takes everything and keeps nothing."""
+    """A stream that discards what is written to it."""
 
     def writable(self) -> bool:
         return True
@@ -263,7 +263,7 @@ def _open_streams() -> None:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """A traceback that begins in the program, not in here."""
+    """Print the traceback without the frames of this file."""
     try:
         frames = error.__traceback__
         while frames and frames.tb_frame.f_code.co_filename == __file__:
@@ -274,7 +274,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _flush_and_exit_handlers() -> None:
-    """As an interpreter ends: threads finish, then what was put off until the exit, then the last of the output."""
+    """End as an interpreter does: join threads, run exit handlers, flush the output."""
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         with contextlib.suppress(BaseException):
             step()

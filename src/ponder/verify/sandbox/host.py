@@ -22,12 +22,12 @@ from ponder.verify.sandbox.results import (
 from ponder.verify.sandbox.sandbox_run import RunEnded, RunExit, SandboxRun, read_tree
 from ponder.verify.sandbox.worker import Mode, Worker
 
-MAX_REQUEST_BYTES = 64 << 20  # bytes of one question that trusted tests may ask: an argument may be long
-MAX_PIPELINED_BYTES = 32 << 10  # bytes that a socket takes in whether or not its other end is reading
+MAX_REQUEST_BYTES = 64 << 20  # of one request from trusted tests, which may have long arguments
+MAX_PIPELINED_BYTES = 32 << 10  # that a socket buffers even if its other end is not reading
 
 
 def call(worker: Worker, request: Tree, limits: SandboxLimits, reuse: int) -> CallResult:
-    """One call of a trusted function, in a run that may be kept for the next."""
+    """Call a trusted function, in a run that may be reused for the next call."""
     run, worker.run = worker.run, None
     if run is None:
         run = worker.launch("calls", limits, keep_seconds=None if reuse == 1 else limits.deadline * reuse)
@@ -51,7 +51,7 @@ def call(worker: Worker, request: Tree, limits: SandboxLimits, reuse: int) -> Ca
 def call_program(
     worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: SandboxLimits
 ) -> list[CallResult]:
-    """What a program's function answers to each request; a value is still a tree."""
+    """The results of a program's function for each request. Values are trees, not decoded yet."""
     replies: list[CallResult] = []
     run = worker.launch("candidate", limits)
     bodies = [dumps(tree) for tree in ([source, entry], *requests)]
@@ -93,7 +93,7 @@ def run_tests(
 
 
 def _relay(run: SandboxRun, tests_run: SandboxRun, request: Tree) -> TestsResult:
-    """Carry the tests' questions to the program and its answers back, until the tests give their verdict."""
+    """Relay the tests' requests to the program and its answers back, until the tests send their verdict."""
     try:
         tests_run.send(request)
         letter, body = tests_run.receive()
@@ -124,12 +124,12 @@ def _relay(run: SandboxRun, tests_run: SandboxRun, request: Tree) -> TestsResult
 def stream(
     worker: Worker,
     mode: Mode,
-    given: Tree,
+    request: Tree,
     stdin: bytes,
     limits: SandboxLimits,
     reserves: bool = False,
 ) -> tuple[bytes, ProgramResult]:
-    """A program with stdin, stdout and stderr: what it wrote to stdout, and all of how it went."""
+    """Run a program with stdin, stdout and stderr: its stdout as bytes, and its result."""
     ends = [os.pipe() for _ in range(2 if mode == "notebook" else 3)]  # a cell's errors go where it prints
     theirs = [ends[0][0], ends[1][1], ends[-1][1]]
     ours = [ends[0][1], *(pair[0] for pair in ends[1:])]
@@ -142,15 +142,15 @@ def stream(
     finally:
         for fd in set(theirs):
             os.close(fd)
-    unheard = False
+    not_received = False
     try:
-        run.send(given)
+        run.send(request)
     except RunEnded:
-        unheard = True
+        not_received = True
     out, err, over = run.pump_streams(stdin, ours[0], ours[1:])
     run.await_confinement()
     failed = _failure(run) if mode == "program" else ""
-    report = run.wait_for_exit(stop=over or unheard)
+    report = run.wait_for_exit(stop=over or not_received)
     if failed:
         return b"", ProgramResult("crashed", detail=failed)
     texts = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
@@ -162,7 +162,7 @@ def stream(
 
 
 def _failure(run: SandboxRun) -> str:
-    """Why a program could not even be started; empty where it could."""
+    """Why a program could not be started; empty where it could."""
     try:
         letter, body = run.receive(time.monotonic() + 0.2)
         return printable_line(str(read_tree(body))[:300]) if letter == "!" else ""
@@ -174,22 +174,22 @@ _STATUS: dict[str, RunStatus] = {"ok": "done", "raised": "raised", "not plain": 
 
 
 def _reply(body: bytes) -> CallResult:
-    """A reply as the program gave it; its value is still a tree."""
+    """Parse a reply of the program. Its value is a tree, not decoded yet."""
     tree = read_tree(body)
     if type(tree) is not list or not tree or type(tree[0]) is not str or tree[0] not in _STATUS:
-        raise RunEnded("malformed", "the reply is none")
+        raise RunEnded("malformed", "the reply is malformed")
     end, rest = _STATUS[tree[0]], tree[1:]
     if end == "done":
         return CallResult(end, rest[0] if rest else None)
-    told = [printable_line(part[:300]) for part in rest if type(part) is str]
-    if told[:1] == ["MemoryError"]:
+    texts = [printable_line(part[:300]) for part in rest if type(part) is str]
+    if texts[:1] == ["MemoryError"]:
         return CallResult("out of memory")
-    return CallResult(end, None, ": ".join(part for part in told if part))
+    return CallResult(end, None, ": ".join(part for part in texts if part))
 
 
 def _ended(ended: RunEnded, report: RunExit) -> CallResult:
-    """How a run ended that gave no answer: by its own words, or where it had none, by the zygote's."""
+    """The result of a run that ended without an answer, by its own status or by the zygote's report."""
     if ended.run_status is not None:
         return CallResult(ended.run_status, None, str(ended))
-    end = "crashed" if report.run_status in ("done", "raised") else report.run_status  # it left without answering
-    return CallResult(end, None, report.detail or "it left without an answer")
+    end = "crashed" if report.run_status in ("done", "raised") else report.run_status  # it exited without an answer
+    return CallResult(end, None, report.detail or "it exited without an answer")

@@ -36,19 +36,19 @@ class IsolationReport:
     why_not: tuple[tuple[str, str], ...] = ()  # a stronger isolation, and what prevents it
 
     def __str__(self) -> str:
-        held = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
-        return held + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
+        summary = f"{self.isolation} ({', '.join(self.layers)})" if self.isolation else "no jail"
+        return summary + "".join(f"; not {isolation}: {reason}" for isolation, reason in self.why_not)
 
 
 @functools.cache
 def detect_isolation() -> IsolationReport:
-    """What this machine can do. Found out once in a process, in about a tenth of a second."""
+    """The isolation that this machine supports. Detected once per process, in about a tenth of a second."""
     if missing := missing_support():
         return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
-        known = " and ".join(MACHINES)
+        supported = " and ".join(MACHINES)
         return IsolationReport(
-            None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),)
+            None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {supported}"),)
         )
     obstacles: list[tuple[str, str]] = []
     candidates: dict[IsolationKind, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
@@ -63,7 +63,7 @@ def detect_isolation() -> IsolationReport:
     return IsolationReport(None, (), tuple(obstacles))
 
 
-_unsafe_allowed = False  # somebody said that programs may run where no jail can be built
+_unsafe_allowed = False  # the user allowed programs to run where no jail can be built
 
 
 def allow_unsafe() -> None:
@@ -82,10 +82,10 @@ def choose_isolation(isolation: IsolationKind | None) -> IsolationKind:
         if isolation == "unsafe":
             warnings.warn(UNSAFE_WARNING, RuntimeWarning, stacklevel=3)
         return isolation
-    found = detect_isolation()
-    if found.isolation is None:
-        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {NO_JAIL_ADVICE}")
-    return found.isolation
+    report = detect_isolation()
+    if report.isolation is None:
+        raise SandboxError(f"no code is run, since nothing here would hold it: {report}. {NO_JAIL_ADVICE}")
+    return report.isolation
 
 
 def _no_landlock() -> str:
@@ -93,7 +93,7 @@ def _no_landlock() -> str:
 
 
 def _try_isolation(isolation: IsolationKind) -> list[str]:
-    """Start a worker, let a program answer in it, and see that it is held."""
+    """Start a worker, run a program in it, and check that the program is confined."""
     worker = Worker(isolation)
     try:
         run = worker.launch("candidate", SandboxLimits())

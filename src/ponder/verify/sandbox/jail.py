@@ -13,27 +13,27 @@ from ponder.verify.sandbox import kernel, landlock, seccomp
 # A worker's settings and a run's request are plain JSON objects, written by the host: see worker.py.
 Settings = dict[str, Any]
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
-PRIVATE = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS  # fresh for every run, beside those of the worker
+PRIVATE = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS  # new for every run, in addition to the worker's
 
 
 def enter_namespaces(settings: Settings) -> list[str]:
-    """Leave for a world of our own: new namespaces, and a read-only tree that holds only what `visible` names.
+    """Enter new namespaces, with a read-only root that holds only the files in `visible`.
 
-    Returns what was reached. The caller is then the second process of a pid namespace; the first waits outside.
+    Returns the layers reached. The caller is then the second process of a pid namespace; the first waits outside.
     """
     opened, reached = _enter_user_namespace(settings)
     links = {path: os.readlink(path) for path in settings["links"]}
     _build("/tmp", opened, links, settings["scratch"])
     kernel.enter_root("/tmp")
     _remount("/", kernel.MS_NOSUID | kernel.MS_NODEV)
-    _become_first()
+    _become_init()
     return reached
 
 
 def _enter_user_namespace(settings: Settings) -> tuple[list[tuple[str, int]], list[str]]:
-    """As root: two users of our own, neither of them root outside. Otherwise only oneself can be mapped.
+    """As root, map two users, neither of them root outside. Otherwise only the current user can be mapped.
 
-    Returns what will be visible, opened while we are still who we were: the new user may not get through to it.
+    Returns the visible files, opened before the change of user: the new user may have no access to them.
     """
     flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
     flags |= kernel.CLONE_NEWUTS | kernel.CLONE_NEWUSER
@@ -63,9 +63,9 @@ def _enter_user_namespace(settings: Settings) -> tuple[list[tuple[str, int]], li
 
 
 def _map_users(pid: int, first: int, ready: tuple[int, int], mapped: tuple[int, int]) -> NoReturn:
-    """In a helper that stays outside: only from there can users be mapped that are not one's own."""
+    """Map users, in a helper process outside the namespace: only there can other users be mapped."""
     os.close(ready[1])
-    if not os.read(ready[0], 1):  # who asked for it is gone
+    if not os.read(ready[0], 1):  # the parent is gone
         os._exit(1)
     try:
         for kind in ("uid", "gid"):
@@ -78,7 +78,7 @@ def _map_users(pid: int, first: int, ready: tuple[int, int], mapped: tuple[int, 
 
 
 def _build(root: str, opened: Sequence[tuple[str, int]], links: dict[str, str], scratch: str) -> None:
-    """A small tree in memory, mounted over a folder that every machine has; what was opened before lies in it."""
+    """Mount a small tmpfs over a folder that every machine has, and bind the opened files into it."""
     kernel.make(
         kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE),
         kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=0755"),
@@ -99,35 +99,35 @@ def _build(root: str, opened: Sequence[tuple[str, int]], links: dict[str, str], 
 
 
 def _remount(target: str, flags: int) -> None:
-    """Read-only. Flags that were set outside are locked, so they are asked for again."""
+    """Remount read-only. Flags that were set outside are locked, so they are set again."""
     had = os.statvfs(target).f_flag
     flags |= had & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_RELATIME | os.ST_NODIRATIME)
     kernel.make(kernel.mount("none", target, None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | flags))
 
 
-def _become_first() -> None:
-    """Go on as the first process of the new pid namespace: when it ends, the kernel ends all that live there."""
+def _become_init() -> None:
+    """Continue as process 1 of the new pid namespace: when it ends, the kernel kills all others in it."""
     child = os.fork()
     if child:
-        kernel.close_from(3)  # or the host would wait for a word from here
+        kernel.close_from(3)  # or the host would wait for this process too
         _, status = os.waitpid(child, 0)
         os._exit(0 if status == 0 else 1)
     kernel.make(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def open_rules(settings: Settings) -> list[bytes]:
-    """What every run may read, as rules for Landlock; what it may write is its own, and made with it."""
+    """The Landlock rules for files that every run may read. Its writable folder is added for each run."""
     if not settings["landlock"]:
         return []
-    wanted = [(path, landlock.READ) for path in settings["visible"]]
-    wanted += [(path, landlock.DEVICE) for path in DEVICES]
-    return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in wanted]
+    rights_by_path = [(path, landlock.READ) for path in settings["visible"]]
+    rights_by_path += [(path, landlock.DEVICE) for path in DEVICES]
+    return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in rights_by_path]
 
 
 def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
-    """The calls that lock a process in, for good, just before it runs an untrusted program; in this order.
+    """The system calls that confine a process for good, in order, just before it runs an untrusted program.
 
-    They are put together once for all runs with the same bounds: a clone that works out less copies less memory.
+    They are prepared once for all runs with the same bounds: a clone that computes less copies less memory.
     """
     isolation, scratch, programs = settings["isolation"], settings["scratch"], bounds["mode"] == "program"
     alone = isolation == "namespaces"
@@ -156,14 +156,14 @@ def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
 
 
 def confine(settings: Settings, bounds: dict[str, Any], prepared: list[kernel.Call]) -> None:
-    """Lock this process in, with what `locks` prepared."""
+    """Confine this process, with the calls from `locks`."""
     kernel.make(*prepared)
     if settings["isolation"] == "landlock":
         kernel.make(seccomp.filtered(seccomp.for_process(os.getpid(), bounds["mode"] == "program", alone=False)))
 
 
 def _limits(bounds: dict[str, Any]) -> dict[int, int]:
-    found = {
+    limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: max(1, int(bounds["seconds"] + 0.999)),
         resource.RLIMIT_FSIZE: bounds["disk"],
@@ -172,8 +172,8 @@ def _limits(bounds: dict[str, Any]) -> dict[int, int]:
         resource.RLIMIT_MEMLOCK: 0,
     }
     if bounds["processes"] is not None:
-        found[resource.RLIMIT_NPROC] = bounds["processes"]
-    return found
+        limits[resource.RLIMIT_NPROC] = bounds["processes"]
+    return limits
 
 
 def _write(path: str, text: str) -> None:

@@ -23,7 +23,7 @@ SIGCHLD = 17
 
 @dataclass(frozen=True)
 class Machine:
-    """What differs between the processors: the name the kernel audits by, and the numbers of some calls."""
+    """What differs between processors: the audit architecture, and some system call numbers."""
 
     audit: int
     clone: int
@@ -47,23 +47,23 @@ def machine() -> Machine:
     return MACHINES[platform.machine()]
 
 
-def checked(result: int, what: str) -> int:
-    """A call's result, or the error it left."""
+def checked(result: int, name: str) -> int:
+    """The result of a system call; raises `OSError` with its errno where it failed."""
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
 
 
-# A call that is ready to be made: its name for an error message, the function, its arguments. It fails below zero.
+# A prepared system call: its name for error messages, the function, its arguments. A negative result is a failure.
 Call: TypeAlias = tuple[str, Callable[..., int], tuple[Any, ...]]
 
 
 def make(*calls: Call) -> None:
-    """Make these calls, in this order; the first that fails ends it."""
-    for what, function, arguments in calls:
+    """Make these calls in order, up to the first that fails."""
+    for name, function, arguments in calls:
         if function(*arguments) < 0:
-            checked(-1, what)
+            checked(-1, name)
 
 
 def unshare(flags: int) -> None:
@@ -80,14 +80,14 @@ def chdir(folder: str) -> Call:
 
 
 def limit(which: int, most: int) -> Call:
-    """A resource limit; where the machine's own is lower, and only root could raise it, that one."""
+    """Set a resource limit, or keep the current hard limit where that is lower."""
     own = resource.getrlimit(which)[1]
     least = most if own == resource.RLIM_INFINITY else min(most, own)
     return f"setrlimit {which}", libc.setrlimit, (which, struct.pack("QQ", least, least))
 
 
 def become(user: int) -> list[Call]:
-    """Another user, of one group and no others."""
+    """Change to another user, with one group and no supplementary ones."""
     number = ctypes.c_uint(user)
     return [
         ("setgroups", libc.setgroups, (ctypes.c_size_t(0), None)),
@@ -100,7 +100,7 @@ def enter_root(folder: str) -> None:
     """Make this mount point the root, and drop the old one."""
     os.chdir(folder)
     checked(libc.syscall(ctypes.c_long(machine().pivot_root), b".", b"."), "pivot_root")
-    checked(libc.umount2(b".", MNT_DETACH), "umount")  # the old root lies over the new one until it is detached
+    checked(libc.umount2(b".", MNT_DETACH), "umount")  # the old root covers the new one until it is detached
     os.chdir("/")
 
 
@@ -109,20 +109,20 @@ def prctl(option: int, value: int = 0) -> Call:
 
 
 def bound_capabilities() -> None:
-    """Nothing that this process executes from now on can gain a capability."""
+    """Empty the capability bounding set: nothing that this process executes can gain a capability."""
     number = 0
     while libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0) == 0:
         number += 1
 
 
 def no_capabilities() -> Call:
-    """None left, and none to be had back."""
+    """Drop all capabilities for good."""
     header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
     return "capset", libc.syscall, (ctypes.c_long(machine().capset), header, none)
 
 
 def high(descriptor: int) -> int:
-    """The same descriptor at a number that leaves the low ones to the runs."""
+    """Move a descriptor to a high number, so that runs can use the low ones."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 100)
     os.close(descriptor)
     return moved
@@ -134,7 +134,7 @@ def close_from(lowest: int) -> None:
         os.closerange(lowest, 65536)  # a kernel before 5.9
 
 
-# Found once: a clone that looked them up for itself would copy all the memory that this touches.
+# Looked up once: a lookup in each clone would copy all the memory that it touches.
 _before_fork, _in_child, _in_parent = (
     getattr(ctypes.pythonapi, f"PyOS_{name}") for name in ("BeforeFork", "AfterFork_Child", "AfterFork_Parent")
 )

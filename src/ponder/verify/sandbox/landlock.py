@@ -24,24 +24,24 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEVICE  # what ma
 
 @functools.cache
 def version() -> int:
-    """Of the kernel's Landlock; 0 where it has none or has it switched off."""
+    """The ABI version of the kernel's Landlock; 0 where it has none or it is disabled."""
     return max(0, int(libc.syscall(ctypes.c_long(LANDLOCK_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint(1))))
 
 
 def rule(beneath: int, rights: int) -> bytes:
-    """These rights over what lies below an open path, which stays open as long as the rule is used."""
+    """A rule that grants these rights below an open path. The path must stay open while the rule is used."""
     folder = stat.S_ISDIR(os.fstat(beneath).st_mode)
     return struct.pack("=Qi", rights & handled_files() & (-1 if folder else OF_FILES), beneath)
 
 
 def restriction(rules: Sequence[bytes], scratch: str | None) -> Call:
-    """Only this from now on; no TCP, no signals or abstract sockets to the outside, as far as the version knows them.
+    """Restrict the process to these rules. Newer versions also deny TCP, signals and abstract sockets to the outside.
 
-    `scratch`: a folder that may be used in any way, by the name it has when the call is made. The caller has set
+    `scratch`: a folder that may be used in any way, by its name at the time of the call. The caller has set
     no_new_privs.
     """
-    known = version()
-    handled = struct.pack("QQQ", handled_files(), 3, 3)[: 24 if known >= 6 else 16 if known >= 4 else 8]
+    abi_version = version()
+    handled = struct.pack("QQQ", handled_files(), 3, 3)[: 24 if abi_version >= 6 else 16 if abi_version >= 4 else 8]
     create = (ctypes.c_long(LANDLOCK_CREATE), handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
     return (
         "landlock",
@@ -51,24 +51,27 @@ def restriction(rules: Sequence[bytes], scratch: str | None) -> Call:
 
 
 def _restrict(create: tuple[Any, ...], add: Any, enforce: Any, rules: Sequence[bytes], scratch: str | None) -> int:
-    held = checked(libc.syscall(*create), "landlock_create_ruleset")
+    ruleset = checked(libc.syscall(*create), "landlock_create_ruleset")
     for packed in rules:
-        if libc.syscall(add, held, 1, packed, 0) < 0:
+        if libc.syscall(add, ruleset, 1, packed, 0) < 0:
             checked(-1, "landlock_add_rule")
     if scratch is not None:
         beneath = os.open(scratch, os.O_PATH)
         own = struct.pack("=Qi", ANYTHING & handled_files(), beneath)
-        checked(libc.syscall(add, held, 1, own, 0), "landlock_add_rule")
+        checked(libc.syscall(add, ruleset, 1, own, 0), "landlock_add_rule")
         os.close(beneath)
-    checked(libc.syscall(enforce, held, 0), "landlock_restrict_self")
-    os.close(held)
+    checked(libc.syscall(enforce, ruleset, 0), "landlock_restrict_self")
+    os.close(ruleset)
     return 0
 
 
 @functools.cache
 def handled_files() -> int:
-    """The rights over files that this kernel's Landlock knows, all of which must be granted to be had."""
-    known = version()
+    """The file rights that this kernel's Landlock knows. Each of them is denied unless a rule grants it."""
+    abi_version = version()
     return (
-        FIRST | (1 << 13 if known >= 2 else 0) | (TRUNCATE if known >= 3 else 0) | (IOCTL_DEVICE if known >= 5 else 0)
+        FIRST
+        | (1 << 13 if abi_version >= 2 else 0)
+        | (TRUNCATE if abi_version >= 3 else 0)
+        | (IOCTL_DEVICE if abi_version >= 5 else 0)
     )

@@ -34,7 +34,7 @@ class TestUndecided(TypeError):
 reasons: list[str] = []  # why the test that runs now is undecided
 classes_named_by_tests: set[type] = set()
 _library: dict[type, tuple[type, ...]] = {}  # classes of the standard library that a proxy's class derives from
-_said: dict[str, set[bool]] = {}  # what objects of the program answered about others, by method
+_answers_by_method: dict[str, set[bool]] = {}  # answers of the program's objects about others, by method
 
 
 def raise_undecided(reason: str) -> NoReturn:
@@ -47,79 +47,79 @@ def register_library_bases(kind: type, library: tuple[type, ...]) -> None:
 
 
 def derives(kind: type, other: type) -> bool:
-    """Whether the class that a proxy's class stands for derives from one of the standard library."""
-    return any(issubclass(found, other) for base in kind.__mro__ for found in _library.get(base, ()))
+    """Whether the remote class behind a proxy class derives from a class of the standard library."""
+    return any(issubclass(library_class, other) for base in kind.__mro__ for library_class in _library.get(base, ()))
 
 
-def call_special_method(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
-    """A special method of a proxy."""
+def call_special_method(peer: Peer, name: str, proxy: Any, arguments: tuple[Any, ...]) -> Any:
+    """Call a special method of a proxy, under the trust rule."""
     if name in ("__exit__", "__aexit__"):
-        arguments = (*arguments[:2], None)  # frames stay where they are
+        arguments = (*arguments[:2], None)  # tracebacks do not cross
     if name == "__deepcopy__":
         arguments = ()
     if peer.runs_tests and arguments:
-        theirs = all(id(argument) in peer.proxied for argument in arguments)
+        all_proxies = all(id(argument) in peer.proxied for argument in arguments)
         if name in methods.COMPARISON_METHODS:
-            return _compare(peer, name, held, arguments[0], theirs)
-        if not theirs and name in methods.CONTAINS_METHODS:
-            return _contains(peer, held, arguments[0])
-        if not theirs and name in methods.ARITHMETIC_METHODS:
-            return _arithmetic(peer, name, held, arguments)
-    return peer.ask("special", name, held, *arguments)
+            return _compare(peer, name, proxy, arguments[0], all_proxies)
+        if not all_proxies and name in methods.CONTAINS_METHODS:
+            return _contains(peer, proxy, arguments[0])
+        if not all_proxies and name in methods.ARITHMETIC_METHODS:
+            return _arithmetic(peer, name, proxy, arguments)
+    return peer.ask("special", name, proxy, *arguments)
 
 
-def _is_named(held: Any) -> bool:
-    return any(base in classes_named_by_tests for base in type(held).__mro__)
+def _is_named(proxy: Any) -> bool:
+    return any(base in classes_named_by_tests for base in type(proxy).__mro__)
 
 
-def _answered(name: str, answer: Any) -> Any:
+def _record_answer(name: str, answer: Any) -> Any:
     if isinstance(answer, bool):
-        _said.setdefault(name, set()).add(answer if name != "__ne__" else not answer)
+        _answers_by_method.setdefault(name, set()).add(answer if name != "__ne__" else not answer)
     return answer
 
 
 def never_denied() -> list[str]:
-    """Methods of the program that decided, and always in its favour."""
-    return sorted(name for name, said in _said.items() if said == {True})
+    """Methods of the program that decided a comparison, and always in its favour."""
+    return sorted(name for name, answers in _answers_by_method.items() if answers == {True})
 
 
-def _compare(peer: Peer, name: str, held: Any, other: Any, theirs: bool) -> Any:
-    if theirs:
-        if held is other and name in ("__eq__", "__ne__"):
+def _compare(peer: Peer, name: str, proxy: Any, other: Any, is_proxy: bool) -> Any:
+    if is_proxy:
+        if proxy is other and name in ("__eq__", "__ne__"):
             return name == "__eq__"
-        return _answered(name, peer.ask("special", name, held, other))
-    base = crossing_types.builtin_base(type(held))
+        return _record_answer(name, peer.ask("special", name, proxy, other))
+    base = crossing_types.builtin_base(type(proxy))
     if base is not None:
-        return getattr(base, name)(held, other)
-    if other is None or not _plain(other) or not _is_named(held):
+        return getattr(base, name)(proxy, other)
+    if other is None or not _plain(other) or not _is_named(proxy):
         return NotImplemented
-    raise_undecided(f"{name} of the program's class {type(held).__name__!r} would decide about plain data")
+    raise_undecided(f"{name} of the program's class {type(proxy).__name__!r} would decide about plain data")
 
 
-def _contains(peer: Peer, held: Any, item: Any) -> bool:
-    base: Any = crossing_types.builtin_base(type(held))
-    if _is_named(held):
-        return bool(_answered("__contains__", peer.ask("special", "__contains__", held, item)))
+def _contains(peer: Peer, proxy: Any, item: Any) -> bool:
+    base: Any = crossing_types.builtin_base(type(proxy))
+    if _is_named(proxy):
+        return bool(_record_answer("__contains__", peer.ask("special", "__contains__", proxy, item)))
     if base is not None:
-        return bool(base.__contains__(held, item))
-    if hasattr(type(held), "__iter__"):
-        return any(found is item or found == item for found in held)
+        return bool(base.__contains__(proxy, item))
+    if hasattr(type(proxy), "__iter__"):
+        return any(element is item or element == item for element in proxy)
     raise_undecided(
-        f"__contains__ of the program's class {type(held).__name__!r}, which the tests do not name, would decide"
+        f"__contains__ of the program's class {type(proxy).__name__!r}, which the tests do not name, would decide"
     )
 
 
-def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
-    base = crossing_types.builtin_base(type(held))
-    if not _is_named(held):
+def _arithmetic(peer: Peer, name: str, proxy: Any, arguments: tuple[Any, ...]) -> Any:
+    base = crossing_types.builtin_base(type(proxy))
+    if not _is_named(proxy):
         if base is not None and hasattr(base, name):
-            return getattr(base, name)(held, *arguments)
+            return getattr(base, name)(proxy, *arguments)
         raise_undecided(
-            f"{name} of the program's class {type(held).__name__!r}, which the tests do not name, would decide"
+            f"{name} of the program's class {type(proxy).__name__!r}, which the tests do not name, would decide"
         )
-    answer = peer.ask("special", name, held, *arguments)
+    answer = peer.ask("special", name, proxy, *arguments)
     if id(answer) not in peer.proxied:
-        raise_undecided(f"{name} of the program's class {type(held).__name__!r} made plain data of the tests' own")
+        raise_undecided(f"{name} of the program's class {type(proxy).__name__!r} made plain data of the tests' own")
     return answer
 
 

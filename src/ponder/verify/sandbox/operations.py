@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Operation, Peer
 
 Pairs = tuple[tuple[str, Any], ...]
-# Functions of the standard library that look behind an object: they run where the object is.
+# Introspection functions of the standard library. They run on the side where the object is.
 REMOTE_LIBRARY_FUNCTIONS = {
     "dataclasses": ("asdict", "astuple", "fields", "is_dataclass", "replace"),
     "inspect": (
@@ -30,8 +30,8 @@ REMOTE_LIBRARY_FUNCTIONS = {
 }  # fmt: skip
 
 
-def call(peer: Peer, target: Any, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    return target(*arguments, **dict(named))
+def call(peer: Peer, target: Any, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
+    return target(*arguments, **dict(kwargs))
 
 
 def get(peer: Peer, target: Any, name: str) -> Any:
@@ -50,30 +50,30 @@ def ask_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
     return special_methods.ALL_METHODS[name](target, *arguments)
 
 
-def unbound(peer: Peer, kind: type, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    return getattr(kind, name)(*arguments, **dict(named))
+def unbound(peer: Peer, kind: type, name: str, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
+    return getattr(kind, name)(*arguments, **dict(kwargs))
 
 
 def subclass(peer: Peer, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
     return types.new_class(name, bases, {}, lambda space: space.update(namespace))
 
 
-def library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
+def library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
     if name not in REMOTE_LIBRARY_FUNCTIONS.get(module, ()):
         raise AttributeError(name)
-    return getattr(__import__(module), name)(*arguments, **dict(named))
+    return getattr(__import__(module), name)(*arguments, **dict(kwargs))
 
 
-def step(peer: Peer, target: Any, how: str, given: Any, most: int) -> tuple[tuple[Any, ...], str, Any]:
-    """Go on with an iterator: its next items, whether it has more, and with what it ended."""
+def step(peer: Peer, target: Any, how: str, value: Any, max_items: int) -> tuple[tuple[Any, ...], str, Any]:
+    """Advance an iterator: its next items, its state, and its return value or error."""
     items: list[Any] = []
     try:
         if how == "close":
             target.close()
             return (), "done", None
         if how != "next":
-            items.append(target.send(given) if how == "send" else target.throw(given))
-        while len(items) < most:
+            items.append(target.send(value) if how == "send" else target.throw(value))
+        while len(items) < max_items:
             items.append(next(target))
     except StopIteration as end:
         return tuple(items), "done", end.value
@@ -83,7 +83,7 @@ def step(peer: Peer, target: Any, how: str, given: Any, most: int) -> tuple[tupl
 
 
 def run_to_end(peer: Peer, awaitable: Any) -> Any:
-    """Await something here. The other side waits: what both sides await runs one after the other."""
+    """Await something on this side while the other side waits. Awaits of both sides run one after the other."""
     import asyncio
 
     async def waiting() -> Any:
@@ -117,18 +117,18 @@ def next_awaited(peer: Peer, target: Any) -> Any:
 
 
 def use_library(peer: Peer, modules: set[str]) -> None:
-    """Have functions that look behind an object look where it is, in those of these modules that are in use."""
+    """Patch introspection functions of these modules, so that they run on the side where the object is."""
     for module in modules & REMOTE_LIBRARY_FUNCTIONS.keys():
-        found = __import__(module)
+        imported = __import__(module)
         for name in REMOTE_LIBRARY_FUNCTIONS[module]:
-            setattr(found, name, _where_it_is(peer, module, name, getattr(found, name)))
+            setattr(imported, name, _remote_or_local(peer, module, name, getattr(imported, name)))
 
 
-def _where_it_is(peer: Peer, module: str, name: str, at_home: Callable[..., Any]) -> Callable[..., Any]:
-    def function(*arguments: Any, **named: Any) -> Any:
+def _remote_or_local(peer: Peer, module: str, name: str, local_function: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*arguments: Any, **kwargs: Any) -> Any:
         if arguments and id(arguments[0]) in peer.proxied:
-            return peer.ask("library", module, name, arguments, tuple(named.items()))
-        return at_home(*arguments, **named)
+            return peer.ask("library", module, name, arguments, tuple(kwargs.items()))
+        return local_function(*arguments, **kwargs)
 
     function.__name__ = function.__qualname__ = name
     return function
@@ -153,12 +153,12 @@ OPAQUE_TYPES = (
     types.AsyncGeneratorType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CellType,
     property, classmethod, staticmethod,
 )  # fmt: skip
-# Of LIBRARY, what looks at nothing but the object and runs none of its text.
+# Of `REMOTE_LIBRARY_FUNCTIONS`, those that read only the object and run no text of it.
 SAFE_LIBRARY_FUNCTIONS = frozenset({"asdict", "astuple", "is_dataclass", "signature", "getdoc", "copy", "deepcopy"})
 
 
-def _of_the_tests(peer: Peer, target: Any) -> None:
-    """Only what the program was handed, and no class of the library, which would do anything for it."""
+def _check_handed_out(peer: Peer, target: Any) -> None:
+    """Raise unless the tests handed this object to the program. Library classes are refused: they could do anything."""
     if not peer.is_mine(target) or (isinstance(target, type) and crossing_types.standard_name(target) is not None):
         raise PermissionError("a program uses what its tests hand to it, and nothing else of theirs")
 
@@ -177,17 +177,17 @@ def _readable(target: Any, name: str) -> bool:
     return name == "__dict__" and type(target).__module__ == "tests"
 
 
-def guarded_call(peer: Peer, target: Any, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    _of_the_tests(peer, target)
-    return call(peer, target, arguments, named)
+def guarded_call(peer: Peer, target: Any, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
+    _check_handed_out(peer, target)
+    return call(peer, target, arguments, kwargs)
 
 
 def guarded_get(peer: Peer, target: Any, name: str) -> Any:
-    _of_the_tests(peer, target)
+    _check_handed_out(peer, target)
     if not _readable(target, name):
         raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
-    found = getattr(target, name)
-    return dict(found) if name == "__annotations__" else found
+    value = getattr(target, name)
+    return dict(value) if name == "__annotations__" else value
 
 
 def guarded_assign(peer: Peer, target: Any, name: str, value: Any) -> None:
@@ -201,7 +201,7 @@ def guarded_delete(peer: Peer, target: Any, name: str) -> None:
 
 
 def _check_assignment(peer: Peer, target: Any, name: str) -> None:
-    _of_the_tests(peer, target)
+    _check_handed_out(peer, target)
     public = _readable(target, name) and name not in (*DECIDING_METHODS, *METADATA_ATTRIBUTES, "__dict__")
     function = isinstance(target, types.FunctionType) and type(name) is str and not name.startswith("_")
     if not (public or function) or type(target).__module__ == "unittest.case":
@@ -209,40 +209,40 @@ def _check_assignment(peer: Peer, target: Any, name: str) -> None:
 
 
 def guarded_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
-    _of_the_tests(peer, target)
+    _check_handed_out(peer, target)
     return ask_special(peer, name, target, *arguments)
 
 
-def guarded_unbound(peer: Peer, kind: Any, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    _of_the_tests(peer, kind)
+def guarded_unbound(peer: Peer, kind: Any, name: str, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
+    _check_handed_out(peer, kind)
     if not isinstance(kind, type) or not _readable(kind, name):
         raise AttributeError(name)
-    return unbound(peer, kind, name, arguments, named)
+    return unbound(peer, kind, name, arguments, kwargs)
 
 
 def guarded_subclass(peer: Peer, *_: Any) -> None:
     object_trust.raise_undecided("the program derives a class from one of the tests")
 
 
-def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
-    if not arguments or named or not (name in SAFE_LIBRARY_FUNCTIONS or name.startswith("is")):
+def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], kwargs: Pairs) -> Any:
+    if not arguments or kwargs or not (name in SAFE_LIBRARY_FUNCTIONS or name.startswith("is")):
         raise PermissionError(name)
-    _of_the_tests(peer, arguments[0])
+    _check_handed_out(peer, arguments[0])
     return library(peer, module, name, arguments[:1], ())
 
 
-def guarded_step(peer: Peer, target: Any, how: str, given: Any, most: int) -> tuple[tuple[Any, ...], str, Any]:
-    _of_the_tests(peer, target)
-    return step(peer, target, how, given, most)
+def guarded_step(peer: Peer, target: Any, how: str, value: Any, max_items: int) -> tuple[tuple[Any, ...], str, Any]:
+    _check_handed_out(peer, target)
+    return step(peer, target, how, value, max_items)
 
 
 def guarded_await(peer: Peer, awaitable: Any) -> Any:
-    _of_the_tests(peer, awaitable)
+    _check_handed_out(peer, awaitable)
     return run_to_end(peer, awaitable)
 
 
 def guarded_next(peer: Peer, target: Any) -> Any:
-    _of_the_tests(peer, target)
+    _check_handed_out(peer, target)
     return next_awaited(peer, target)
 
 

@@ -33,7 +33,7 @@ Operation = Callable[..., Any]
 
 
 class MalformedMessage(RuntimeError):
-    """The other side said what no peer says."""
+    """The other side sent a message that no peer sends."""
 
 
 class Peer(SharedContainers):
@@ -58,13 +58,13 @@ class Peer(SharedContainers):
         self.stdout = sys.stdout
         self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)
-        self._serving = runs_tests  # whether it is our turn to speak
+        self._serving = runs_tests  # whether it is our turn to send
         proxies.set_peer(self)
 
-    # -- speaking ------------------------------------------------------------------------------------------------------
+    # -- messages ------------------------------------------------------------------------------------------------------
 
     def ask(self, operation: str, *arguments: Any) -> Any:
-        """Have the other side do something: what came of it, or its error."""
+        """Request an operation of the other side: returns its result or raises its error."""
         with self._turn:
             while not self._serving:  # a thread that calls back after the call it belongs to was answered
                 self._turn.wait()
@@ -79,13 +79,13 @@ class Peer(SharedContainers):
                         return self.unpack(body)
                     error = unpack_error(self, body, operation, arguments) if kind == "!" else None
                 except Exception as crooked:
-                    raise MalformedMessage(f"an answer that is none: {type(crooked).__name__}") from None
+                    raise MalformedMessage(f"a malformed answer: {type(crooked).__name__}") from None
                 if error is not None:
                     raise error
                 self._answer(body)
 
     def serve(self, message: Tree) -> None:
-        """Do what the other side asks for."""
+        """Handle a request of the other side."""
         kind, body = self._receive_message(message)
         if kind == "?":
             with self._turn:
@@ -160,9 +160,9 @@ class Peer(SharedContainers):
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = crossing_types.standard_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
-        if named is not None:
-            return ["n", *named]
+        name = crossing_types.standard_name(value) if self.runs_tests or crossing_types.is_plain_class(value) else None
+        if name is not None:
+            return ["n", *name]
         if isinstance(value, BaseException) and crossing_types.standard_name(kind) is not None:
             return pack_library_error(self, value)
         base = crossing_types.builtin_base(kind)
@@ -172,12 +172,12 @@ class Peer(SharedContainers):
         return self.name(value)
 
     def introduce(self, function: Any) -> None:
-        """Have the other side know a function as number 0 without a word: see `introduced`."""
+        """Register a function as object 0, which the other side knows without a message: see `introduced`."""
         self.number(function)
         self._described.add(self.number(type(function)))
 
     def introduced(self) -> Any:
-        """The proxy of the function that the other side introduces."""
+        """The proxy of the function that the other side registered with `introduce`."""
         self.descriptions[1] = proxies.describe(self, types.FunctionType)
         return proxies.make_proxy(self, "h", 0, 1)
 
@@ -186,15 +186,15 @@ class Peer(SharedContainers):
         return id(value) in self._numbers
 
     def number(self, value: Any) -> int:
-        """The number by which the other side knows an object of ours, from now on and for good."""
-        found = self._numbers.get(id(value))
-        if found is None:
-            found = self._numbers[id(value)] = len(self.own_objects)
+        """The permanent number by which the other side refers to an object of ours."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = len(self.own_objects)
             self.own_objects.append(value)
-        return found
+        return number
 
     def name(self, value: Any) -> Tree:
-        """The tree of an object that stays here."""
+        """The tree of an object that stays on this side."""
         number = self.number(value)
         if isinstance(value, type):
             self._describe_later(value)
@@ -210,13 +210,13 @@ class Peer(SharedContainers):
         return tree
 
     def unpack(self, tree: Tree, depth: int = 0) -> Any:
-        """The value of a tree, or `NotPlainData`."""
+        """The value of a tree; raises `NotPlainData`."""
         if tree is None or isinstance(tree, (bool, int, float, str)):
             return tree
         tag, rest = tree[0], tree[1:]
         match tag:
             case "@":
-                return self.held(rest[0])
+                return self.container(rest[0])
             case "o":
                 return self.own_objects[rest[0]]
             case "t" | "z":
@@ -240,10 +240,10 @@ class Peer(SharedContainers):
         """A plain class of the standard library; from trusted tests also its other classes, functions and modules."""
         if not self.runs_tests:
             __import__(module)
-        found = crossing_types.from_library(module, name)
-        if self.runs_tests and not crossing_types.is_plain_class(found):
+        value = crossing_types.from_library(module, name)
+        if self.runs_tests and not crossing_types.is_plain_class(value):
             raise NotPlainData("only plain classes have a name on both sides")
-        return found
+        return value
 
     # -- classes -------------------------------------------------------------------------------------------------------
 
@@ -254,17 +254,17 @@ class Peer(SharedContainers):
             self._to_describe.append(number)
 
     def _descriptions(self) -> list[Tree]:
-        """Of classes that the other side has not heard of; their bases come along."""
-        found = []
+        """Descriptions of classes that the other side does not know yet, with their bases."""
+        descriptions = []
         while self._to_describe:
             number = self._to_describe.pop()
-            found.append([number, proxies.describe(self, self.own_objects[number])])
-        return found
+            descriptions.append([number, proxies.describe(self, self.own_objects[number])])
+        return descriptions
 
     def base(self, kind: type) -> Tree:
-        """How the description of a class names one of its bases."""
-        named = crossing_types.standard_name(kind)
-        if named is not None:
-            return ["n", *named]
+        """The reference to a base class in the description of a class."""
+        name = crossing_types.standard_name(kind)
+        if name is not None:
+            return ["n", *name]
         self._describe_later(kind)
         return ["K", self.number(kind)]

@@ -91,7 +91,7 @@ class Sandbox:
             return CallResult("lost", None, str(lost))
 
     async def acall(self, function: str, *arguments: Plain, limits: SandboxLimits | None = None) -> CallResult:
-        """`call`, without holding up the event loop."""
+        """`call`, without blocking the event loop."""
         return await self.in_thread(self.call, function, *arguments, limits=limits)
 
     def run_script(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> ProgramResult:
@@ -116,8 +116,8 @@ class Sandbox:
         """
         if self.isolation == "landlock" and files:
             raise SandboxError(f"a program with files ({', '.join(files)}) needs namespaces, and here is only Landlock")
-        given = encode([list(command), dict(files)])
-        return self._stream("programs", "program", given, stdin, limits, reserves)
+        request = encode([list(command), dict(files)])
+        return self._stream("programs", "program", request, stdin, limits, reserves)
 
     def call_program(
         self,
@@ -128,10 +128,10 @@ class Sandbox:
     ) -> list[CallResult]:
         """Call a function of an untrusted program, once for each case: one reply each, its value as a tree (`codec`).
 
-        The tree is what the program says it is; nothing of it has been built yet. After a call that ends the program,
+        The tree is untrusted and not decoded yet. After a call that ends the program,
         the cases that are left end the same way.
         """
-        requests = [["plain", entry, encode(list(given)), encode(dict(named))] for given, named in calls]
+        requests = [["plain", entry, encode(list(args)), encode(dict(kwargs))] for args, kwargs in calls]
 
         def work(fresh: bool) -> list[CallResult]:
             with self._worker("python", fresh) as worker:
@@ -154,8 +154,8 @@ class Sandbox:
     ) -> TestsResult:
         """Run trusted tests against an untrusted program: each in a jail of its own, with proxies between them.
 
-        The program supplies `entry`, `names` and classes (registry.py says which exactly), and no helpers; what its
-        objects may decide is said in fairness.py. `count_each` counts every assert on its own.
+        The program supplies `entry`, `names` and classes (free_names.py says which), and no helpers.
+        object_trust.py says what its objects may decide. `count_each` counts every assert on its own.
         """
         request = [setup, list(tests), entry, list(names), count_each]
 
@@ -168,13 +168,13 @@ class Sandbox:
         except WorkerLost as lost:
             return TestsResult("lost", 0, 0, str(lost))
 
-    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Do any of the above without holding up the event loop: `await jail.later(jail.script, source)`."""
+    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **kwargs: P.kwargs) -> T:
+        """Run any of the above without blocking the event loop: `await jail.in_thread(jail.run_script, source)`."""
         with self._lock:
             self._check_open()
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.slots, "sandbox")
-            future = self._threads.submit(work, *arguments, **named)
+            future = self._threads.submit(work, *arguments, **kwargs)
         return await asyncio.wrap_future(future)
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Sandbox:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(cancel_futures=True)
-        with contextlib.ExitStack() as all_turns:  # a worker that still runs is closed by its holder
+        with contextlib.ExitStack() as all_turns:  # a worker in use is closed by its borrower
             for _ in range(self.slots):
                 all_turns.enter_context(self._semaphore)
         with self._lock:
@@ -203,7 +203,7 @@ class Sandbox:
             raise SandboxError("the sandbox is closed; make another")
 
     def _with_retry(self, work: Callable[[bool], T]) -> T:
-        """Once more, with fresh workers, where the jail broke. No more at once than there are slots."""
+        """Run `work`, and retry once with fresh workers where the jail broke. Waits for a free slot."""
         with self._semaphore:
             try:
                 return work(False)
@@ -212,7 +212,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _worker(self, kind: Kind, fresh: bool = False) -> Iterator[Worker]:
-        """A worker to oneself. One that breaks is closed and never lent again."""
+        """Borrow a worker. One that breaks is closed and not reused."""
         with self._lock:
             self._check_open()
             worker = None if fresh else self._next(self._idle[kind])
@@ -231,9 +231,9 @@ class Sandbox:
         worker.close()
 
     def _next(self, idle: list[Worker]) -> Worker | None:
-        """The first that could start at once; none, where another worker would be quicker than waiting.
+        """The first worker that can start at once; None where a new worker is faster than waiting.
 
-        One that has to load modules first never is: the last run of the other is buried in milliseconds.
+        A new worker that must preload modules never is: an old one reaps its last run in milliseconds.
         """
         at = next((n for n, worker in enumerate(idle) if worker.ready), None)
         if at is None and (not idle or (len(idle) < self.slots and not self.preload)):
@@ -241,7 +241,7 @@ class Sandbox:
         return idle.pop(at or 0)
 
     def _paths(self) -> list[str]:
-        """Where preloaded modules, and what they import, are found."""
+        """The import path of preloaded modules and their dependencies."""
         if not self.preload:
             return list(self.paths)
         folders = sysconfig.get_paths()
@@ -251,7 +251,7 @@ class Sandbox:
         self,
         kind: Kind,
         mode: Mode,
-        given: Tree,
+        request: Tree,
         stdin: bytes,
         limits: SandboxLimits | None,
         reserves: bool = False,
@@ -260,7 +260,7 @@ class Sandbox:
             with self._worker(kind, fresh) as worker:
                 if reserves and not worker.has_cgroup and self.isolation != "unsafe":
                     raise SandboxError("only a control group can bound this program, and none can be made here")
-                return host.stream(worker, mode, given, stdin, limits or self.limits, reserves)
+                return host.stream(worker, mode, request, stdin, limits or self.limits, reserves)
 
         try:
             return self._with_retry(work)
@@ -278,10 +278,10 @@ def shared_sandbox(
 ) -> Sandbox:
     """The one sandbox of this process for these limits and tools, made when it is first needed and closed at exit."""
     with _sharing:
-        found = _shared.get((limits, isolation, tools))
-        if found is None or found.closed:
-            found = _shared[limits, isolation, tools] = Sandbox(limits=limits, isolation=isolation, tools=tools)
-        return found
+        sandbox = _shared.get((limits, isolation, tools))
+        if sandbox is None or sandbox.closed:
+            sandbox = _shared[limits, isolation, tools] = Sandbox(limits=limits, isolation=isolation, tools=tools)
+        return sandbox
 
 
 def _close_all() -> None:
@@ -291,7 +291,7 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child has its parent's workers in memory, but they are not its own: it starts others."""
+    """In a forked child, let go of the parent's workers; the child starts its own."""
     global _sharing
     _sharing = threading.Lock()
     for sandbox in list(_all):

@@ -20,7 +20,7 @@ from ponder.verify.sandbox.codec import NotPlainData, Tree
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-# How an object stands on the other side: as an object, an error, a generator, a coroutine, an asynchronous generator.
+# The kind of a proxy: object, error, generator, coroutine, asynchronous generator.
 PROXY_KINDS = ("h", "x", "G", "W", "A")
 LOCAL_ATTRIBUTES = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "args", "__notes__"})
 
@@ -37,33 +37,33 @@ def is_proxy(value: Any) -> bool:
 
 
 class RemoteType(type):
-    """The class of a class that stands for one over there."""
+    """The metaclass of proxy classes."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **named: Any) -> Any:
-        """A class statement here that derives from a class over there: the class is made over there."""
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any) -> Any:
+        """A class statement here that derives from a remote class: the class is created on the other side."""
         cell = namespace.pop("__classcell__", None)
-        made = _peer.ask("subclass", name, bases, dict(namespace))
+        remote_class = _peer.ask("subclass", name, bases, dict(namespace))
         if cell is not None:
-            cell.cell_contents = made
-        return made
+            cell.cell_contents = remote_class
+        return remote_class
 
     def __init__(cls, *_: Any, **__: Any) -> None:
         pass
 
-    def __call__(cls, *arguments: Any, **named: Any) -> Any:
-        made = _peer.ask("call", cls, arguments, tuple(named.items()))
+    def __call__(cls, *arguments: Any, **kwargs: Any) -> Any:
+        instance = _peer.ask("call", cls, arguments, tuple(kwargs.items()))
         if not _peer.runs_tests:
-            return made
+            return instance
         object_trust.classes_named_by_tests.add(cls)
-        if id(made) not in _peer.proxied:
+        if id(instance) not in _peer.proxied:
             object_trust.raise_undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
-        return made
+        return instance
 
     def __getattr__(cls, name: str) -> Any:
-        found = _peer.ask("get", cls, name)
-        if cls in object_trust.classes_named_by_tests and isinstance(found, RemoteType):
-            object_trust.classes_named_by_tests.add(found)
-        return found
+        value = _peer.ask("get", cls, name)
+        if cls in object_trust.classes_named_by_tests and isinstance(value, RemoteType):
+            object_trust.classes_named_by_tests.add(value)
+        return value
 
     def __setattr__(cls, name: str, value: Any) -> None:
         _peer.ask("set", cls, name, value)
@@ -117,55 +117,55 @@ class RemoteObject(Remote):
     )
 
 
-def _call(self: Any, *arguments: Any, **named: Any) -> Any:
-    return _peer.ask("call", self, arguments, tuple(named.items()))
+def _call(self: Any, *arguments: Any, **kwargs: Any) -> Any:
+    return _peer.ask("call", self, arguments, tuple(kwargs.items()))
 
 
 class BoundRemoteMethod:
-    """A method of an object over there. To call it takes one question, where to fetch it first would take two."""
+    """A method of a remote object. Calling it takes one request; fetching it first would take two."""
 
-    __slots__ = ("_held", "_kind", "_name")
+    __slots__ = ("_kind", "_name", "_owner")
 
-    def __init__(self, kind: int, name: str, held: Any) -> None:
-        self._kind, self._name, self._held = kind, name, held
+    def __init__(self, kind: int, name: str, instance: Any) -> None:
+        self._kind, self._name, self._owner = kind, name, instance
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        given = (self._held, *arguments)
-        return _peer.ask("unbound", class_of(_peer, self._kind), self._name, given, tuple(named.items()))
+    def __call__(self, *arguments: Any, **kwargs: Any) -> Any:
+        with_self = (self._owner, *arguments)
+        return _peer.ask("unbound", class_of(_peer, self._kind), self._name, with_self, tuple(kwargs.items()))
 
     def fetch(self) -> Any:
-        return _peer.ask("get", self._held, self._name)
+        return _peer.ask("get", self._owner, self._name)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fetch(), name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BoundRemoteMethod) and (self._held, self._name) == (other._held, other._name)
+        return isinstance(other, BoundRemoteMethod) and (self._owner, self._name) == (other._owner, other._name)
 
     def __hash__(self) -> int:
-        return hash((id(self._held), self._name))
+        return hash((id(self._owner), self._name))
 
 
 class _Function:
-    """A function of a class over there: of an object, of `super()` or of the class itself."""
+    """The descriptor of a remote class's function: for an object, for `super()` or for the class itself."""
 
     def __init__(self, kind: int, name: str) -> None:
         self._kind, self._name = kind, name
 
-    def __get__(self, held: Any, kind: Any = None) -> Any:
-        if held is None:
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        if instance is None:
             return _peer.ask("get", class_of(_peer, self._kind), self._name)
-        return BoundRemoteMethod(self._kind, self._name, held)
+        return BoundRemoteMethod(self._kind, self._name, instance)
 
 
 class _Attribute:
-    """Anything else that a class has: it must hide what the class's bases have under the same name."""
+    """The descriptor of any other attribute of a remote class. It hides attributes of the bases with the same name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, held: Any, kind: Any = None) -> Any:
-        return _peer.ask("get", kind if held is None else held, self._name)
+    def __get__(self, instance: Any, kind: Any = None) -> Any:
+        return _peer.ask("get", kind if instance is None else instance, self._name)
 
 
 # -- classes -----------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def describe(peer: Peer, kind: type) -> Tree:
     """[name, text, bases, type of the value inside, special methods, functions, other attributes, the library's
     classes that it derives from, special methods of its metaclass, how it hashes]"""
     base = crossing_types.builtin_base(kind)
-    bare = base or next(
+    plain_base = base or next(
         (b for b in kind.__mro__ if issubclass(b, BaseException) and b.__module__ == "builtins"), object
     )
     doc = kind.__dict__.get("__doc__")
@@ -183,27 +183,29 @@ def describe(peer: Peer, kind: type) -> Tree:
     for name, value in list(vars(kind).items()):
         if type(name) is str and name not in special_methods.ALL_METHODS:
             (functions if isinstance(value, types.FunctionType) else attributes).append(name)
-    known = [list(named) for b in kind.__mro__[:-1] if (named := crossing_types.standard_name(b)) is not None]
+    library_names = [
+        list(name_here) for b in kind.__mro__[:-1] if (name_here := crossing_types.standard_name(b)) is not None
+    ]
     meta = special_methods.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
     hashing = special_methods.defined(kind, "__hash__")
     return [
         str(kind.__name__), doc[:2000] if type(doc) is str else None, [peer.base(b) for b in kind.__bases__],
-        base and base.__name__, special_methods.own(kind, bare), functions, attributes, known, meta,
-        None if hashing is None else hashing is not special_methods.defined(bare, "__hash__"),
+        base and base.__name__, special_methods.own(kind, plain_base), functions, attributes, library_names, meta,
+        None if hashing is None else hashing is not special_methods.defined(plain_base, "__hash__"),
     ]  # fmt: skip
 
 
 def class_of(peer: Peer, number: int) -> Any:
-    """The class here for their class of this number."""
+    """The proxy class of the remote class with this number."""
     if number in peer.remote_proxies:
         return peer.remote_proxies[number]
-    name, doc, bases, base, methods, functions, attributes, known, meta, hashing = peer.descriptions[number]
+    name, doc, bases, base, methods, functions, attributes, library_names, meta, hashing = peer.descriptions[number]
     library = []
-    for module, qualified in known:
+    for module, qualified in library_names:
         with contextlib.suppress(KeyError, AttributeError):
-            found = crossing_types.from_library(module, qualified)
-            if isinstance(found, type):
-                library.append(found)
+            library_class = crossing_types.from_library(module, qualified)
+            if isinstance(library_class, type):
+                library.append(library_class)
     derived = _bases(peer, bases, base)
     namespace: dict[str, Any] = {
         "__slots__": (),
@@ -228,34 +230,34 @@ def class_of(peer: Peer, number: int) -> Any:
     if meta:
         maker = type.__new__(type, "RemoteType", (RemoteType,), {n: _METHODS[n] for n in meta if n in _METHODS})
     try:
-        made = type.__new__(maker, str(name), derived, namespace)
-    except TypeError:  # bases that cannot be joined here
-        made = type.__new__(maker, str(name), (RemoteObject,), namespace)
-    peer.remote_proxies[number], peer.proxied[id(made)] = made, number
-    object_trust.register_library_bases(made, tuple(library))
-    return made
+        proxy_class = type.__new__(maker, str(name), derived, namespace)
+    except TypeError:  # these bases cannot be combined here
+        proxy_class = type.__new__(maker, str(name), (RemoteObject,), namespace)
+    peer.remote_proxies[number], peer.proxied[id(proxy_class)] = proxy_class, number
+    object_trust.register_library_bases(proxy_class, tuple(library))
+    return proxy_class
 
 
 def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
-    """The bases that a class can have here too: theirs, builtin errors, and the type of the value inside."""
-    found: list[type] = []
+    """The bases of a proxy class: proxies of its bases, builtin errors, and the builtin type of its value."""
+    local_bases: list[type] = []
     for tree in bases:
         if tree[0] == "K":
-            found.append(class_of(peer, tree[1]))
+            local_bases.append(class_of(peer, tree[1]))
             continue
         with contextlib.suppress(KeyError, AttributeError):
             kind = crossing_types.from_library(tree[1], tree[2])
             if kind in crossing_types.BUILTIN_BASES or (
                 crossing_types.is_plain_class(kind) and issubclass(kind, BaseException)
             ):
-                found.append(kind)
+                local_bases.append(kind)
     inner: type | None = next((kind for kind in crossing_types.BUILTIN_BASES if kind.__name__ == base), None)
-    if inner is not None and not any(issubclass(kind, inner) for kind in found):
-        found.append(inner)
-    if not any(issubclass(kind, Remote) for kind in found):
-        held = base is not None or any(issubclass(kind, BaseException) for kind in found)
-        found.insert(0, Remote if held else RemoteObject)
-    return tuple(dict.fromkeys(found))
+    if inner is not None and not any(issubclass(kind, inner) for kind in local_bases):
+        local_bases.append(inner)
+    if not any(issubclass(kind, Remote) for kind in local_bases):
+        has_builtin_value = base is not None or any(issubclass(kind, BaseException) for kind in local_bases)
+        local_bases.insert(0, Remote if has_builtin_value else RemoteObject)
+    return tuple(dict.fromkeys(local_bases))
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ def proxy_kind(value: Any) -> str:
 
 
 def make_proxy(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
-    """The proxy of their object of this number."""
+    """The proxy of the remote object with this number."""
     if number in peer.remote_proxies:
         return peer.remote_proxies[number]
     if how == "h" or how == "x":

@@ -15,7 +15,7 @@ MAX_ERROR_CHARS = 300
 
 
 def pack_error(peer: Peer, error: BaseException) -> Tree:
-    """An error as a tree: those of the standard library are made anew on the other side, others have a proxy there."""
+    """An error as a tree. The other side rebuilds errors of the standard library, and has proxies for others."""
     if isinstance(error, NotPlainData):
         return ["X", [["builtins", "TypeError"]], ["t", str(error)[:MAX_ERROR_CHARS]], None, ["t"]]
     try:
@@ -26,16 +26,20 @@ def pack_error(peer: Peer, error: BaseException) -> Tree:
 
 def pack_library_error(peer: Peer, error: BaseException) -> Tree:
     """An error of the standard library as a tree."""
-    named = [list(found) for kind in type(error).__mro__ if (found := crossing_types.standard_name(kind)) is not None]
+    class_names = [
+        list(class_name)
+        for kind in type(error).__mro__
+        if (class_name := crossing_types.standard_name(kind)) is not None
+    ]
     cause = None if error.__cause__ is None else pack_error(peer, error.__cause__)
-    kept = [peer.pack(item) for item in vars(error).items()]
-    return ["X", named, ["t", *[peer.pack(part) for part in error.args]], cause, ["t", *kept]]
+    attributes = [peer.pack(item) for item in vars(error).items()]
+    return ["X", class_names, ["t", *[peer.pack(part) for part in error.args]], cause, ["t", *attributes]]
 
 
 def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, ...]) -> Exception | SystemExit:
-    """The error to raise here. None of these can end a loop or a run of ours that did not ask for it.
+    """The error to raise here. An unrequested StopIteration becomes a RuntimeError, or it could end a loop here.
 
-    all(map(f, xs)) would be true where f raises StopIteration.
+    For example, all(map(f, xs)) would be true where f raises StopIteration.
     """
     error = peer.unpack(tree)
     if isinstance(error, StopIteration) and not (operation == "special" and arguments[0] == "__next__"):
@@ -48,20 +52,20 @@ def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, .
 
 
 def rebuild_error(peer: Peer, tree: Tree) -> BaseException:
-    _, named, arguments, cause, kept = tree
+    _, class_names, arguments, cause, attributes = tree
     kind: type[BaseException] = RuntimeError
-    for module, name in named:
+    for module, name in class_names:
         with contextlib.suppress(KeyError, AttributeError):
-            found = crossing_types.from_library(module, name)
-            if crossing_types.is_plain_class(found) and issubclass(found, BaseException):
-                kind = found
+            candidate = crossing_types.from_library(module, name)
+            if crossing_types.is_plain_class(candidate) and issubclass(candidate, BaseException):
+                kind = candidate
                 break
-    given = peer.unpack(arguments)
-    error = kind.__new__(kind, *given)
+    args = peer.unpack(arguments)
+    error = kind.__new__(kind, *args)
     with contextlib.suppress(Exception):  # a message alone is too little for UnicodeDecodeError
-        kind.__init__(error, *given)
+        kind.__init__(error, *args)
     with contextlib.suppress(Exception):
-        vars(error).update(peer.unpack(kept))
+        vars(error).update(peer.unpack(attributes))
     if cause is not None:
         found_cause = peer.unpack(cause)
         error.__cause__ = found_cause if isinstance(found_cause, BaseException) else None

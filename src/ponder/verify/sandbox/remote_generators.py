@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-ITEMS_FETCHED_SINGLY = 16  # items of an iterator that are fetched one by one; then more and more at once, up to
+ITEMS_FETCHED_SINGLY = 16  # first items that are fetched one by one; then batches grow up to the maximum
 MAX_ITEMS_PER_FETCH = 256
 
 
 def remote_generator(peer: Peer, number: int) -> Any:
-    """A generator that runs over there, a step at a time."""
+    """A generator that drives a remote one, step by step."""
 
     def steps() -> Any:
-        me, fetched, how, given = peer.remote_proxies[number], 0, "next", None
+        me, fetched, how, value = peer.remote_proxies[number], 0, "next", None
         while True:
             more = (
                 1
                 if fetched < ITEMS_FETCHED_SINGLY or how != "next"
                 else min(MAX_ITEMS_PER_FETCH, fetched // ITEMS_FETCHED_SINGLY * 2)
             )
-            items, state, last = peer.ask("step", me, how, given, more)
-            fetched, how, given = fetched + len(items), "next", None
+            items, state, last = peer.ask("step", me, how, value, more)
+            fetched, how, value = fetched + len(items), "next", None
             for item in items:
                 try:
                     sent = yield item
-                    how, given = ("send", sent) if sent is not None else (how, given)
+                    how, value = ("send", sent) if sent is not None else (how, value)
                 except GeneratorExit:
                     peer.ask("step", me, "close", None, 1)
                     raise
                 except BaseException as error:
-                    how, given = "throw", error
+                    how, value = "throw", error
             if state == "done":
                 return last
             if state == "raised":

@@ -16,7 +16,7 @@ RunStatus = Literal[
 
 
 def printable_line(text: str) -> str:
-    """Text of a program, as one line that is safe for any terminal and any file."""
+    """A program's text as one line without control characters, safe for terminals and files."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -45,7 +45,7 @@ class SandboxLimits:
 
     @property
     def deadline(self) -> float:
-        """Seconds by the clock after which a run is killed."""
+        """Wall-clock seconds after which a run is killed."""
         return self.wall_seconds if self.wall_seconds is not None else 2 * self.cpu_seconds + 1
 
 

@@ -20,12 +20,13 @@ from ponder.verify.sandbox.free_names import FreeNames, classify_names, imported
 from ponder.verify.sandbox.guest import receive, send
 from ponder.verify.sandbox.peer import Peer
 
-DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
+# Frames of the interpreter. A function of the tests that the program calls, and that calls the program, takes many.
+TESTS_RECURSION_LIMIT = 10_000
 
 
 def tests() -> None:
-    """Run trusted tests, in which names under test stand for the program's."""
-    setup, sources, entry, listed, count_each, introduced = receive()
+    """Run trusted tests, in which the names under test are proxies of the program's."""
+    setup, sources, entry, extra_names, count_each, introduced = receive()
     try:
         trees = [ast.parse(source) for source in (setup, *sources)]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
@@ -33,32 +34,32 @@ def tests() -> None:
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     if not any(isinstance(node, ast.Assert) or (not count_each and _may_fail(node)) for node in nodes):
         _verdict(-1, 0, "they hold no assert")
-    sys.setrecursionlimit(DEEPEST_CALLS)
+    sys.setrecursionlimit(TESTS_RECURSION_LIMIT)
     peer = Peer(lambda tree: send("c", tree), receive, operations.TESTS_OPERATIONS, runs_tests=True)
-    names = classify_names(trees, entry, listed)
+    names = classify_names(trees, entry, extra_names)
     space: dict[str, Any] = {"__name__": "tests", "isinstance": _isinstance, "issubclass": _issubclass, **names.helpers}
     operations.use_library(peer, imported_modules(trees) | names.helpers.keys())
     tested = _Tested(peer, space, trees, count_each)
     try:
-        space.update(_of_the_program(peer, names, entry, introduced, tested.refused))
-    except Exception as error:  # the program answers for itself, and not as one does
+        space.update(_program_values(peer, names, entry, introduced, tested.refused))
+    except Exception as error:  # the program's answer breaks the protocol
         _verdict(0, len(sources), f"{type(error).__name__}: {error}"[:300], failed=True)
     tested.run(entry)
 
 
 class _Tested:
-    """A run of tests, and what came of each, or of each assert."""
+    """A run of tests, with the outcome of each test or of each assert."""
 
     def __init__(self, peer: Peer, space: dict[str, Any], trees: list[ast.Module], count_each: bool) -> None:
         self.peer, self.space, self.trees, self.count_each = peer, space, trees, count_each
         self.refused: dict[str, str] = {}  # names that may not be defined, and why
-        self.counted: dict[str, bool] = {}  # whether each held every time
-        self.open: dict[str, str] = {}  # those that are undecided, and why
+        self.counted: dict[str, bool] = {}  # whether each test or assert passed every time
+        self.open: dict[str, str] = {}  # undecided tests, and why
         self.why = ""
-        self.watch = weak_tests.WeakTestMonitor(peer, trees)
+        self.monitor = weak_tests.WeakTestMonitor(peer, trees)
 
-    def record(self, what: str, good: bool, error: BaseException | None = None) -> None:
-        self.counted[what] = self.counted.get(what, True) and good
+    def record(self, test: str, good: bool, error: BaseException | None = None) -> None:
+        self.counted[test] = self.counted.get(test, True) and good
         if not good and not self.why:
             try:
                 self.why = traceback.format_exception_only(error)[-1].strip()[:300]
@@ -70,25 +71,25 @@ class _Tested:
     def run(self, entry: str) -> NoReturn:
         peer, space, asserts = self.peer, self.space, _CountAsserts()
         trees = [ast.fix_missing_locations(weak_tests.WrapAsserts().visit(tree)) for tree in self.trees]
-        space["__truth__"] = self.watch.truth
+        space["__truth__"] = self.monitor.truth
         if self.count_each:
             trees = [ast.fix_missing_locations(asserts.visit(tree)) for tree in trees]
             space["__record__"] = self.record
         candidate = space.get("candidate")
         for at, tree in enumerate(trees):
             object_trust.reasons.clear()
-            what = f"test {at}"
+            test = f"test {at}"
             try:
                 exec(compile(tree, "tests.py", "exec", dont_inherit=True), space)
                 if at > 0 and not self.count_each:
-                    self.record(what, True)
+                    self.record(test, True)
             except BaseException as error:
-                self.record(what, False, error)
-            failed = any(not good for name, good in self.counted.items() if self.count_each or name == what)
+                self.record(test, False, error)
+            failed = any(not good for name, good in self.counted.items() if self.count_each or name == test)
             if object_trust.reasons or (
                 failed and (outside := weak_tests.isolation_dependency(self.trees, self.trees[at]))
             ):
-                self.open[what] = object_trust.reasons[0] if object_trust.reasons else outside
+                self.open[test] = object_trust.reasons[0] if object_trust.reasons else outside
             if at == 0 and failed:
                 break
             if entry:
@@ -98,12 +99,12 @@ class _Tested:
         if not peer.asked:
             _verdict(-1, 0, next(iter(self.open.values()), self.why) or "they ask the program nothing")
         failures = sum(not good for good in self.counted.values())
-        loose = sum(what.startswith("test") for what in self.counted)  # failures of no assert, where those are counted
-        total = asserts.found + loose if self.count_each else len(trees) - 1
+        loose = sum(test.startswith("test") for test in self.counted)  # failures of no assert, where those are counted
+        total = asserts.count + loose if self.count_each else len(trees) - 1
         passed = len(self.counted) - failures if failures else total
-        definite = any(not good and what not in self.open for what, good in self.counted.items())
+        definite = any(not good and test not in self.open for test, good in self.counted.items())
         undecided = next(iter(self.open.values()), "")
-        _verdict(passed, total, self.why, undecided, definite and not self.count_each, self.watch.findings())
+        _verdict(passed, total, self.why, undecided, definite and not self.count_each, self.monitor.findings())
 
 
 def _may_fail(node: ast.AST) -> bool:
@@ -113,29 +114,29 @@ def _may_fail(node: ast.AST) -> bool:
     return isinstance(node, ast.Raise) or name.startswith("assert")
 
 
-def _of_the_program(
+def _program_values(
     peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]
 ) -> dict[str, Any]:
-    """What the program has for the names under test; an entry that is a function is known without asking."""
+    """The program's values for the names under test. An entry that is a function is known without a request."""
     for name in names.unknown:
-        told = f"the tests use {name!r}, which they do not define and no library has"
-        refused[name] = f"{told}; list it under 'names' if it is the program's"
-    found: dict[str, Any] = {entry: peer.introduced()} if introduced else {}
-    wanted = sorted({*names.program, *([entry] if entry else [])} - found.keys())
-    answers = peer.ask("names", tuple(wanted)) if wanted else ()
+        reason = f"the tests use {name!r}, which they do not define and no library has"
+        refused[name] = f"{reason}; list it under 'names' if it is the program's"
+    values: dict[str, Any] = {entry: peer.introduced()} if introduced else {}
+    requested = sorted({*names.program, *([entry] if entry else [])} - values.keys())
+    answers = peer.ask("names", tuple(requested)) if requested else ()
     peer.asked = False
-    for name, (kind, value) in zip(wanted, answers, strict=True):
+    for name, (kind, value) in zip(requested, answers, strict=True):
         if kind == "missing":
-            found[name] = _Missing(name)
+            values[name] = _Missing(name)
         elif kind == "other" and name != entry:
             refused[name] = f"the tests take {name!r} from the program, and it is neither a function nor a class"
         else:
-            found[name] = value
+            values[name] = value
             if isinstance(value, type):
                 object_trust.classes_named_by_tests.add(value)
     if entry:
-        found["candidate"] = found[entry]
-    return found
+        values["candidate"] = values[entry]
+    return values
 
 
 class _Missing:
@@ -152,7 +153,7 @@ class _Missing:
 
 
 def _isinstance(value: Any, kind: Any) -> bool:
-    """As Python's; a proxy also is of the library's classes that its own class derives from."""
+    """Python's `isinstance`, extended: a proxy is also an instance of the library classes of its remote class."""
     return builtins.isinstance(value, kind) or _derives(type(value), kind)
 
 
@@ -174,13 +175,13 @@ def _verdict(
 
 
 class _CountAsserts(ast.NodeTransformer):
-    """Each assert is tried and counted once, however often it runs: a loop may be over what the candidate gave."""
+    """Wraps each assert so that it counts once, however often it runs: a loop may be over the candidate's result."""
 
-    found = 0
+    count = 0
 
     def visit_Assert(self, node: ast.Assert) -> ast.Try:
-        self.found += 1
-        (attempt,) = ast.parse(_ATTEMPT.replace("NAME", repr(f"assert {self.found}"))).body
+        self.count += 1
+        (attempt,) = ast.parse(_ATTEMPT.replace("NAME", repr(f"assert {self.count}"))).body
         assert isinstance(attempt, ast.Try)
         attempt.body.insert(0, node)
         return attempt

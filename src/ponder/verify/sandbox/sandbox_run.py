@@ -15,8 +15,8 @@ from ponder.verify.sandbox.results import RunStatus, SandboxLimits
 if TYPE_CHECKING:
     from ponder.verify.sandbox.worker import Worker
 
-CONFINED_FRAME = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is locked in
-GRACE_SECONDS = 10.0  # seconds after a run's deadline in which the worker must have ended it, or is taken for dead
+CONFINED_FRAME = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is confined
+GRACE_SECONDS = 10.0  # after a run's deadline, in which the worker must end it, or counts as lost
 
 
 class WorkerLost(Exception):
@@ -24,15 +24,15 @@ class WorkerLost(Exception):
 
 
 class RunEnded(Exception):
-    """There is no more to be had from the program: it left, said nothing in time, or said too much."""
+    """The program sends nothing more: it exited, timed out, or sent too much."""
 
     def __init__(self, end: RunStatus | None, detail: str = "") -> None:
         super().__init__(detail)
-        self.run_status = end  # None: its process ended, and how is for the zygote to say
+        self.run_status = end  # None: its process ended, and the zygote reports how
 
 
 class RunExit(NamedTuple):
-    """How the zygote says a run ended."""
+    """The zygote's report on how a run ended."""
 
     run_status: RunStatus
     status: int | None
@@ -41,14 +41,14 @@ class RunExit(NamedTuple):
 
 
 class SandboxRun:
-    """One run: frames to and from it, and in the end how it ended."""
+    """One run: frames to and from it, and its exit."""
 
     def __init__(
         self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, deadline: float
     ) -> None:
         self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
         self.served = 0
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._confined = False
 
     def send(self, tree: Tree, until: float | None = None) -> None:
@@ -56,14 +56,14 @@ class SandboxRun:
         self.send_bodies([dumps(tree)], until)
 
     def send_bodies(self, bodies: Sequence[bytes], until: float | None = None) -> None:
-        """Frames, one after the other, of trees that are bytes already."""
+        """Send frames of trees that are already bytes."""
         view = memoryview(b"".join((len(body) + 1).to_bytes(4, "big") + b"h" + body for body in bodies))
         while view:
             self._set_socket_timeout(until)
             try:
                 view = view[self.channel.send(view) :]
             except TimeoutError:
-                raise RunEnded("timed out", "it did not listen") from None
+                raise RunEnded("timed out", "it did not read its input") from None
             except OSError:
                 raise RunEnded(None) from None
 
@@ -73,18 +73,18 @@ class SandboxRun:
         return self._frame(until)
 
     def await_confinement(self) -> None:
-        """See that trusted code said, before the program began, that the lock is on; else the jail is at fault."""
+        """Check that trusted code confirmed the confinement before the program began; else raise `WorkerLost`."""
         if self._confined:
             return
         self.channel.settimeout(max(GRACE_SECONDS, self.deadline - time.monotonic()))
         try:
-            while len(self._held) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
-                self._held += piece
+            while len(self._buffer) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
+                self._buffer += piece
         except OSError:
             pass
-        if not self._held.startswith(CONFINED_FRAME):
-            raise WorkerLost(f"a run could not be locked in: {self._held[5:300].decode(errors='replace')}")
-        del self._held[: len(CONFINED_FRAME)]
+        if not self._buffer.startswith(CONFINED_FRAME):
+            raise WorkerLost(f"a run could not be confined: {self._buffer[5:300].decode(errors='replace')}")
+        del self._buffer[: len(CONFINED_FRAME)]
         self._confined = True
 
     def _frame(self, until: float | None) -> tuple[str, bytes]:
@@ -99,7 +99,7 @@ class SandboxRun:
         return chr(body[0]), body[1:]
 
     def _receive_exactly(self, count: int, until: float | None) -> bytes:
-        while len(self._held) < count:
+        while len(self._buffer) < count:
             self._set_socket_timeout(until)
             try:
                 piece = self.channel.recv(1 << 16)
@@ -109,9 +109,9 @@ class SandboxRun:
                 raise RunEnded(None) from None
             if not piece:
                 raise RunEnded(None)
-            self._held += piece
-        taken = bytes(self._held[:count])
-        del self._held[:count]
+            self._buffer += piece
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
         return taken
 
     def _set_socket_timeout(self, until: float | None) -> None:
@@ -155,7 +155,7 @@ class SandboxRun:
         return out, err if len(outputs) > 1 else b"", over
 
     def end_without_waiting(self) -> None:
-        """It has said all that was wanted: end it, and do not wait until it is gone."""
+        """End the run, without waiting until its process is gone."""
         try:
             self.worker.stop_without_waiting(self.number, self.limits)
         finally:
@@ -172,7 +172,7 @@ class SandboxRun:
 
 
 def _write(descriptor: int, view: memoryview) -> int:
-    """How much of this need not be written any more: all, where the reader is gone."""
+    """How many bytes need no further writing: all, where the reader is gone."""
     try:
         return os.write(descriptor, view[: 1 << 16])
     except BlockingIOError:
@@ -182,7 +182,7 @@ def _write(descriptor: int, view: memoryview) -> int:
 
 
 def read_tree(body: bytes) -> Tree:
-    """The tree in a frame, or `RunEnded` as malformed."""
+    """The tree in a frame; raises `RunEnded` where it is malformed."""
     try:
         return loads(body)
     except NotPlainData as error:

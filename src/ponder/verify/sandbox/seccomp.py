@@ -69,7 +69,7 @@ EXAMINED = """
 ioctl 16 29, sendto 44 206, recvfrom 45 207, clone 56 220, kill 62 129, fcntl 72 25, flock 73 32, prctl 157 167,
 tgkill 234 131, prlimit64 302 261, clone3 435 435
 """
-OWN = 0x7FFFFEED  # stands for the process's own id, which no process has: ids end at 1 << 22
+OWN = 0x7FFFFEED  # placeholder for the process's own id; no process has it, because ids end at 1 << 22
 NEWEST = 424  # calls from here up are refused as unknown, so that libraries fall back to older ones
 
 Instruction: TypeAlias = tuple[int, int, int, int]
@@ -95,10 +95,10 @@ SENDING, RECEIVING = 0x40 | 0x80 | 0x4000 | 0x8000, 0x02 | 0x20 | 0x40 | 0x100
 PRCTLS = (3, 15, 16, 21, 23, 29, 30, 38, 39, 0x53564D41)
 
 
-def numbers(listed: str, machine: str) -> dict[str, int]:
+def numbers(table: str, machine: str) -> dict[str, int]:
     """The calls of a list by name, with their numbers on this machine."""
     column = 1 if machine == "x86_64" else 2
-    rows = (entry.split() for entry in listed.replace("\n", " ").split(",") if entry.strip())
+    rows = (entry.split() for entry in table.replace("\n", " ").split(",") if entry.strip())
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
 
 
@@ -159,7 +159,7 @@ def _refuse(number: int = errno.EPERM) -> list[Instruction]:
 def _only(
     argument: int, values: Iterable[int], refusal: int = errno.EPERM, pretended: Iterable[int] = ()
 ) -> list[Instruction]:
-    """Allowed where this argument is one of these values; only said to have been done where it is a pretended one."""
+    """Allowed where this argument is in `values`; success without effect where it is in `pretended`; else refused."""
     code: list[Instruction] = [(LOAD, 0, 0, 16 + 8 * argument)]
     for value in values:
         code += [(EQUAL, 0, 1, value), *ALLOW]
@@ -191,12 +191,12 @@ def _thread() -> list[Instruction]:
 
 def _ranges(blocks: dict[int, list[Instruction]]) -> list[tuple[int, list[Instruction]]]:
     """Where each block begins, in order, with refusals between."""
-    found: list[tuple[int, list[Instruction]]] = []
+    ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(max(blocks) + 2):
         block = blocks.get(number) or _refuse(errno.ENOSYS if number >= NEWEST else errno.EPERM)
-        if not found or found[-1][1] != block:
-            found.append((number, block))
-    return [*found, (0x40000000, KILL)]  # from there on x86-64 has its 32-bit twins
+        if not ranges or ranges[-1][1] != block:
+            ranges.append((number, block))
+    return [*ranges, (0x40000000, KILL)]  # from there on x86-64 has its 32-bit twins
 
 
 def _search(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:

@@ -42,13 +42,13 @@ COMPARISON_METHODS: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(oper
 
 
 def _binary() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a)}
+    methods: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a)}
     for name in _ARITHMETIC:
         plain = getattr(operator, f"__{name}__")
-        found[f"__{name}__"] = pow if name == "pow" else plain
-        found[f"__r{name}__"] = lambda a, b, plain=plain: plain(b, a)
-        found[f"__i{name}__"] = getattr(operator, f"__i{name}__")
-    return found
+        methods[f"__{name}__"] = pow if name == "pow" else plain
+        methods[f"__r{name}__"] = lambda a, b, plain=plain: plain(b, a)
+        methods[f"__i{name}__"] = getattr(operator, f"__i{name}__")
+    return methods
 
 
 ARITHMETIC_METHODS = _binary()
@@ -64,14 +64,14 @@ METHODS_OF_EVERY_OBJECT = ("__str__", "__repr__", "__format__", "__dir__")
 
 
 def defined(kind: type, name: str) -> Any:
-    """What a class or one of its bases has under this name; its metaclass is not asked."""
+    """The attribute of a class or of one of its bases; its metaclass is not searched."""
     return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
 
 
 def own(kind: type, beyond: type) -> list[str]:
-    """The special methods that a class has and `beyond`, which it derives from, has not or has otherwise."""
+    """The special methods that a class adds to or overrides of its base `beyond`."""
     return [
         name
         for name in (*ALL_METHODS, "__call__")
-        if (had := defined(kind, name)) is not None and had is not defined(beyond, name)
+        if (method := defined(kind, name)) is not None and method is not defined(beyond, name)
     ]

@@ -59,7 +59,7 @@ def isolation_dependency(trees: Sequence[ast.AST], test: ast.AST) -> str:
 
 
 def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
-    """The full name of what stands here, such as os.environ; empty where it is something of the tests."""
+    """The full dotted name of a node, such as os.environ; empty where the tests define it."""
     if isinstance(node, ast.Name):
         return bound.get(node.id, f"builtins.{node.id}" if hasattr(builtins, node.id) else node.id)
     if isinstance(node, ast.Attribute):
@@ -69,14 +69,14 @@ def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
 
 
 class WeakTestMonitor:
-    """What is seen while tests run."""
+    """Records signs of weak tests while they run."""
 
     def __init__(self, peer: Peer, trees: Sequence[ast.Module]) -> None:
         self._peer, self._trees = peer, trees
-        self.odd_truth = False  # something else than a bool decided an assert
+        self.odd_truth = False  # a value that is not a bool decided an assert
 
     def truth(self, value: Any) -> Any:
-        """Stands around what an assert asks nothing else about than whether it is true."""
+        """Record a value of which an assert tests only the truth."""
         self.odd_truth = self.odd_truth or not isinstance(value, bool)
         return value
 
@@ -84,36 +84,36 @@ class WeakTestMonitor:
         """Each weakness in words."""
         nodes = list(itertools.chain.from_iterable(map(ast.walk, self._trees)))
         asserts = [node for node in nodes if isinstance(node, ast.Assert)]
-        found = []
+        weaknesses = []
         if self.odd_truth:
-            found.append("an assert asks only whether something is true, and it was no bool")
+            weaknesses.append("an assert asks only whether something is true, and it was no bool")
         if self._peer.changed and any(_reads_argument(node, nodes) for node in asserts):
-            found.append("what is expected is taken from an argument that the program changed")
+            weaknesses.append("what is expected is taken from an argument that the program changed")
         if any(_only_in_loop_over_answer(node) for node in nodes):
-            found.append("an assert runs only for the items of what the program gave")
+            weaknesses.append("an assert runs only for the items of what the program gave")
         if any(_any_error_will_do(node) for node in nodes):
-            found.append("any error of the program passes")
+            weaknesses.append("any error of the program passes")
         if asserts and all(_only_denies(node.test) for node in asserts):
-            found.append("the asserts only deny, so that nan or an odd object passes")
+            weaknesses.append("the asserts only deny, so that nan or an odd object passes")
         denied = object_trust.never_denied()
         if denied:
-            found.append(f"the program's own {', '.join(denied)} decided, and was never seen to say no")
-        return found
+            weaknesses.append(f"the program's own {', '.join(denied)} decided, and was never seen to say no")
+        return weaknesses
 
 
 class WrapAsserts(ast.NodeTransformer):
-    """Has a `Watch` see what asserts take for true."""
+    """Wraps the values that asserts test for truth, so that `WeakTestMonitor` sees them."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        node.test = _watched(node.test)
+        node.test = _wrap_truth(node.test)
         return node
 
 
-def _watched(test: ast.expr) -> ast.expr:
+def _wrap_truth(test: ast.expr) -> ast.expr:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test.operand = _watched(test.operand)
+        test.operand = _wrap_truth(test.operand)
     elif isinstance(test, ast.BoolOp):
-        test.values = [_watched(value) for value in test.values]
+        test.values = [_wrap_truth(value) for value in test.values]
     elif isinstance(test, ast.Call | ast.Name | ast.Attribute | ast.Subscript):
         return ast.Call(ast.Name("__truth__", ast.Load()), [test], [])
     return test

@@ -32,7 +32,7 @@ Kind = Literal["python", "programs"]
 Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]
 
 HERE = Path(__file__).resolve().parent
-# Packages of ponder exist inside as bare names, so that their modules load without all that their __init__ imports.
+# Packages of ponder are empty modules inside, so that their modules load without the imports of their __init__.
 # Nor does `threading` hear of clones: it would renew its locks in each, and where there is one thread, none is held.
 ZYGOTE_BOOT_CODE = """
 import json, os, sys, types
@@ -55,7 +55,7 @@ GUEST_ENVIRONMENT = {
     "LD_BIND_NOW": "1",  # a symbol that is looked up late would be looked up in every run
 }  # fmt: skip
 STARTUP_TIMEOUT_SECONDS = 60.0
-ZYGOTE_MEMORY_BYTES = 256 << 20  # bytes of the control group for the zygote itself
+ZYGOTE_MEMORY_BYTES = 256 << 20  # the zygote's own share of the control group
 
 
 class Worker:
@@ -70,9 +70,9 @@ class Worker:
         paths: Sequence[str] = (),
     ) -> None:
         self.isolation, self.kind = isolation, kind
-        self.run: SandboxRun | None = None  # one that is kept open for more calls
+        self.run: SandboxRun | None = None  # a run that is kept open for more calls
         self._numbers = itertools.count()
-        self._stopping: tuple[int, SandboxLimits] | None = None  # a run that was told to end, and its limits
+        self._stopping: tuple[int, SandboxLimits] | None = None  # a run that is being stopped, and its limits
         memory = limits.memory_bytes if kind == "python" else max(limits.memory_bytes, 1 << 30)  # a compiler needs more
         self._group = ControlGroup(memory + limits.disk_bytes + ZYGOTE_MEMORY_BYTES, max(limits.max_processes, 64) + 8)
         self._kills = self._group.oom_kills()
@@ -120,13 +120,13 @@ class Worker:
             os.close(number)
 
     def _greeting(self) -> list[str]:
-        """What the zygote reached, once it is ready."""
+        """The isolation layers that the zygote reached, once it is ready."""
         self._control.settimeout(STARTUP_TIMEOUT_SECONDS)
         data = self._control.recv(65536)
         assert self._process.stderr is not None
         if not data:
-            said = self._process.stderr.read(4000).decode(errors="replace").strip()
-            raise WorkerLost(said.splitlines()[-1] if said else "the interpreter ended at once")
+            stderr = self._process.stderr.read(4000).decode(errors="replace").strip()
+            raise WorkerLost(stderr.splitlines()[-1] if stderr else "the interpreter ended at once")
         self._process.stderr.close()
         greeting = json.loads(data)
         if "error" in greeting:
@@ -134,7 +134,7 @@ class Worker:
         return list(greeting["reached"])
 
     def layers(self) -> list[str]:
-        """Everything that holds a run here, for people."""
+        """All isolation layers of a run, for people."""
         if self.isolation == "unsafe":
             return ["resource limits"]
         return [
@@ -160,7 +160,7 @@ class Worker:
     ) -> SandboxRun:
         """Start a run. `streams` are its stdin, stdout and stderr; the caller closes its own copies.
 
-        `kept`: how many seconds to keep it for many calls, each of which the caller bounds. `reserves`: it takes far
+        `keep_seconds`: how long to keep it for many calls, each of which the caller bounds. `reserves`: it takes far
         more address space than it uses, so the limit is on what it writes to.
         """
         if self._stopping is not None:
@@ -179,7 +179,7 @@ class Worker:
             self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             ours.close()
-            raise WorkerLost(f"the worker does not listen: {error}") from None
+            raise WorkerLost(f"the worker does not accept requests: {error}") from None
         finally:
             theirs.close()
         return SandboxRun(self, ours, number, limits, time.monotonic() + wall)
@@ -192,7 +192,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether a run would start at once: the last one is buried."""
+        """Whether a run would start at once: the last one is reaped."""
         if self._stopping is None:
             return True
         events = select.poll()
@@ -200,7 +200,7 @@ class Worker:
         return bool(events.poll(0))
 
     def stop_without_waiting(self, run: int, limits: SandboxLimits) -> None:
-        """End a run of which nothing more is wanted, without waiting for the zygote's word on it."""
+        """End a run without waiting for the zygote's report."""
         self.stop()
         self._stopping = (run, limits)
 
@@ -212,7 +212,7 @@ class Worker:
             raise WorkerLost(str(error)) from None
 
     def report(self, run: int, limits: SandboxLimits, until: float) -> RunExit:
-        """The zygote's word on how a run ended."""
+        """The zygote's report on how a run ended."""
         self._stopping = None
         try:
             self._control.settimeout(max(0.1, until - time.monotonic()))
@@ -271,19 +271,19 @@ class Worker:
 
 
 def _visible_paths(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
-    """The files that exist inside."""
+    """The paths that are visible inside the jail."""
     if kind == "programs":
-        wanted = [*PROGRAMS, *paths]
+        candidates = [*PROGRAMS, *paths]
     else:
         library = os.path.join(os.path.realpath(sys.base_prefix), "lib")
-        wanted = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
+        candidates = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
     if any(name.split(".")[0] == "ponder" for name in preload):
-        wanted.append(str(HERE.parents[1]))
-    found: list[str] = []
-    for path in sorted({os.path.abspath(p) for p in wanted if os.path.exists(p) and not os.path.islink(p)}):
-        if not any(path.startswith(above + "/") for above in found):  # a folder brings all that lies below it
-            found.append(path)
-    return found
+        candidates.append(str(HERE.parents[1]))
+    visible: list[str] = []
+    for path in sorted({os.path.abspath(p) for p in candidates if os.path.exists(p) and not os.path.islink(p)}):
+        if not any(path.startswith(above + "/") for above in visible):  # a folder includes everything below it
+            visible.append(path)
+    return visible
 
 
 def _world_readable() -> bool:
@@ -305,7 +305,7 @@ def _own_tasks() -> int:
 
 
 def missing_support() -> str:
-    """What this machine lacks before anything is tried; empty where nothing is."""
+    """What this machine lacks for any sandbox; empty where nothing is missing."""
     if sys.platform != "linux":
         return "the sandbox is made of Linux's own means; run ponder in Docker (python:3.12 will do) to use it here"
     if not hasattr(os, "pidfd_open"):

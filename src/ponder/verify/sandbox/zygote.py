@@ -39,7 +39,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     host = kernel.high(_open_host_pidfd(settings["host"]))
     control = socket.socket(fileno=kernel.high(descriptor))
     try:
-        reached = ["control group"] if settings["cgroups"] and _join(settings["cgroups"]) else []
+        reached = ["control group"] if settings["cgroups"] and _join_cgroups(settings["cgroups"]) else []
         if settings["isolation"] == "namespaces":
             reached += jail.enter_namespaces(settings)
             settings["run_as"] = 1 if "another user" in reached else None
@@ -55,11 +55,8 @@ def main(descriptor: int, settings: jail.Settings) -> None:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
     null = os.open("/dev/null", os.O_RDWR)
-    for stream in (
-        0,
-        1,
-        2,
-    ):  # no one reads error messages any more; what a run finds here is its own, see `_arrange_descriptors`
+    # Nobody reads the zygote's error messages from here on. A run gets streams of its own: see `_arrange_descriptors`.
+    for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.close(null)
     guest.discard_output()
@@ -70,15 +67,15 @@ def main(descriptor: int, settings: jail.Settings) -> None:
 
 
 def _reset_process_state() -> None:
-    """What was set for the host and comes along with every process must not decide how a run goes."""
+    """Reset inherited process state of the host, so that it does not affect runs."""
     os.environ.clear()
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the exit status of a run is lost
 
 
-def _join(folders: list[str]) -> bool:
-    """Enter the control groups made for us; a machine may let us make one and yet not enter it."""
+def _join_cgroups(folders: list[str]) -> bool:
+    """Join the worker's control groups. Some machines allow to create one and not to join it."""
     try:
         for folder in folders:
             with open(os.path.join(folder, "cgroup.procs"), "r+") as members:
@@ -90,45 +87,45 @@ def _join(folders: list[str]) -> bool:
 
 def _open_host_pidfd(pid: int) -> int:
     """A descriptor that becomes readable when the host dies. (A death signal would follow its thread instead.)"""
-    found = os.pidfd_open(pid)
+    pidfd = os.pidfd_open(pid)
     if os.getppid() != pid:  # it died before we looked, and another may have its number
         os._exit(0)
-    return found
+    return pidfd
 
 
 def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
-    """One run after the other."""
+    """Serve one run after the other."""
     flags = jail.PRIVATE if settings["isolation"] == "namespaces" else 0
     while True:
         ready, _, _ = select.select([control.fileno(), host], [], [])
         if host in ready:
             os._exit(0)
         data, descriptors = _receive(control)
-        if data == STOP:  # for a run that ended by itself meanwhile
+        if data == STOP:  # for a run that has ended meanwhile
             continue
-        begun = time.monotonic()
+        started = time.monotonic()
         number, wall = HEADER.unpack_from(data)
-        bounds, locks = _prepared(settings, data[HEADER.size :])
+        bounds, locks = _prepare(settings, data[HEADER.size :])
         pid = kernel.clone(flags)
         if pid == 0:
             run(settings, bounds, locks, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        end, status, seconds = _wait_for_run(control, host, pid, begun + wall)
+        end, status, seconds = _wait_for_run(control, host, pid, started + wall)
         control.send(REPORT.pack(number, end, status, seconds))
 
 
-_seen: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
+_prepared_calls: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
 
 
-def _prepared(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
-    """What a run may use, and the calls that lock it in: worked out once for all that may use the same."""
-    if bounds not in _seen:
-        if len(_seen) > 50:
-            _seen.clear()
+def _prepare(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
+    """The bounds of a run and the calls that confine it, prepared once for all runs with the same bounds."""
+    if bounds not in _prepared_calls:
+        if len(_prepared_calls) > 50:
+            _prepared_calls.clear()
         read = json.loads(bounds)
-        _seen[bounds] = read, jail.locks(settings, read)
-    return _seen[bounds]
+        _prepared_calls[bounds] = read, jail.locks(settings, read)
+    return _prepared_calls[bounds]
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
@@ -143,7 +140,7 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _wait_for_run(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
-    """Wait for the run, end it at its deadline or on the host's word, and say how it went."""
+    """Wait for the run, kill it at its deadline or at the host's request, and return how it ended."""
     process = os.pidfd_open(pid)
     end = EXITED
     watched = [process, control.fileno(), host]
@@ -168,13 +165,13 @@ def _kill(pid: int) -> None:
 
 
 def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call], descriptors: list[int]) -> None:
-    """In the clone: lock up, then be the program. Never returns."""
+    """In the clone: confine the process, then run the program. Never returns."""
     try:
         os.setsid()
         _arrange_descriptors(descriptors)
         jail.confine(settings, bounds, locks)
         kernel.close_from(CHANNEL + 1)
-        guest.send("s", None)  # the lock is on; nothing untrusted has run yet
+        guest.send("s", None)  # confined; nothing untrusted has run yet
         if bounds["mode"] == "program":
             guest.program(settings["environment"])
         MODES[bounds["mode"]]()
@@ -188,7 +185,7 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
 def _arrange_descriptors(descriptors: list[int]) -> None:
     """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2.
 
-    Without streams, an empty file lies there that no other run has. Not /dev/null: it is one file for the host and all
+    Without streams, each is an empty file of this run alone. Not /dev/null: it is one file for the host and all
     jails, and its locks, or the flags of a descriptor that runs inherit, would go from one run to the next.
     """
     channel, *streams = descriptors

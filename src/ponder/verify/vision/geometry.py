@@ -16,8 +16,8 @@ Size = tuple[int, int]  # width, height, as image libraries say it
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-MAX_MASK_PIXELS = 16_000_000  # pixels of a mask
-MAX_POLYGON_POINTS = 2_000  # corners of a polygon
+MAX_MASK_PIXELS = 16_000_000
+MAX_POLYGON_POINTS = 2_000
 COCO_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
 
 
@@ -26,7 +26,7 @@ class InvalidGeometry(ValueError):
 
 
 def parse_numbers(value: object, count: int) -> list[float]:
-    """Exactly so many finite numbers."""
+    """Parse a list of exactly `count` finite numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         raise InvalidGeometry(f"not {count} numbers")
     for n in value:
@@ -158,8 +158,8 @@ def average_precision(scores_N: Array, overlaps_NM: Array, threshold: float) -> 
         best = gold - 1 - int(np.argmax(free[::-1]))  # of equals the last, as COCO's tool takes it
         if free[best] >= min(threshold, 1 - 1e-10):
             taken[best] = hits[rank] = True
-    found = np.cumsum(hits)
-    recall, precision = found / gold, found / np.arange(1, count + 1)
+    true_positives = np.cumsum(hits)
+    recall, precision = true_positives / gold, true_positives / np.arange(1, count + 1)
     highest = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or a higher one
     at = np.searchsorted(recall, np.linspace(0, 1, 101), side="left")
     return float(np.append(highest, 0.0)[np.minimum(at, count)].mean())

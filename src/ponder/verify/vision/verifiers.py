@@ -20,6 +20,7 @@ from ponder.verify.vision import geometry
 from ponder.verify.vision.geometry import Box, InvalidGeometry, Size
 
 T = TypeVar("T")
+Detection = tuple[str, Box, float]  # label, box, score
 
 
 def _gold_field(gold: Any, key: str) -> Any:
@@ -29,7 +30,7 @@ def _gold_field(gold: Any, key: str) -> Any:
 
 
 def _parse_gold(read: Callable[[], T]) -> T:
-    """What the problem gives; a fault in it is the data's."""
+    """Parse a part of the gold answer. A fault in it is bad data."""
     try:
         return read()
     except InvalidGeometry as why:
@@ -42,12 +43,12 @@ def _image(gold: Any) -> Size | None:
 
 
 def _grade_json_answer(text: str, grade: Callable[[Any], Score]) -> Score:
-    """Judge the JSON value that a completion gives."""
-    found = extract_structured(text)
-    if found.answer is None:
-        return Score(0.0, found.reason)
+    """Grade the JSON value that a completion gives."""
+    extracted = extract_structured(text)
+    if extracted.answer is None:
+        return Score(0.0, extracted.reason)
     try:
-        return grade(parse_strict_json(found.answer))
+        return grade(parse_strict_json(extracted.answer))
     except (InvalidJson, InvalidGeometry) as why:
         return Score(0.0, f"malformed: {why}")
 
@@ -57,7 +58,7 @@ class BoxIoU(TextVerifier):
     """IoU of the box given, `[x1, y1, x2, y2]`, with the gold one; `threshold`: 1 from there on, else 0.
 
     The problem's answer is `{"box": [x1, y1, x2, y2]}`, with `"size": [width, height]` to refuse boxes that leave the
-    image. `generalised`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
+    image. `use_giou`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
     """
 
     threshold: float | None = None
@@ -76,14 +77,14 @@ class BoxIoU(TextVerifier):
     def verify(self, text: str, gold: Any) -> Score:
         image = _image(gold)
         truth = _parse_gold(lambda: geometry.parse_box(_gold_field(gold, "box"), image))
-        return _grade_json_answer(text, lambda value: self._compared(geometry.parse_box(value, image), truth))
+        return _grade_json_answer(text, lambda value: self._compare(geometry.parse_box(value, image), truth))
 
-    def _compared(self, box: Box, truth: Box) -> Score:
+    def _compare(self, box: Box, truth: Box) -> Score:
         overlap = geometry.iou(box, truth)
-        said = f"IoU {overlap:.3f}"
+        reason = f"IoU {overlap:.3f}"
         if self.use_giou:
-            return Score((geometry.giou(box, truth) + 1) / 2, said)
-        return Score(overlap if self.threshold is None else float(overlap >= self.threshold), said)
+            return Score((geometry.giou(box, truth) + 1) / 2, reason)
+        return Score(overlap if self.threshold is None else float(overlap >= self.threshold), reason)
 
 
 @dataclass(frozen=True)
@@ -99,18 +100,18 @@ class PointInMask(TextVerifier):
         return "point_in_mask"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, given = _image(gold), _gold_field(gold, "mask")
-        if isinstance(given, Mapping):
-            pixels = _parse_gold(lambda: geometry.parse_mask(given, image))
+        image, mask = _image(gold), _gold_field(gold, "mask")
+        if isinstance(mask, Mapping):
+            pixels = _parse_gold(lambda: geometry.parse_mask(mask, image))
             image = pixels.shape[1], pixels.shape[0]
         else:
-            corners = _parse_gold(lambda: geometry.parse_polygon(given))
+            corners = _parse_gold(lambda: geometry.parse_polygon(mask))
 
         def grade(value: Any) -> Score:
             x, y = geometry.parse_numbers(value, 2)
             if image and not (0 <= x < image[0] and 0 <= y < image[1]):
                 raise InvalidGeometry("the point leaves the image")
-            if isinstance(given, Mapping):
+            if isinstance(mask, Mapping):
                 hit = bool(pixels[int(y), int(x)])
             else:
                 hit = bool(geometry.points_in_polygon(np.array([x, y]), corners))
@@ -151,7 +152,7 @@ class DetectionAP(TextVerifier):
     `BoxIoU`. The completion lists the same, each with a `"score"` if it likes (else the first counts most).
 
     Two holes of the measure are closed: a class that is not in the image counts as one with precision 0 (COCO leaves it
-    out, so that naming every class is free), and more than `most` boxes earn nothing (those after the last hit are
+    out, so that naming every class is free), and more than `max_boxes` boxes earn nothing (those after the last hit are
     free).
     """
 
@@ -169,41 +170,43 @@ class DetectionAP(TextVerifier):
         return "detection"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, given = _image(gold), _gold_field(gold, "boxes")
-        truth = _parse_gold(lambda: _boxes(given, image))
-        return _grade_json_answer(text, lambda value: self._compared(value, image, truth))
+        image, boxes = _image(gold), _gold_field(gold, "boxes")
+        truth = _parse_gold(lambda: _boxes(boxes, image))
+        return _grade_json_answer(text, lambda value: self._compare(value, image, truth))
 
-    def _compared(self, value: Any, image: Size | None, truth: list[tuple[str, Box, float]]) -> Score:
-        found = _boxes(value, image)
-        if len(found) > self.max_boxes:
-            return Score(0.0, f"{len(found)} boxes, more than {self.max_boxes}")
-        labels = {label for label, _, _ in truth} | {label for label, _, _ in found}
+    def _compare(self, value: Any, image: Size | None, truth: list[Detection]) -> Score:
+        detections = _boxes(value, image)
+        if len(detections) > self.max_boxes:
+            return Score(0.0, f"{len(detections)} boxes, more than {self.max_boxes}")
+        labels = {label for label, _, _ in truth} | {label for label, _, _ in detections}
         if not labels:
             return Score(1.0, "right: there is nothing")
-        mean = sum(self.precision(found, truth, label) for label in labels) / len(labels)
-        return Score(mean, f"mAP {mean:.3f} over {len(labels)} classes, {len(found)} boxes for {len(truth)}")
+        mean = sum(self.precision(detections, truth, label) for label in labels) / len(labels)
+        return Score(mean, f"mAP {mean:.3f} over {len(labels)} classes, {len(detections)} boxes for {len(truth)}")
 
-    def precision(self, found: list[tuple[str, Box, float]], truth: list[tuple[str, Box, float]], label: str) -> float:
+    def precision(self, detections: list[Detection], truth: list[Detection], label: str) -> float:
         """The mean AP of one class over the thresholds."""
-        given = [(box, score) for name, box, score in found if name == label]
-        wanted = [box for name, box, _ in truth if name == label]
-        if not given or not wanted:
+        class_detections = [(box, score) for name, box, score in detections if name == label]
+        class_truth = [box for name, box, _ in truth if name == label]
+        if not class_detections or not class_truth:
             return 0.0
-        scores = np.array([score for _, score in given])
-        overlaps = np.array([[geometry.iou(box, gold) for gold in wanted] for box, _ in given])
+        scores = np.array([score for _, score in class_detections])
+        overlaps = np.array([[geometry.iou(box, gold) for gold in class_truth] for box, _ in class_detections])
         return float(np.mean([geometry.average_precision(scores, overlaps, t) for t in self.thresholds]))
 
 
-def _boxes(value: Any, image: Size | None) -> list[tuple[str, Box, float]]:
-    """Label, box and score of each; without scores the order counts."""
+def _boxes(value: Any, image: Size | None) -> list[Detection]:
+    """The detections of a list. Without scores, earlier boxes rank higher."""
     if not isinstance(value, list | tuple):
         raise InvalidGeometry("not a list of boxes")
-    found = []
+    detections: list[Detection] = []
     for n, item in enumerate(value):
         if not isinstance(item, Mapping) or not isinstance(item.get("label"), str):
             raise InvalidGeometry("a detection is a box with a label")
         (score,) = geometry.parse_numbers([item["score"]], 1) if "score" in item else (-float(n),)
-        found.append((" ".join(item["label"].casefold().split()), geometry.parse_box(item.get("box"), image), score))
+        detections.append(
+            (" ".join(item["label"].casefold().split()), geometry.parse_box(item.get("box"), image), score)
+        )
     if len({"score" in item for item in value}) > 1:
         raise InvalidGeometry("some boxes have a score and some have none")
-    return found
+    return detections
