@@ -25,7 +25,7 @@ def cli_reference() -> str:
 
 def help_text(command: str) -> str:
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "96", "NO_COLOR": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "ponder", command, "--help"], env=environment, capture_output=True, text=True, check=True
     )
@@ -46,15 +46,14 @@ def api_reference() -> str:
         parts += [f"## {module}", ""]
         for entry in entries:
             name, _, alias = entry.partition(" as ")
-            parts += [f"Imported as `ponder.{alias}`.", ""] if alias else []
-            parts += [f"::: {module}.{name}", ""]
+            parts += [f"::: {module}.{name}", "    options:", f"      heading: {alias or name}", f"      toc_label: {alias or name}", ""]
     return "\n".join(parts)
 
 
 def benchmarks() -> str:
     """The notes, then the table that bench/table.py wrote."""
     notes, table = ((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("NOTES.md", "README.md"))
-    return f"{notes}\n#{table}"
+    return f'{notes}\n<div class="benchmarks" markdown>\n\n#{table}\n</div>\n'
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
+MAX_BLOCK_CHARS = 110
 FIRST = {"rewards_table.py": "grpo_own_reward.py"}  # a snippet that reads what another one wrote
 
 
@@ -122,26 +126,30 @@ def test_every_command_is_in_a_document() -> None:
 
 
 def test_glossary_has_thirty_words() -> None:
-    section = (DOCS / "concepts.md").read_text().partition("## The thirty words that matter")[2]
+    section = (DOCS / "concepts.md").read_text().partition("## Glossary")[2]
     assert len(re.findall(r"^\| .+ \| .+ \|$", section, re.M)) - 1 >= 30
 
 
-def commands() -> list[tuple[str, str]]:
-    """Every `ponder ...` line of the documents' shell blocks and tables, with its page."""
-    found = []
-    for page in PAGES:
-        if page.name == "CHANGELOG.md" or page.parent.name == "results":
-            continue
-        text = page.read_text()
-        blocks = "\n".join(re.findall(r"```(?:sh|text)?\n(.*?)```", text, re.S))
-        lines = re.findall(r"^(ponder [a-z].*?)(?:\s{2,}#.*)?$", blocks, re.M) + re.findall(
-            r"`(ponder [a-z][^`]+)`", text
-        )
-        found += [(page.name, line) for line in dict.fromkeys(lines)]
-    return found
+def shell_lines(page: Path) -> list[str]:
+    """The `ponder` commands of a page's code blocks, in their order, without comments."""
+    blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```", page.read_text(), re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines() if re.match("ponder [a-z]", line)]
+    return [line.partition(" #")[0].strip() for line in lines]
 
 
-@pytest.mark.parametrize(("page", "line"), commands(), ids=lambda x: str(x)[:60])
+def inline_commands(page: Path) -> list[str]:
+    """The commands that stand in a sentence or a table."""
+    return re.findall(r"`(ponder [a-z][^`]+)`", page.read_text())
+
+
+COMMAND_PAGES = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "results"]
+EVERY_COMMAND = [
+    (page.name, line) for page in COMMAND_PAGES for line in dict.fromkeys(shell_lines(page) + inline_commands(page))
+]
+WHOLE_COMMANDS = [(page, line) for page in COMMAND_PAGES for line in dict.fromkeys(shell_lines(page))]
+
+
+@pytest.mark.parametrize(("page", "line"), EVERY_COMMAND, ids=lambda x: str(x)[:60])
 def test_flags_of_documented_commands_exist(page: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     from ponder.cli import COMMANDS, main
 
@@ -160,6 +168,79 @@ def test_flags_of_documented_commands_exist(page: str, line: str, capsys: pytest
         known = re.search(rf"{re.escape(flag)}(?![\w-])", text)
         dotted = f"{flag.partition('.')[0]}.NAME" in text and "." in flag
         assert known or dotted or flag in ("--help", "--trust"), f"{page}: {line}: {flag}"
+
+
+@pytest.mark.parametrize(("page", "line"), WHOLE_COMMANDS, ids=lambda x: str(getattr(x, "name", x))[:60])
+def test_documented_command_parses(page: Path, line: str) -> None:
+    """Every flag has a value of its type, and every choice and every name is one that exists."""
+    from ponder.cli.command_help import read_signatures
+    from ponder.cli.flags import Parser
+
+    _, command, *words = shlex.split(line)
+    if command == "plan":
+        return  # it takes the arguments of another command
+    parser = Parser(line)
+    for signature in read_signatures(command, words):
+        parser.add_signature(signature)
+    given = parser.parse_given(words[1:] if command == "run" else words)
+    check_names(command, words, given)
+
+
+def check_names(command: str, words: list[str], given: dict[str, Any]) -> None:
+    """Tasks, strategies, algorithms, templates and recipes by name, with their dotted settings."""
+    from ponder.models.chat_templates import CHAT_TEMPLATES
+    from ponder.reason.presets import PRESETS
+    from ponder.reason.strategies import STRATEGIES
+    from ponder.tasks import TASKS
+    from ponder.train.algorithms import OFFLINE, ON_POLICY
+
+    if command == "run":
+        assert (ROOT / "recipes" / f"{words[0]}.py").exists()
+    if command in ("train", "eval", "label", "tasks") and words:
+        assert words[0] in TASKS
+        settings = {f.name for f in dataclasses.fields(TASKS[words[0]])}
+        assert given.get("task_settings", {}).keys() <= settings
+    if strategy := given.get("strategy"):
+        assert strategy in {**STRATEGIES, **PRESETS}
+        named = STRATEGIES.get(strategy)
+        settings = {f.name for f in dataclasses.fields(named)} if named else set()
+        assert {name.partition(".")[0] for name in given.get("strategy_settings", {})} <= settings | {"cut", "reduce"}
+    if command in ("train", "sft") and "algorithm" in given:
+        assert given["algorithm"] in {**OFFLINE, **ON_POLICY}
+    if template := given.get("template"):
+        assert template in CHAT_TEMPLATES
+
+
+# What a page's commands read and none of them makes; the page must say what it is.
+FROM_THE_READER = {
+    "pairs.jsonl": "`pairs.jsonl` holds",
+    "rows.jsonl": "`rows.jsonl` ha",
+    "rewards.py": "`rewards.py`",
+    "templates.json": "in `templates.json`",
+    "runs/prm": "`runs/prm` is a process reward model",
+}
+
+
+@pytest.mark.parametrize("page", COMMAND_PAGES, ids=lambda p: p.name)
+def test_documented_command_has_what_it_reads(page: Path) -> None:
+    """A file or run directory is made by an earlier command of the page, or the page says what it is."""
+    made: set[str] = set()
+    for line in shell_lines(page):
+        words = shlex.split(line)
+        outputs = {value for flag, value in pairwise(words) if flag in ("--run", "--out")}
+        inputs = [word for word in words if re.search(r"^(reward:)?runs/|\.jsonl?$|^rewards:", word)]
+        for word in inputs:
+            name = "rewards.py" if word.startswith("rewards:") else word.removeprefix("reward:")
+            if name in outputs or any(name == m or name.startswith(f"{m}/") for m in made):
+                continue
+            assert FROM_THE_READER.get(name, "nothing") in page.read_text(), f"{page.name}: {line}: {name}"
+        made |= outputs | ({"runs/demo"} if words[1] == "demo" else set())
+
+
+@pytest.mark.parametrize("page", [p for p in COMMAND_PAGES if p.name != "results.md"], ids=lambda p: p.name)
+def test_code_block_fits_the_page(page: Path) -> None:
+    blocks = re.findall(r"^```(?:sh|text)\n(.*?)^```", page.read_text(), re.M | re.S)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > MAX_BLOCK_CHARS] == []
 
 
 def test_every_python_block_is_a_tested_snippet() -> None:
