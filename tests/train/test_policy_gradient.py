@@ -70,6 +70,22 @@ CASES: dict[str, tuple[Any, Reference]] = {
         lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w, "bessel"), 0.1, 0.4), "k2", 0.5, 0.05))),
     "grpo, k1 reward": (
         GRPO(kl=KL(0.4, "k1", "reward")), lambda w, n: sequence_mean(clipped(w, n, relative(w, beta=0.4)))),
+    "grpo, batch std": (
+        GRPO(scale_rewards="batch", kl=None), lambda w, n: sequence_mean(clipped(w, n, by_batch_std(w, False)))),
+    "grpo, batch std of n - 1": (
+        GRPO(scale_rewards="batch", bessel=True, loss_type="dapo", kl=KL(0.1)),
+        lambda w, n: token_mean(plus(w, n, clipped(w, n, by_batch_std(w, True)), "k3", 0.1))),
+    "grpo, as Dr. GRPO": (
+        GRPO(scale_rewards="none", loss_type="dr_grpo", max_completion_tokens=7, kl=None),
+        lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 7)),
+    "grpo, as LUSPO": (
+        GRPO(loss_type="luspo", importance_sampling_level="sequence", clip=0.1, clip_high=0.3, kl=None),
+        lambda w, n: summed_by_sequence(w, n, relative(w), 0.1, 0.3)),
+    "grpo, luspo of tokens": (
+        GRPO(loss_type="luspo", kl=None), lambda w, n: sequence_sum(clipped(w, n, relative(w)))),
+    "grpo, as GSPO": (
+        GRPO(importance_sampling_level="sequence", clip=3e-4, clip_high=4e-4, kl=None),
+        lambda w, n: by_sequence(w, n, relative(w), 3e-4, 4e-4)),
     "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
     "dr-grpo, length": (
         DrGRPO(max_completion_tokens=7, clip_high=0.3), lambda w,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ponder.settings import Named, SettingsOf
 
-Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"]
+Model = Annotated[str, "smollm2, a Hugging Face folder or hub name, a .gguf file, a run directory, or openai:URL"]
 TaskName = Annotated[
     str, Named("ponder.tasks:TASKS"), "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"
 ]
