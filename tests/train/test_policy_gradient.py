@@ -13,6 +13,7 @@ import torch
 from fakes import trace_group
 from policy_gradient_formulas import (
     below,
+    by_batch_std,
     by_sequence,
     clipped,
     less,
@@ -21,6 +22,7 @@ from policy_gradient_formulas import (
     plus,
     reinforce,
     relative,
+    summed_by_sequence,
     weighted,
     whitened,
 )
@@ -142,8 +144,7 @@ def test_toy_answers_cover_every_branch() -> None:
 
 
 class StillDivides(DrGRPO):
-    bessel = False
-    credit = GRPO.credit
+    credit = CISPO.credit
 
 
 class MeanOfTokens(GRPO):
@@ -152,15 +153,15 @@ class MeanOfTokens(GRPO):
 
 
 class MeanOfSequences(DAPO):
-    weigh = GRPO.weigh
+    weigh = GSPO.weigh
 
 
 class OwnLength(DrGRPO):
-    weigh = GRPO.weigh
+    weigh = GSPO.weigh
 
 
 class TokenRatio(GSPO):
-    ratio = GRPO.ratio
+    ratio = DAPO.ratio
 
 
 class SumOfLogs(GSPO):
@@ -357,3 +358,25 @@ def test_kl_in_reward_needs_reference() -> None:
         with pytest.raises(UsageError, match="each token's reference"):
             objective.credit([trace], "wanted", {})
     RLOO(kl=None).credit([trace], "wanted", {})
+
+
+def test_grpo_refuses_settings_that_trl_does_not_have() -> None:
+    with pytest.raises(UsageError, match="no loss_type named 'ppo'"):
+        GRPO(loss_type="ppo")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no scale_rewards named 'True'"):
+        GRPO(scale_rewards=True)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="divides by a constant length: give max_completion_tokens"):
+        GRPO(loss_type="dr_grpo")
+    with pytest.raises(UsageError, match="max_completion_tokens is 0; a length is at least 1"):
+        GRPO(max_completion_tokens=0)
+
+
+def test_grpo_names_settings_without_effect() -> None:
+    assert set(GRPO().unused()) == {"max_completion_tokens"}
+    assert set(GRPO(loss_type="dr_grpo", max_completion_tokens=9, scale_rewards="none").unused()) == {"bessel"}
+
+
+def test_batch_std_of_equal_rewards_gives_no_advantage() -> None:
+    traces = [trace_group([5], [[7], [8, 9]], [1.0, 1.0]) for _ in range(2)]
+    GRPO(scale_rewards="batch").credit(traces, "wanted", {})
+    assert [step.advantages.tolist() for t in traces for step in t.steps[1:]] == [[0.0], [0.0, 0.0]] * 2

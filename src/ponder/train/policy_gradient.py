@@ -178,7 +178,7 @@ def assign_scaled_advantages(
     if scale_rewards != "batch":
         for trace, items in zip(traces, groups, strict=True):
             assign_group_advantages(
-                trace, items, lambda r: credit.group_relative(r, scale_rewards == "group", bessel=bessel)
+                trace, items, lambda r: credit.group_relative(r, divide_by_std=scale_rewards == "group", bessel=bessel)
             )
         return
     std = credit.reward_std([w.reward for items in groups for w in items], bessel)
@@ -237,7 +237,9 @@ class GRPO(ClippedSurrogate):
             return losses.token_mean(lengths)
         if self.loss_type == "grpo":
             return losses.sequence_mean(lengths)
-        return losses.sequence_sum(lengths, float(self.max_completion_tokens or 1) if self.loss_type == "dr_grpo" else 1)
+        return losses.sequence_sum(
+            lengths, float(self.max_completion_tokens or 1) if self.loss_type == "dr_grpo" else 1
+        )
 
     def ratio(self, tokens: Tokens) -> Tensor:
         if self.importance_sampling_level == "token":
