@@ -188,18 +188,16 @@ def _import_client() -> Any:
     return huggingface_hub
 
 
-def _progress_bar(client: Any) -> type:
+def _progress_bar(client: Any) -> Any:
     """The client's own bar on the terminal, and none where the output is a file."""
-    from huggingface_hub.utils import tqdm
+    usual: Any = client.utils.tqdm
 
-    class Bar(tqdm):  # type: ignore[misc, type-arg]
-        def __init__(self, *args: Any, **settings: Any) -> None:
-            stream = raw_stream(sys.stderr)
-            settings["file"] = stream
-            settings["disable"] = settings.get("disable") or not stream.isatty()
-            super().__init__(*args, **settings)
+    def start(bar: Any, *args: Any, **settings: Any) -> None:
+        stream = raw_stream(sys.stderr)
+        hidden = settings.pop("disable", False) or not stream.isatty()
+        usual.__init__(bar, *args, **settings, file=stream, disable=hidden)
 
-    return Bar
+    return type("DownloadBar", (usual,), {"__init__": start})
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

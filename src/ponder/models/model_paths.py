@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ponder.errors import ModelError, UnknownName
+from ponder.hub import RepoName
 from ponder.models import hub_models
 from ponder.runs import newest_checkpoint
 
@@ -60,7 +61,7 @@ def is_hub_name(model: str) -> bool:
     """Whether a name is neither ponder's own nor a local path's, and has the form of a hub model's."""
     if model in NAMED_MODELS or Path(model).expanduser().exists():
         return False
-    return hub_models.RepoName.parse(model) is not None and not _is_checkpoint(Path(model))
+    return RepoName.parse(model) is not None and not _is_checkpoint(Path(model))
 
 
 def find_model(model: str, weights: bool = True) -> Path:
