@@ -17,6 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 # takes hours, and some tests here make values differ on purpose.
 os.environ.pop("CI", None)
 
+# No test asks the Hugging Face hub. Those of models by name point the client at a mirror of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # A slow machine is not a failure, and a test that fails today must fail tomorrow.
 settings.register_profile("ponder", deadline=None, derandomize=True)
 settings.load_profile("ponder")

@@ -41,6 +41,15 @@ def relative(
     return out
 
 
+def by_batch_std(w: World, bessel: bool) -> Advantages:
+    """(r_i - the group's mean) / std of all judged rewards of the step."""
+    every = [a.reward for group in w.judged() for a in group]
+    mean = sum(every) / len(every)
+    std = math.sqrt(sum((x - mean) ** 2 for x in every) / (len(every) - bessel))
+    centred = relative(w, "none")
+    return {a: [x / std for x in values] for a, values in centred.items()}
+
+
 def others(w: World, beta: float, kind: str) -> Advantages:
     """r_i less the mean of the other G - 1."""
     out: Advantages = {}
@@ -107,6 +116,15 @@ def by_sequence(w: World, now: Now, advantages: Advantages, low: float, high: fl
     for a, values in advantages.items():
         s = torch.exp(sum(now.lp[t] - w.old[t] for t in a.rows) / len(a.rows))
         total = total - min(s * values[0], min(max(s, 1 - low), 1 + high) * values[0])
+    return total / len(advantages)
+
+
+def summed_by_sequence(w: World, now: Now, advantages: Advantages, low: float, high: float) -> Any:
+    """LUSPO: GSPO's term times the completion's length, -mean over sequences of |o| min(s A, clip(s) A)."""
+    total: Any = 0.0
+    for a, values in advantages.items():
+        s = torch.exp(sum(now.lp[t] - w.old[t] for t in a.rows) / len(a.rows))
+        total = total - len(a.rows) * min(s * values[0], min(max(s, 1 - low), 1 + high) * values[0])
     return total / len(advantages)
 
 

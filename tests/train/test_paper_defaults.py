@@ -30,8 +30,8 @@ PAPERS: dict[str, dict[str, Any]] = {
         "clip": 0.2, "upper_clip": 0.28, "kl": None, "max_completion_tokens": 16384 + 4096, "overlong_buffer": 4096,
         "dynamic_sampling_rounds": 10, "entropy_coef": 0.0,
     },
-    "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "bessel": False, "entropy_coef": 0.0},  # section 5.1
-    "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "bessel": False, "entropy_coef": 0.0},
+    "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "entropy_coef": 0.0},  # section 5.1
+    "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "entropy_coef": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
         "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95,
         "advantage_estimator": "gae",

@@ -13,6 +13,7 @@ import torch
 from fakes import trace_group
 from policy_gradient_formulas import (
     below,
+    by_batch_std,
     by_sequence,
     clipped,
     less,
@@ -21,6 +22,7 @@ from policy_gradient_formulas import (
     plus,
     reinforce,
     relative,
+    summed_by_sequence,
     weighted,
     whitened,
 )
@@ -70,6 +72,22 @@ CASES: dict[str, tuple[Any, Reference]] = {
         lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w, "bessel"), 0.1, 0.4), "k2", 0.5, 0.05))),
     "grpo, k1 reward": (
         GRPO(kl=KL(0.4, "k1", "reward")), lambda w, n: sequence_mean(clipped(w, n, relative(w, beta=0.4)))),
+    "grpo, batch std": (
+        GRPO(scale_rewards="batch", kl=None), lambda w, n: sequence_mean(clipped(w, n, by_batch_std(w, False)))),
+    "grpo, batch std of n - 1": (
+        GRPO(scale_rewards="batch", bessel=True, loss_type="dapo", kl=KL(0.1)),
+        lambda w, n: token_mean(plus(w, n, clipped(w, n, by_batch_std(w, True)), "k3", 0.1))),
+    "grpo, as Dr. GRPO": (
+        GRPO(scale_rewards="none", loss_type="dr_grpo", max_completion_tokens=7, kl=None),
+        lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 7)),
+    "grpo, as LUSPO": (
+        GRPO(loss_type="luspo", importance_sampling_level="sequence", clip=0.1, clip_high=0.3, kl=None),
+        lambda w, n: summed_by_sequence(w, n, relative(w), 0.1, 0.3)),
+    "grpo, luspo of tokens": (
+        GRPO(loss_type="luspo", kl=None), lambda w, n: sequence_sum(clipped(w, n, relative(w)))),
+    "grpo, as GSPO": (
+        GRPO(importance_sampling_level="sequence", clip=3e-4, clip_high=4e-4, kl=None),
+        lambda w, n: by_sequence(w, n, relative(w), 3e-4, 4e-4)),
     "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
     "dr-grpo, length": (
         DrGRPO(max_completion_tokens=7, clip_high=0.3), lambda w,
@@ -126,8 +144,7 @@ def test_toy_answers_cover_every_branch() -> None:
 
 
 class StillDivides(DrGRPO):
-    bessel = False
-    credit = GRPO.credit
+    credit = CISPO.credit
 
 
 class MeanOfTokens(GRPO):
@@ -136,15 +153,15 @@ class MeanOfTokens(GRPO):
 
 
 class MeanOfSequences(DAPO):
-    weigh = GRPO.weigh
+    weigh = GSPO.weigh
 
 
 class OwnLength(DrGRPO):
-    weigh = GRPO.weigh
+    weigh = GSPO.weigh
 
 
 class TokenRatio(GSPO):
-    ratio = GRPO.ratio
+    ratio = DAPO.ratio
 
 
 class SumOfLogs(GSPO):
@@ -341,3 +358,25 @@ def test_kl_in_reward_needs_reference() -> None:
         with pytest.raises(UsageError, match="each token's reference"):
             objective.credit([trace], "wanted", {})
     RLOO(kl=None).credit([trace], "wanted", {})
+
+
+def test_grpo_refuses_settings_that_trl_does_not_have() -> None:
+    with pytest.raises(UsageError, match="no loss_type named 'ppo'"):
+        GRPO(loss_type="ppo")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no scale_rewards named 'True'"):
+        GRPO(scale_rewards=True)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="divides by a constant length: give max_completion_tokens"):
+        GRPO(loss_type="dr_grpo")
+    with pytest.raises(UsageError, match="max_completion_tokens is 0; a length is at least 1"):
+        GRPO(max_completion_tokens=0)
+
+
+def test_grpo_names_settings_without_effect() -> None:
+    assert set(GRPO().unused()) == {"max_completion_tokens"}
+    assert set(GRPO(loss_type="dr_grpo", max_completion_tokens=9, scale_rewards="none").unused()) == {"bessel"}
+
+
+def test_batch_std_of_equal_rewards_gives_no_advantage() -> None:
+    traces = [trace_group([5], [[7], [8, 9]], [1.0, 1.0]) for _ in range(2)]
+    GRPO(scale_rewards="batch").credit(traces, "wanted", {})
+    assert [step.advantages.tolist() for t in traces for step in t.steps[1:]] == [[0.0], [0.0, 0.0]] * 2

@@ -107,6 +107,13 @@ def test_grpo_and_its_relatives(w: World) -> None:
     agree(DrGRPO(max_completion_tokens=50), w, "dr_grpo", max_completion_length=50)
     for name in ("dapo", "bnpo"):
         agree(DAPO(), w, name, epsilon_high=0.28)
+        agree(GRPO(loss_type="dapo", kl=None), w, name)
+    agree(GRPO(loss_type="dapo", bessel=True), w, "dapo", beta=0.04)
+    agree(GRPO(loss_type="dr_grpo", max_completion_tokens=50, kl=None), w, "dr_grpo", max_completion_length=50)
+    agree(GRPO(loss_type="luspo", kl=None), w, "luspo")
+    sequence = {"importance_sampling_level": "sequence", "epsilon_low": 0.1, "epsilon_high": 0.3}
+    agree(GRPO(0.1, 0.3, None, loss_type="luspo", importance_sampling_level="sequence"), w, "luspo", **sequence)
+    agree(GRPO(0.1, 0.3, importance_sampling_level="sequence"), w, "grpo", beta=0.04, **sequence)
     agree(CISPO(), w, "cispo", epsilon_high=5.0)
     agree(GSPO(), w, "grpo", importance_sampling_level="sequence", epsilon_low=3e-4, epsilon_high=4e-4)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
@@ -125,6 +132,24 @@ def test_advantages() -> None:
     for row, theirs in zip(rewards.tolist(), ((rewards - mean) / (std + 1e-4)).tolist(), strict=True):
         np.testing.assert_allclose(credit.group_relative(row, bessel=True), theirs, rtol=1e-3, atol=1e-12)
         np.testing.assert_allclose(credit.group_relative(row), np.array(theirs) * (6 / 5) ** 0.5, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_scaled_advantages(scale: str) -> None:
+    """TRL's three lines for advantages, with its own std; it adds 1e-4 to a std, which ours does not need."""
+    groups = [[a.reward for a in W.answers if a.group == g] for g in (0, 4)]
+    found = given(measured(GRPO(scale_rewards=scale, bessel=True), W, {}).traces, W)  # type: ignore[arg-type]
+    spread = {
+        "group": [nanstd(torch.tensor(g, dtype=torch.float64), dim=0) for g in groups],
+        "batch": [nanstd(torch.tensor(groups[0] + groups[1], dtype=torch.float64))] * 2,
+        "none": [1.0, 1.0],
+    }
+    expected = [
+        (r - sum(g) / len(g)) / (float(s) + (scale != "none") * 1e-4)
+        for g, s in zip(groups, spread[scale], strict=True)
+        for r in g
+    ]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_rloo() -> None:

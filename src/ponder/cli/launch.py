@@ -33,6 +33,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
         raise RunError(
             f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
         )
+    from ponder.models.model_fingerprints import download_models
     from ponder.pipelines.job.finished_training import finished_model
     from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
@@ -40,6 +41,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     described = as_job(job)
     warn_ineffective_job(described)
     before = PriorResults.read(folder)
+    download_models(job)  # its progress bar and a live panel would overwrite each other
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):

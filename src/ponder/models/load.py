@@ -1,4 +1,5 @@
-"""Policies by the name of a model: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, or a `ScratchModel`.
+"""Policies by the name of a model: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, a model of the
+Hugging Face hub such as `Qwen/Qwen2.5-0.5B` (`@REVISION` after it names a branch, tag or commit), or a `ScratchModel`.
 
 With `transformers:` or `vllm:` before it, a folder is run by that library instead of ponder's own networks.
 `openai:URL#MODEL` is a model behind a server, such as `openai:http://127.0.0.1:8000/v1`; a server with a single model
@@ -8,14 +9,12 @@ talks in token ids, with the served model's own tokenizer from a local folder or
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from ponder.errors import UsageError
 from ponder.models import byte_tokenizer, chat_templates
 from ponder.models.base_policy import BasePolicy
-from ponder.models.model_paths import NAMED_MODELS, OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model
+from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, split_library_prefix
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -55,8 +54,7 @@ def load_inference_policy(
         return OpenAIPolicy.connect(server.url, server.model, tokenizer, template, seed=seed, effort=server.effort)
     if isinstance(model, ScratchModel) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         return load_policy(model, template, device, dtype, seed)
-    name = model.partition(":")[2]
-    path = find_model(name) if name in NAMED_MODELS or Path(name).expanduser().exists() else Path(name)
+    path = find_model(model.partition(":")[2])
     policy: BasePolicy
     if model.startswith(VLLM_PREFIX):
         policy = VLLMPolicy.load(path, dtype, seed)
@@ -73,7 +71,7 @@ def load_tokenizer(model: str) -> Tokenizer:
     if model.startswith(OPENAI_PREFIX):
         folder = ServerName.parse(model).tokenizer
         return byte_tokenizer.make_tokenizer() if folder is None else load_tokenizer(folder)
-    path = find_model(model.partition(":")[2] if model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else model)
+    path = find_model(split_library_prefix(model)[1], weights=False)
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
-from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, pin_checkpoint
+from ponder.models.model_paths import OPENAI_PREFIX, find_model, is_hub_name, pin_checkpoint, split_library_prefix
 from ponder.runs import job_json, read_job
 from ponder.runs.encoded_walk import walk
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
@@ -34,6 +34,15 @@ def model_fingerprints(job: Any) -> dict[str, str]:
             }
             add_fingerprints(marks, {called: mark for called, mark in by_name.items() if mark})
     return marks
+
+
+def download_models(job: Any) -> None:
+    """Download the models of the Hugging Face hub that a job names and the local cache does not have."""
+    named = [getattr(job, field, None) or () for field in MODEL_FIELDS]
+    named.append(parse_reward_model(getattr(job, "guide", None) or "")[1])
+    for model in (m for names in named for m in ((names,) if isinstance(names, str) else tuple(names))):
+        if is_hub_name(name := split_library_prefix(model)[1]):
+            find_model(name)
 
 
 def pin_guide(guide: str, folder: str | Path) -> str:
@@ -80,8 +89,8 @@ def _model_path(name: str) -> Path | None:
     try:
         if name.startswith(OPENAI_PREFIX):
             folders = parse_qs(urlsplit(name.removeprefix(OPENAI_PREFIX)).query).get("tokenizer", [])
-            return find_model(folders[0]) if folders else None
-        return find_model(name.partition(":")[2] if name.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else name)
+            return find_model(folders[0], weights=False) if folders else None
+        return find_model(split_library_prefix(name)[1])
     except (PonderError, OSError):
         return None  # loading it will report what is wrong
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ponder.errors import ModelError, UnknownName
+from ponder.hub import RepoName
+from ponder.models import hub_models
 from ponder.runs import newest_checkpoint
 
 T = TypeVar("T")
@@ -14,6 +16,7 @@ T = TypeVar("T")
 TRANSFORMERS_PREFIX = "transformers:"  # before a folder: run by that library
 VLLM_PREFIX = "vllm:"
 OPENAI_PREFIX = "openai:"  # before a server's address
+OTHER_NAMES = "Or give a Hugging Face folder, a .gguf file, a run directory or a model of the Hugging Face hub."
 
 
 def _smollm2() -> Path:
@@ -30,18 +33,40 @@ def pin_checkpoint(model: str, kept: Any = None) -> str: ...
 @overload
 def pin_checkpoint(model: str | T, kept: Any = None) -> str | T: ...
 def pin_checkpoint(model: str | T, kept: Any = None) -> str | T:
-    """Replace a run directory by its newest checkpoint, so that a job always means the same weights.
+    """Replace a run directory by its newest checkpoint, and a hub model's name by its name at one commit, so that a job
+    always means the same weights.
 
-    `kept` is the checkpoint that was pinned when the job began. It stays if it belongs to the same run.
+    `kept` is what was pinned when the job began. It stays if it belongs to the same run or repository.
     """
-    if not isinstance(model, str) or model in NAMED_MODELS or not (Path(model).expanduser() / "job.json").exists():
+    if not isinstance(model, str) or model in NAMED_MODELS:
         return model
-    here = Path(model).expanduser()
+    prefix, name = split_library_prefix(model)
+    here = Path(name).expanduser()
+    if is_hub_name(name):
+        old = kept.removeprefix(prefix) if isinstance(kept, str) else None
+        pinned = old if old and hub_models.is_same_repo(name, old) else hub_models.pin_hub_model(name, find_model(name))
+        return prefix + pinned
+    if prefix or not (here / "job.json").exists():
+        return model
     return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find_model(model))
 
 
-def find_model(model: str) -> Path:
-    """The folder or GGUF file that a model's name stands for."""
+def split_library_prefix(model: str) -> tuple[str, str]:
+    """`transformers:` or `vllm:` before a name, or nothing, and the name."""
+    prefix = next((p for p in (TRANSFORMERS_PREFIX, VLLM_PREFIX) if model.startswith(p)), "")
+    return prefix, model.removeprefix(prefix)
+
+
+def is_hub_name(model: str) -> bool:
+    """Whether a name is neither ponder's own nor a local path's, and has the form of a hub model's."""
+    if model in NAMED_MODELS or Path(model).expanduser().exists():
+        return False
+    return RepoName.parse(model) is not None and not _is_checkpoint(Path(model))
+
+
+def find_model(model: str, weights: bool = True) -> Path:
+    """The folder or GGUF file that a model's name stands for. A model of the Hugging Face hub is downloaded if it is
+    not in the local cache; without `weights`, only its tokenizer."""
     if model in NAMED_MODELS:
         return NAMED_MODELS[model]()
     path = Path(model).expanduser()
@@ -54,8 +79,15 @@ def find_model(model: str) -> Path:
         if path.is_file() and path.suffix != ".gguf":
             raise ModelError(f"{model} is a file but not a .gguf: give a GGUF file, a model folder or a run directory")
         return path
-    if path.parent.parent.name == "checkpoints":
+    if _is_checkpoint(path):
         raise ModelError(
             f"{model} is gone: its run went on and has newer checkpoints; export a model, and train from that"
         )
-    raise UnknownName("model", model, NAMED_MODELS, "Or give a Hugging Face folder, a .gguf file or a run directory.")
+    found = hub_models.find_hub_model(model, list(NAMED_MODELS), OTHER_NAMES, weights)
+    if found is None:
+        raise UnknownName("model", model, NAMED_MODELS, OTHER_NAMES)
+    return found
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.parent.parent.name == "checkpoints"

@@ -2,19 +2,21 @@
 
 The layers are replaced inside the decoder, so sampler and learner run as before. A decoder with adapters has other
 parameter names: `merged_weights` gives its weights under the plain names. B starts at zero, so the model with disabled
-adapters is the model that training started from: the reference, at no cost.
+adapters is the model that training started from: the reference, at no cost. The weights under the adapters may be
+quantised (QLoRA, `quantized_linear.py`); then the model that training starts from is the quantised one.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
 from ponder.nets.model_files import TensorEntry
 from ponder.nets.nonfinite_tensors import all_finite
+from ponder.nets.quantized_linear import QuantizedLinear
 from ponder.runs import manifest
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -33,6 +36,7 @@ ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_mode
 MAX_RANK = 1 << 14
 PEFT_PREFIX = "base_model.model.model."  # before the parameter names in peft's files
 MAX_ALPHA = 1e6
+LoraBase = Literal["full", "int8", "nf4"]
 
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
 KNOWN_SETTINGS = {
@@ -49,11 +53,14 @@ class LoRA:
     rank: Annotated[int, "rank of the two factors"] = 16
     alpha: Annotated[float, "the update is scaled by alpha / rank"] = 32.0
     targets: Annotated[tuple[str, ...], "projections that get an adapter"] = LORA_TARGETS
+    base: Annotated[LoraBase, "how the frozen weights under an adapter are stored"] = "full"
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:
-            settings = f"LoRA has rank {self.rank} and alpha {self.alpha}"
-            raise UsageError(f"{settings}; both must be positive, and alpha at most {MAX_ALPHA:g}")
+            given = f"LoRA has rank {self.rank} and alpha {self.alpha}"
+            raise UsageError(f"{given}; both must be positive, and alpha at most {MAX_ALPHA:g}")
+        if self.base not in get_args(LoraBase):
+            raise UnknownName("base of LoRA", str(self.base), get_args(LoraBase))
         if not self.targets:
             raise UsageError(f"LoRA has no targets; choose of {', '.join(LORA_TARGETS)}")
         for name in self.targets:  # not the head or embedding: their weight is used directly, without an adapter
@@ -78,6 +85,8 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
         bound = 1 / math.sqrt(a.shape[1])  # peft's: Kaiming's uniform with a = sqrt(5)
         a.data.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=draw))
         b.data.zero_()
+        if lora.base != "full":
+            layer.base_layer = QuantizedLinear(layer.base_layer, lora.base)
     _mark_attached(net, lora, zero=True)
 
 
@@ -120,16 +129,22 @@ def merged_weights(net: Decoder) -> dict[str, Tensor]:
     layers = _lora_layers(net)
     out: dict[str, Tensor] = {}
     for name, p in net.named_parameters():
-        owner, _, leaf = name.rpartition(".base_layer.")
-        if not owner and ".lora_" not in name:
+        owner, *inside = re.split(r"\.(base_layer|lora_[AB])\.", name)
+        if not inside:
             out[name] = p.detach()
-        elif leaf == "weight":
-            a, b = _a_and_b(layers[owner])
-            delta = b.float() @ a.float() * layers[owner].scaling["default"]
-            out[f"{owner}.weight"] = (p.float() + delta).to(p.dtype)  # rounded once
-        elif owner:
+            continue
+        if f"{owner}.weight" not in out:  # first, though a quantised one is no parameter
+            out[f"{owner}.weight"] = _merged_weight(layers[owner])
+        part, leaf = inside
+        if part == "base_layer" and leaf != "weight":
             out[f"{owner}.{leaf}"] = p.detach()
     return out
+
+
+def _merged_weight(layer: Any) -> Tensor:
+    a, b = _a_and_b(layer)
+    base: Tensor = layer.base_layer.weight
+    return (base.float() + b.float() @ a.float() * layer.scaling["default"]).to(base.dtype)  # rounded once
 
 
 def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:

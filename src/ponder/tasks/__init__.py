@@ -2,7 +2,8 @@
 
 Generated tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Data sets
 (`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your
-own rows and reward functions, `ReasoningGym` the generators of that library.
+own rows and reward functions, `HubDataset` questions and answers from the Hugging Face hub, `ReasoningGym` the
+generators of that library.
 """
 
 from collections.abc import Mapping
@@ -10,13 +11,16 @@ from typing import Any
 
 from ponder import registry
 from ponder.errors import UsageError
+from ponder.hub import RepoName
 from ponder.tasks.custom import CustomTask
 from ponder.tasks.datasets.arc import ARC
 from ponder.tasks.datasets.bbh import BBH
 from ponder.tasks.datasets.coding import MBPP, HumanEval
 from ponder.tasks.datasets.cruxeval import CRUXEval
+from ponder.tasks.datasets.dataset_sources import HUB_TASKS
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.tasks.datasets.game24 import Game24
+from ponder.tasks.datasets.hub_dataset import HubDataset
 from ponder.tasks.datasets.math500 import MATH500
 from ponder.tasks.datasets.processbench import ProcessBench
 from ponder.tasks.datasets.question_file import QuestionFile
@@ -84,7 +88,11 @@ TASKS: dict[str, type] = {
 
 
 def find(name: str, settings: Mapping[str, str] | None = None) -> tuple[Any, dict[str, str]]:
-    """The task of this name, `name:part` or `module:object`; and its settings, with the part among them."""
+    """The task of this name, `name:part`, `module:object` or `owner/name` of the Hugging Face hub; and its settings,
+    with the part or the repository among them."""
+    name = HUB_TASKS.get(name, name)
+    if name not in TASKS and RepoName.parse(name) is not None:
+        return HubDataset, {"repo": name, **(settings or {})}
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
     if not part or not hasattr(kind, "PART_SETTING"):  # a task without parts leaves its name to a module of yours
@@ -113,6 +121,7 @@ __all__ = [
     "DatasetTask",
     "Game24",
     "GeneratedTask",
+    "HubDataset",
     "HumanEval",
     "Knapsack",
     "KnightsAndKnaves",

@@ -29,6 +29,14 @@ def group_relative(rewards: Sequence[float], divide_by_std: bool = True, bessel:
     return centred / r.std(ddof=int(bessel)) if divide_by_std else centred
 
 
+def reward_std(rewards: Sequence[float], bessel: bool = False) -> float:
+    """The standard deviation of rewards; exactly 0 where all are equal, and of fewer than two."""
+    r = np.asarray(rewards, dtype=np.float64)
+    if len(r) < 2 or np.all(r == r[0]):
+        return 0.0
+    return float(r.std(ddof=int(bessel)))
+
+
 def leave_one_out(rewards: Sequence[float]) -> Array:
     """r_i less the mean of the others (RLOO, Kool et al. 2019; Ahmadian et al. 2024)."""
     r = _group(rewards)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder import settings
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
 from ponder.train.kl_penalty import answers_with_kl_penalty, kl_per_token
@@ -166,28 +166,94 @@ class ReinforcePlusPlus(ClippedSurrogate):
         return {}
 
 
+LossType = Literal["grpo", "dapo", "dr_grpo", "luspo"]
+ScaleRewards = Literal["group", "batch", "none"]
+SamplingLevel = Literal["token", "sequence"]
+
+
+def assign_scaled_advantages(
+    traces: Sequence[Trace], groups: Sequence[Sequence[ScoredAnswer]], scale_rewards: ScaleRewards, bessel: bool
+) -> None:
+    """Write (reward - the group's mean) / std on each group: the group's std, that of all rewards of the step, or 1."""
+    if scale_rewards != "batch":
+        for trace, items in zip(traces, groups, strict=True):
+            assign_group_advantages(
+                trace, items, lambda r: credit.group_relative(r, divide_by_std=scale_rewards == "group", bessel=bessel)
+            )
+        return
+    std = credit.reward_std([w.reward for items in groups for w in items], bessel)
+    for trace, items in zip(traces, groups, strict=True):
+        assign_group_advantages(
+            trace, items, lambda r: credit.group_relative(r, divide_by_std=False) / (std or 1.0)
+        )  # std is 0 only where every advantage is
+
+
 @dataclass(frozen=True)
 class GRPO(ClippedSurrogate):
-    """Group Relative Policy Optimization: k3 in the loss with beta 0.04, mean within each completion first."""
+    """Group Relative Policy Optimization: k3 in the loss with beta 0.04, mean within each completion first.
+
+    `loss_type`, `scale_rewards` and `importance_sampling_level` are those of TRL's GRPOConfig, for a run that is to
+    match one of its; the defaults are the paper's. TRL's std is that of `bessel`.
+    """
 
     paper: ClassVar[str] = "Shao et al. 2024, arXiv:2402.03300"
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL | None = KL(0.04)
     entropy_coef: float = 0.0
-    bessel: bool = False
+    bessel: bool = False  # the std of n - 1, not of n
+    scale_rewards: ScaleRewards = "group"  # which rewards' std divides the advantages
+    # grpo: mean per completion; dapo: mean over all tokens; dr_grpo: sum over a constant length; luspo: sum
+    loss_type: LossType = "grpo"
+    max_completion_tokens: int | None = None  # the constant length of dr_grpo
+    importance_sampling_level: SamplingLevel = "token"  # sequence: one ratio per completion, as GSPO
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = {"loss_type": LossType, "scale_rewards": ScaleRewards, "importance_sampling_level": SamplingLevel}
+        for name, choices in kinds.items():
+            if getattr(self, name) not in get_args(choices):
+                raise UnknownName(name, str(getattr(self, name)), get_args(choices))
+        if self.loss_type == "dr_grpo" and not self.max_completion_tokens:
+            raise UsageError("loss_type dr_grpo divides by a constant length: give max_completion_tokens")
+        if self.max_completion_tokens is not None and self.max_completion_tokens < 1:
+            raise UsageError(f"max_completion_tokens is {self.max_completion_tokens}; a length is at least 1")
+
+    def unused(self) -> dict[str, str]:
+        out: dict[str, str] = {}
+        if self.loss_type != "dr_grpo":
+            out["max_completion_tokens"] = "only loss_type=dr_grpo divides by a constant length"
+        if self.scale_rewards == "none":
+            out["bessel"] = "scale_rewards is none, so that no std divides the advantages"
+        return out
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        for trace in traces:
-            assign_group_advantages(
-                trace,
-                answers_with_kl_penalty(trace, scorer, self.kl),
-                lambda r: credit.group_relative(r, bessel=self.bessel),
-            )
+        groups = [answers_with_kl_penalty(trace, scorer, self.kl) for trace in traces]
+        assign_scaled_advantages(traces, groups, self.scale_rewards, self.bessel)
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        return losses.sequence_mean(lengths)
+        if self.loss_type == "dapo":
+            return losses.token_mean(lengths)
+        if self.loss_type == "grpo":
+            return losses.sequence_mean(lengths)
+        return losses.sequence_sum(
+            lengths, float(self.max_completion_tokens or 1) if self.loss_type == "dr_grpo" else 1
+        )
+
+    def ratio(self, tokens: Tokens) -> Tensor:
+        if self.importance_sampling_level == "token":
+            return super().ratio(tokens)
+        return losses.sequence_ratio(tokens.logprobs_N, tokens.old_N, tokens.sequence_N)
+
+
+def credit_of_grpo(
+    objective: BaseObjective, traces: Sequence[Trace], scorer: str, state: ObjectiveState
+) -> dict[str, float]:
+    """The credit of GRPO's paper, for objectives that take it over."""
+    groups = [answers_with_kl_penalty(trace, scorer, objective.kl) for trace in traces]
+    assign_scaled_advantages(traces, groups, "group", bessel=False)
+    return {}
 
 
 @dataclass(frozen=True)
@@ -264,9 +330,10 @@ class GSPO(ClippedSurrogate):
     kl: KL | None = None
     entropy_coef: float = 0.0
 
-    credit = GRPO.credit
-    weigh = GRPO.weigh
-    bessel: ClassVar[bool] = False
+    credit = credit_of_grpo
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.sequence_mean(lengths)
 
     def ratio(self, tokens: Tokens) -> Tensor:
         return losses.sequence_ratio(tokens.logprobs_N, tokens.old_N, tokens.sequence_N)
@@ -285,8 +352,7 @@ class CISPO(ClippedSurrogate):
     kl: KL | None = None
     entropy_coef: float = 0.0
 
-    credit = GRPO.credit
-    bessel: ClassVar[bool] = False
+    credit = credit_of_grpo
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
         loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.upper_clip)

@@ -12,7 +12,7 @@ from typing import Annotated
 from ponder.errors import UsageError
 
 TASK_HELP = "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"
-MODEL_HELP = "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"
+MODEL_HELP = "smollm2, a Hugging Face folder or hub name, a .gguf file, a run directory, or openai:URL for a server"
 
 Model = Annotated[str, MODEL_HELP]
 Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]

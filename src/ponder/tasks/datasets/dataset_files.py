@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ponder import strict_parsing
+from ponder.cache_folder import cache_folder
 from ponder.errors import TaskError, UsageError
 
 BadRows = Literal["refuse", "skip"]
@@ -44,6 +45,18 @@ class DatasetRecord(dict[str, Any]):
 RowParser = Callable[[dict[str, Any], int], DatasetRow]
 
 
+def data_folder() -> Path:
+    """The folder of public data sets: $PONDER_DATA, else data/ in ponder's cache."""
+    given = os.environ.get("PONDER_DATA")
+    return Path(given) if given else cache_folder() / "data"
+
+
+def find_data_folder(name: str) -> Path | None:
+    """The folder of one data set, if it is there."""
+    folder = data_folder() / name
+    return folder if folder.is_dir() else None
+
+
 @dataclass(slots=True)
 class DatasetFiles:
     """The files of one data set. `bad_rows` lists the rows that cannot be used, with the reason."""
@@ -54,13 +67,16 @@ class DatasetFiles:
 
     @classmethod
     def in_data_folder(cls, name: str) -> DatasetFiles:
-        """Those in the folder of that name in PONDER_DATA."""
-        root = os.environ.get("PONDER_DATA")
-        if not root:
-            raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/ (see ponder.tasks)")
-        folder = Path(root) / name
-        if not folder.is_dir():
-            raise TaskError(f"no folder {folder}; set PONDER_DATA to the folder that holds {name}/ (now {root})")
+        """Those in the folder of that name in the data folder."""
+        folder = find_data_folder(name)
+        if folder is None:
+            how = f"`ponder data get {name}` fetches it where `ponder data` lists it"
+            if not os.environ.get("PONDER_DATA"):
+                raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/, or: {how}")
+            raise TaskError(
+                f"no folder {data_folder() / name}; set PONDER_DATA to the folder that holds {name}/ (now "
+                f"{data_folder()}), or: {how}"
+            )
         return cls(folder)
 
     def read_jsonl(self, file: str, make: RowParser) -> list[DatasetRow]:
