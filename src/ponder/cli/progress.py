@@ -35,6 +35,7 @@ PHASE_TEXTS = {
     "learn": "learning",
     "save": "saving",
     "solve": "solving",
+    "play": "playing",
 }
 HEARTBEAT_SECONDS = 15.0  # seconds
 MAX_FINDINGS = 3  # findings at most
