@@ -48,7 +48,7 @@ def play(
     game_settings: Annotated[dict[str, str], SettingsOf("game"), "a setting of the game: columns, rows"] = {},  # noqa: B006
     player_settings: Annotated[
         dict[str, str], SettingsOf("player"), "a setting of the player: c, playouts, network or prior of mcts, samples,"
-        " temperature or max-tokens of model"
+        " temperature, max-tokens or regex of model"
     ] = {},  # noqa: B006
     against_settings: Annotated[dict[str, str], SettingsOf("against"), "the same of the other player"] = {},  # noqa: B006
 ) -> int:  # fmt: skip
@@ -254,10 +254,8 @@ def result_lines(result: MatchResult, names: tuple[str, str]) -> list[str]:
         f"points {100 * points.mean:.1f} % [{100 * points.low:.1f}, {100 * points.high:.1f}]"
         " (a draw is half a point; 95 % bootstrap over games)",
     ]
-    if result.distinct < total:
-        lines.append(
-            f"only {result.distinct} of these games differ, so the interval says little: give --opening 2 for more"
-        )
+    if total > 2 and 2 * result.distinct < total:
+        lines.append(f"only {result.distinct} of these games differ, so the interval says little: give --opening 2")
     width = max(map(len, names))
     lines += ["", f"{'':<{width}}  moves  illegal  no move  missed wins  missed blocks"]
     for player, name in enumerate(names):

@@ -146,19 +146,22 @@ class ModelSpec:
     samples: int = 1  # answers per move; the move that most of them name is played
     temperature: float = 0.7
     max_tokens: int = 16
+    regex: str = ""  # hold each answer to this regular expression, such as [1-9]
 
     ARGUMENT: ClassVar[str] = ""
     needs_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_at_least_one(samples=self.samples)
-        Sampling(temperature=self.temperature, max_tokens=self.max_tokens)  # checks them
+        _ = self.sampling  # checks the others
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens, regex=self.regex)
 
     def build(self, game: Game[Any], seed: int, resources: PlayerResources) -> MovePlayer:
-        sampling = Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
-        return LanguageModelPlayer(
-            as_text_game(game), _model_of(resources), self.samples, sampling, resources.on_answer
-        )
+        model = _model_of(resources)
+        return LanguageModelPlayer(as_text_game(game), model, self.samples, self.sampling, resources.on_answer)
 
 
 @dataclass(frozen=True, slots=True)
