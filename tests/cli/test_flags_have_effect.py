@@ -310,6 +310,11 @@ def test_ineffective_flag_is_refused_in_one_sentence(
 
 ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
 SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
+PLAY = "play tic-tac-toe --player random --against lookahead --games 2 --json"
+PLAY_MODEL = (  # the small model has no letters for the question itself
+    "play tic-tac-toe --model {model} --against random --illegal random --json"
+    " --template '{{{{ messages[-1].content | length }}}}'"
+)
 OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "solve": (SOLVE, {
         "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
@@ -321,6 +326,18 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
+    }),
+    "play": (PLAY, {
+        "game": (PLAY, PLAY.replace("tic-tac-toe", "connect-four")), "player": "| --player alphabeta",
+        "against": "| --against random", "games": "| --games 3", "opening": "| --opening 3", "seed": "| --seed 5",
+        "illegal": (PLAY_MODEL, PLAY_MODEL + " --illegal forfeit"), "show": (PLAY[:-7], PLAY[:-7] + " --show boards"),
+        "model": (PLAY_MODEL, PLAY_MODEL + " --model {run}"),
+        "template": (PLAY_MODEL, PLAY_MODEL + " --template '{{{{ 1 }}}}='"),
+        "device": (PLAY_MODEL, PLAY_MODEL + " --device cpu"), "dtype": (PLAY_MODEL, PLAY_MODEL + " --dtype bfloat16"),
+        "json": "| --no-json",
+        "game_settings": (PLAY.replace("tic-tac-toe", "connect-four"),
+                          PLAY.replace("tic-tac-toe", "connect-four") + " --game.columns 4"),
+        "player_settings": "--player mcts:60 | --player.c 0", "against_settings": "| --against.plies 1",
     }),
     "compare": ("compare {one} {two}", {
         "runs": "| {three}", "select": "| --select first", "scorer": "--select best --scorer rm | --scorer b",

@@ -23,6 +23,7 @@ from ponder.reason.budget import Budget
 from ponder.reason.effort import EFFORTS
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.self_evaluate import PTrue
+from ponder.reason.operators.tree_policy import PUCT, UCT
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Cascade, Chain, MajorityVote
 from ponder.runs import read_traces
@@ -58,6 +59,22 @@ def test_flag_overrides_effort() -> None:
     way, _, _ = strategy_from_flags("forest", max_tokens=9, temperature=0.3)
     assert way.strategy.sampling.max_tokens == 9 and way.strategy.sampling.temperature == 0.3  # type: ignore[attr-defined]
     assert strategy_from_flags("marco-o1")[1] == PRESETS["marco-o1"].guide
+
+
+def test_selection_rule_is_chosen_by_name_and_set_by_dotted_flags() -> None:
+    def rule(**settings: str) -> Any:
+        named = {name.replace("_", ".", 1): value for name, value in settings.items()}
+        return strategy_from_flags("mcts", settings=named)[0].selection  # type: ignore[attr-defined]
+
+    assert rule(selection="uct") == UCT() and rule(selection="uct", selection_c="0.3") == UCT(0.3)
+    assert rule(selection="puct", selection_c1="2") == rule(selection_c1="2") == PUCT(c1=2.0)
+    assert strategy_from_flags("x1", settings={"selection": "uct", "selection.c": "2"})[0].selection == UCT(2.0)  # type: ignore[attr-defined]
+    with pytest.raises(UnknownName, match=r"no selection rule named 'ucb'\. Did you mean 'uct'"):
+        rule(selection="ucb")
+    with pytest.raises(UsageError, match="majority-vote takes no selection rule"):
+        strategy_from_flags("majority-vote", settings={"selection": "uct"})
+    with pytest.raises(UnknownName, match="no strategy's selection setting named 'c'"):
+        rule(selection="puct", selection_c="1")
 
 
 def test_steps_end_where_the_named_cut_says() -> None:

@@ -347,7 +347,7 @@ def test_a_language_model_plays_alone_and_with_search() -> None:
     nothing = run_async(LanguageModelPrior(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
     assert nothing[0] == [0.2] * 5
     with pytest.raises(UsageError, match="cannot be described in text"):
-        run_async(LanguageModelPrior(FakePolicy())(FOUR, FOUR.start(), [0]))
+        run_async(LanguageModelPrior(FakePolicy())(CountdownGame(), CountdownGame().start(), [0]))
 
 
 def test_the_models_tokens_are_on_the_bill() -> None:

@@ -37,6 +37,7 @@ PHASE_TEXTS = {
     "save": "saving",
     "eval": "evaluating",
     "solve": "solving",
+    "play": "playing",
 }
 HEARTBEAT_SECONDS = 15.0  # seconds
 MAX_FINDINGS = 3  # findings at most

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.cli import flags
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from ponder.protocols import Strategy
@@ -44,6 +44,8 @@ def strategy_from_flags(
     kind, guide = unpack_preset(registry.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
     settings = dict(settings or {})
     cut = settings.pop("cut", None)
+    if (rule := settings.pop("selection", None)) is not None:
+        kind = _with_selection(kind, name, rule)
     built = flags.build_with_settings("strategy", kind, settings, "strategy")
     if not callable(built) or not is_dataclass(built):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
@@ -115,6 +117,18 @@ def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
     if not _has_field(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
     return replace(strategy, cut=AUTO_CUT if cut == "auto" else parse_cut(cut))
+
+
+def _with_selection(kind: Any, name: str, rule: str) -> Any:
+    """Which child a tree search visits next: `--strategy.selection uct`, `puct` or `x1`, with their papers' numbers."""
+    from ponder.reason.operators.tree_policy import SELECTION_RULES
+
+    strategy = kind() if isinstance(kind, type) else kind
+    if not (is_dataclass(strategy) and _has_field(strategy, "selection")):
+        raise UsageError(f"{name} takes no selection rule: that is for mcts")
+    if rule not in SELECTION_RULES:
+        raise UnknownName("selection rule", rule, SELECTION_RULES)
+    return replace(strategy, selection=SELECTION_RULES[rule]())  # type: ignore[type-var]
 
 
 def _with_limits(strategy: Any, count: int | None, token_limit: int | None, temperature: float | None) -> Any:

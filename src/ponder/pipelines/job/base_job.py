@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from ponder.protocols import Job, Progress, Strategy
 
-HEADLINE_METRICS = ("reward", "accuracy", "loss")  # the first of these that a run has sums it up
+HEADLINE_METRICS = ("reward", "accuracy", "loss", "points")  # the first of these that a run has sums it up
 DEFAULT_ANSWER_TOKENS = 256  # of `ponder solve`
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
+from ponder.reason.games.move_reader import read_number
 
 Bitboards = tuple[int, int]
 
@@ -65,6 +66,34 @@ class ConnectFourGame:
 
     def move_text(self, state: Bitboards, move: int) -> str:
         return f"{move + 1} "
+
+    def board(self, state: Bitboards) -> str:
+        """The board for a terminal, with the numbers of the columns below it."""
+        rows = [" ".join(row) for row in self._signs(state)]
+        return "\n".join([*rows, " ".join(str(c + 1) for c in range(self.columns))])
+
+    def question(self, state: Bitboards) -> str:
+        """A position as a question to a language model."""
+        who = "X" if state[0].bit_count() == state[1].bit_count() else "O"
+        legal = ", ".join(str(c + 1) for c in self.moves(state))
+        return (
+            f"You play {who} in a game of connect four, and it is your turn. A stone falls to the lowest empty cell of"
+            " its column; four of yours in a row, a column or a diagonal win. Dots are empty, and the last line has the"
+            f" columns' numbers.\n{self.board(state)}\nThe columns that are not full are {legal}. Which column do you"
+            " play?"
+            " Answer with its number only."
+        )
+
+    def parse_move(self, text: str) -> int | None:
+        """The column that an answer names, full or not."""
+        found = read_number(text, 1, self.columns)
+        return None if found is None else found - 1
+
+    def _signs(self, state: Bitboards) -> list[list[str]]:
+        """X, O or a dot for each cell, the top row first. X begins."""
+        x, o = state if state[0].bit_count() == state[1].bit_count() else (state[1], state[0])
+        places = [[c * (self.rows + 1) + r for c in range(self.columns)] for r in reversed(range(self.rows))]
+        return [["X" if x >> bit & 1 else "O" if o >> bit & 1 else "." for bit in row] for row in places]
 
     def features(self, states: Sequence[Bitboards]) -> NDArray[np.float32]:
         """For each line of four that is still open to one side only: has it 1, 2 or 3 stones there?"""

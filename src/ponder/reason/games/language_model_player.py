@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -23,6 +23,13 @@ class TextGame(Game[Any], Protocol):
         ...
 
 
+def as_text_game(game: Game[Any]) -> TextGame:
+    """The same game, or an error if its positions cannot be described in text."""
+    if not (hasattr(game, "question") and hasattr(game, "parse_move")):
+        raise UsageError(f"{game.name} cannot be described in text: it has no question(state) and parse_move(text)")
+    return cast(TextGame, game)
+
+
 @dataclass(frozen=True, slots=True)
 class LanguageModelPrior:
     """A `MovePrior`: the share of the model's answers that name each legal move; uniform if none does."""
@@ -39,9 +46,7 @@ class LanguageModelPrior:
             raise UsageError(f"samples is {self.samples}; give at least 1")
 
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
-        if not (hasattr(game, "question") and hasattr(game, "parse_move")):
-            raise UsageError(f"{game.name} cannot be described in text: it has no question(state) and parse_move(text)")
-        text_game = cast(TextGame, game)
+        text_game = as_text_game(game)
         prompt = self.model.encode(user_messages(text_game.question(state)))
         completions = await self.model.generate(prompt, self.sampling, self.samples)
         votes: Counter[int] = Counter()
@@ -69,3 +74,25 @@ class GreedyPriorPlayer:
         moves = self.game.moves(state)
         weights, _ = await self.prior(self.game, state, moves)
         return max(zip(weights, moves, strict=True), key=lambda x: x[0])[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModelPlayer:
+    """A player that plays what most of the model's answers name, legal or not: the first of equals. None if no answer
+    names a move."""
+
+    game: TextGame
+    model: Policy
+    samples: int = 1
+    sampling: Sampling = Sampling(max_tokens=16)
+    on_answer: Callable[[str], None] | None = None  # gets each answer
+
+    async def __call__(self, played: Sequence[int]) -> int | None:
+        prompt = self.model.encode(user_messages(self.game.question(state_after(self.game, played))))
+        votes: Counter[int] = Counter()
+        for completion in await self.model.generate(prompt, self.sampling, self.samples):
+            if self.on_answer is not None:
+                self.on_answer(completion.text)
+            if (move := self.game.parse_move(completion.text)) is not None:
+                votes[move] += 1
+        return votes.most_common(1)[0][0] if votes else None

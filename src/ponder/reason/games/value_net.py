@@ -6,14 +6,17 @@ Shapes: N positions, F features, H hidden units.
 from __future__ import annotations
 
 import random
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.reason.games.game import Game
+from ponder.errors import ModelError
+from ponder.reason.games.game import Game, state_after
 from ponder.types import Floats
 
 
@@ -61,6 +64,32 @@ class ValueNet:
     def parameters(self) -> list[Floats]:
         return [self.w_FH, self.b_H, self.w_H, self.c]
 
+    def save(self, path: str | Path) -> None:
+        """Write the parameters as an .npz file."""
+        with Path(path).open("wb") as file:
+            np.savez(file, w_FH=self.w_FH, b_H=self.b_H, w_H=self.w_H, c=self.c)
+
+    @classmethod
+    def load(cls, game: FeaturizedGame, path: str | Path) -> ValueNet:
+        """Read a net that `save` wrote for the same game."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                w_FH, b_H, w_H, c = (np.asarray(file[name], np.float32) for name in ("w_FH", "b_H", "w_H", "c"))
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as reason:
+            raise ModelError(
+                f"{path} holds no value net ({reason}): write one with train_value_net(game).save(path)"
+            ) from None
+        features = game.features([game.start()]).shape[1]
+        hidden = w_FH.shape[-1] if w_FH.ndim == 2 else 0
+        if (w_FH.shape, b_H.shape, w_H.shape, c.shape) != ((features, hidden), (hidden,), (hidden,), (1,)):
+            raise ModelError(
+                f"the net in {path} has weights of shape {w_FH.shape}, and positions of {game.name} have {features}"
+                " features: train one for this game and this board"
+            )
+        if not all(np.isfinite(p).all() for p in (w_FH, b_H, w_H, c)):
+            raise ModelError(f"the net in {path} has weights that are not finite: train it again")
+        return cls(game, w_FH, b_H, w_H, c)
+
 
 @dataclass(slots=True)
 class _Adam:
@@ -78,6 +107,24 @@ class _Adam:
             m += 0.1 * (g - m)
             v += 0.001 * (g * g - v)
             p -= self.lr * (m / (1 - 0.9**self.step)) / (np.sqrt(v / (1 - 0.999**self.step)) + 1e-8)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueNetPlayer:
+    """A player without search: the move after which the net values the position most, the first of equals. A move
+    that ends the game is valued by the rules."""
+
+    game: FeaturizedGame
+    net: ValueNet
+
+    async def __call__(self, played: Sequence[int]) -> int:
+        state = state_after(self.game, played)
+        moves = self.game.moves(state)
+        after = [self.game.play(state, m) for m in moves]
+        values = self.net(after)  # to the opponent, who is to move there
+        ends = [self.game.outcome(s) for s in after]
+        worth = [-float(v) if end is None else end for v, end in zip(values, ends, strict=True)]
+        return moves[worth.index(max(worth))]
 
 
 def train_value_net(

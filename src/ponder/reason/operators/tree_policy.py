@@ -91,6 +91,7 @@ class X1:
 
 
 SelectionRule = UCT | PUCT | X1
+SELECTION_RULES: dict[str, type[SelectionRule]] = {"uct": UCT, "puct": PUCT, "x1": X1}
 
 
 def open_children(trace: Trace, parent: int) -> list[int]:

@@ -105,7 +105,8 @@ class MCTS:
             trace.budget_exhausted = True
             return
         await replace(self, cut=cut)._search(trace, root, policy, scorer)
-        warn_if_no_steps(trace)
+        if not self.two_player:  # near the end of a game every move may be the last
+            warn_if_no_steps(trace)
 
     async def _search(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> None:
         in_flight = SimulationsInFlight()
