@@ -146,7 +146,9 @@ def label_line_ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: flo
     bottom, top = axes.get_ylim()
     gap = 0.062 * (top - bottom)
     ordered = sorted(labels, key=lambda item: item[0])
-    for (height, text, colour), at in zip(ordered, spread_labels([h for h, *_ in ordered], gap), strict=True):
+    places = spread_labels([h for h, *_ in ordered], gap)
+    places = [max(place, bottom + (i + 0.3) * gap) for i, place in enumerate(places)]  # none on the axis below
+    for (height, text, colour), at in zip(ordered, places, strict=True):
         axes.annotate(
             shorten_name(text), (1, height), (x, at), xycoords=("axes fraction", "data"),
             textcoords=("axes fraction", "data"), color=colour, va="center", ha="left", fontsize=8.5,

@@ -13,6 +13,7 @@ from ponder.measure.figures.canvas import (
     FigureWithData,
     add_footnotes,
     make_panels,
+    set_cost_axis,
     set_headline,
     set_percent_axis,
     shorten_name,
@@ -98,11 +99,10 @@ def plot_pareto_table(table: ScoreTable, title: str = "") -> FigureWithData:
 def _paint(ax: Axes, points: Sequence[FrontierPoint], cost: str, percent: bool = True) -> None:
     on = sorted((p for p in points if p.on_frontier), key=lambda p: p.cost)
     spread = max(p.cost for p in points) / max(min(p.cost for p in points), 1e-300)
-    if spread > 8:
-        ax.set_xscale("log")
     known = [x for p in points for x in (p.cost, *p.cost_interval) if x == x]
     low, high = min(x for x in known if x > 0 or spread <= 8), max(known)
     if spread > 8:
+        set_cost_axis(ax, low, high, cost)
         ax.set_xlim(low / 1.5, high * 2.6)
     else:
         wide = high - low or 0.2 * high
@@ -110,7 +110,7 @@ def _paint(ax: Axes, points: Sequence[FrontierPoint], cost: str, percent: bool =
     bottom = float(np.nanmin([x for p in points for x in (p.quality, p.quality_interval[0])]))
     top = float(np.nanmax([x for p in points for x in (p.quality, p.quality_interval[1])]))
     if percent:
-        set_percent_axis(ax, bottom, top)
+        set_percent_axis(ax, bottom - 0.05 * (top - bottom), top)
     else:
         ax.set_ylim(bottom - 0.1 * (top - bottom or 1), top + 0.1 * (top - bottom or 1))
         ax.grid(axis="y")

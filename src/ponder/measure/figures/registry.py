@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
@@ -55,12 +56,16 @@ def draw_figure(
         return plot_length_growth(sources, settings.title), []
     table = read_score_tables(sources) if kind in ("pareto", "compute") else None
     if table is not None:
-        return _draw_table(kind, table, settings), []
+        return _draw_table(kind, table, replace(settings, title=settings.title or _title(sources))), []
     systems = read_logs(sources, settings.columns)
-    title = settings.title or ", ".join(s.name for s in systems[:3]) + " ..." * (len(systems) > 3)
+    title = settings.title or _title([s.name for s in systems])
     names = short_labels([s.name for s in systems])
     systems = [replace(s, name=name) for s, name in zip(systems, names, strict=True)]
     return _DRAW[kind](systems, title, settings), systems
+
+
+def _title(names: Sequence[str]) -> str:
+    return ", ".join(Path(n).name or n for n in names[:3]) + " ..." * (len(names) > 3)
 
 
 def _draw_table(kind: FigureKind, table: ScoreTable, settings: FigureSettings) -> FigureWithData:

@@ -40,7 +40,7 @@ def plot_routing(
 ) -> FigureWithData:
     """A cascade: the first system answers every problem, and those it is least sure of go on to the second.
 
-    It is unsure where its samples disagree, or where its best score is low. The dashed line sends problems on at
+    It is unsure where its samples disagree, or where their mean score is low. The dashed line sends problems on at
     random; the dotted one knows which of them gain.
     """
     if len(systems) != 2:
@@ -48,8 +48,8 @@ def plot_routing(
     (weak, strong), notes = align_problems(systems, common_only)
     paid_in = common_cost_unit([weak, strong], unit)
     costs = [require_problem_costs(s, paid_in) for s in (weak, strong)]
-    values = [apply_rule(s, rule or default_rule(s)) for s in (weak, strong)]
-    name = scorer or default_scorer(weak) or VOTES_SIGNAL
+    values = [apply_rule(s, rule or _usual_rule(s)) for s in (weak, strong)]
+    name = scorer or (VOTES_SIGNAL if _votes(weak) else default_scorer(weak) or VOTES_SIGNAL)
     signal = [_doubt(g, name) for g in weak.groups]
     judged = [i for i, row in enumerate(zip(signal, *values, strict=True)) if None not in row]
     if not judged:
@@ -81,11 +81,21 @@ def plot_routing(
     return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.7)), tuple(rows), tuple(notes))
 
 
+def _votes(system: Attempts) -> bool:
+    return system.has_answers and system.samples[1] > 1
+
+
+def _usual_rule(system: Attempts) -> DecisionRule:
+    """The system's own choice, else the majority's answer, else one attempt at random."""
+    usual = default_rule(system)
+    return "majority" if usual == "mean" and _votes(system) else usual
+
+
 def _doubt(group: ProblemAttempts, scorer: str) -> float | None:
     """High where the system is unsure of this problem."""
     if scorer != VOTES_SIGNAL:
         known = [s for s in group.scores.get(scorer, ()) if s is not None]
-        return -max(known) if known else None
+        return -sum(known) / len(known) if known else None
     answers = [a for a in group.answers or () if a is not None]
     return 1 - Counter(answers).most_common(1)[0][1] / group.size if answers else 1.0 if group.answers else None
 

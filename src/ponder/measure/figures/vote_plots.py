@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MAX_NAMED_BARS = 24  # problems whose names are written below their bars
 VOTE_PARTS = ("right", "leading wrong", "other wrong", "no answer")
 PART_COLOURS = (COLOURS[2], COLOURS[1], COLOURS[4], "#d0d7de")
-CONDORCET_RATES = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7)
-CONDORCET_SIZES = (1, 3, 9, 33, 129)
+CONDORCET_RATES = (0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7)  # chances of one sample
+CONDORCET_SIZES = (1, 3, 9, 33, 129)  # samples in a vote
 
 
 @dataclass(frozen=True)
