@@ -25,7 +25,7 @@ from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_v
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
-from ponder.types import Score, Trace
+from ponder.types import Cost, Score, Trace
 
 NEW_SCORER = "new"  # the name of the new scores among those of an attempt
 JUDGE_BATCH = 64  # traces graded together
@@ -68,6 +68,8 @@ class StoredAttempts:
         texts = all(g.texts is not None for g in systems[0].groups if g.size)
         flat = tuple(attempts_to_traces(systems[0])) if texts else ()  # another rule needs no texts
         trees = tuple(read_tree_of_thoughts_traces(path)) if is_tree_of_thoughts_search(path) else ()
+        for tree, group in zip(trees, systems[0].groups, strict=True) if trees else ():
+            tree.add_cost(group.cost or Cost())
         return cls(systems[0], flat, trees=trees)
 
     @property

@@ -65,7 +65,7 @@ def sample_curves(
         curve = rule_curve(j.system, decided_by, ks)
         if np.isnan(curve.mean).any():
             raise UsageError(f"{j.system.name}: votes fall on attempts without a verdict on every problem")
-        cost = curve.k * sample_cost(j.system, paid_in)
+        cost = np.asarray(curve.k * sample_cost(j.system, paid_in), dtype=np.float64)
         out.append(ComputeCurve(j.system.name, cost, curve.mean, curve.low, curve.high))
     return out, paid_in, decided_by
 
@@ -163,8 +163,8 @@ def _paint_curves(
     xs = np.concatenate([c.cost * f for c, f in zip(curves, factors, strict=True)])
     set_cost_axis(ax, float(xs.min()), float(xs.max()), cost_name)
     before = ax.get_ylim() if not ax.get_autoscaley_on() else (1.0, 0.0)  # panels share their height
-    low, high = (f([x for c in curves for x in (*c.accuracy, *v(c))]) for f, v in
-                 ((np.nanmin, lambda c: c.low), (np.nanmax, lambda c: c.high)))  # fmt: skip
+    low = np.nanmin([x for c in curves for x in (*c.accuracy, *c.low)])
+    high = np.nanmax([x for c in curves for x in (*c.accuracy, *c.high)])
     set_percent_axis(ax, min(float(low), before[0]), max(float(high), before[1]))
     if len(curves) > 1:
         label_line_ends(ax, labels)

@@ -69,11 +69,12 @@ def judged_system(system: Attempts) -> JudgedSystem:
 
 
 def rule_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
-    """The exact accuracy over k samples: of the majority's answer, or of any (coverage)."""
+    """Accuracy over k samples: of the majority's answer, or of any (coverage). Exact up to MAX_EXACT_SAMPLES."""
     if rule == "coverage":
         return coverage_curve(*system.counts, ks)
     groups = [g for g in system.groups if g.size]
-    return selection_curve("majority", [g.answers or () for g in groups], [g.correct for g in groups], ks)
+    how: SubsetScheme = "exact" if max(ks) <= MAX_EXACT_SAMPLES else "subsets"
+    return selection_curve("majority", [g.answers or () for g in groups], [g.correct for g in groups], ks, how=how)
 
 
 def _curves(judged: JudgedSystem, how: SubsetScheme, notes: list[str], subsets: int = 100) -> dict[str, SampleCurve]:

@@ -21,10 +21,9 @@ from ponder.measure.figures.canvas import (
     set_percent_axis,
     shorten_name,
 )
-from ponder.measure.figures.coverage_plots import figure_notes, judged_system
+from ponder.measure.figures.coverage_plots import figure_notes, judged_system, rule_curve
 from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS, MUTED_COLOUR
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
-from ponder.measure.statistics.answer_selection import selection_curve
 from ponder.measure.statistics.decision_rules import accuracy_of_values, apply_rule
 from ponder.measure.statistics.plurality_vote import majority_accuracy
 
@@ -152,7 +151,7 @@ def _vote_by_rate(system: Attempts, n: int) -> list[tuple[float, float]]:
     """Each problem's share of right samples, and how often the vote of n of them is right."""
     out = []
     for g in system.groups:
-        vote = float(selection_curve("majority", [g.answers or ()], [g.correct], [n]).mean[0])
+        vote = float(rule_curve(Attempts(system.name, (g,)), "majority", [n]).mean[0])
         if vote == vote and g.mean is not None:
             out.append((g.mean, vote))
     return out
