@@ -113,15 +113,16 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli.command_help import PLAN_FLAGS, RUN_FLAGS
+    from ponder.cli.command_help import PLAN_EVAL, PLAN_FLAGS, RUN_FLAGS
     from ponder.cli.commands import COMMANDS
     from ponder.cli.job_command import command_signature
 
-    own = {"plan": PLAN_FLAGS, "run": RUN_FLAGS}
+    own = {"plan": (PLAN_FLAGS, PLAN_EVAL), "run": (RUN_FLAGS,)}
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue
-        wanted = {p.name for p in command_signature(own.get(name, command.target)).parameters}
+        targets = own.get(name, (command.target,))
+        wanted = {p.name for target in targets for p in command_signature(target).parameters}
         missing = wanted - {t.flag for t in tried if t.command == name}
         yield CheckResult(
             f"{name}: all flags", not missing, f"not tried: {', '.join(sorted(missing))}" if missing else "tried"

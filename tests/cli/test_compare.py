@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,10 @@ def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Pat
     b = write(tmp_path / "large.jsonl", [1] * 20 + [0] * 10 + [1] * 30 + [0] * 40)
     said = ponder("compare", a, b)
     assert said.code == 0, said.err
-    assert "small" in said.out and "30.0  [21.9, 39.6]" in said.out  # Wilson, by R's prop.test without correction
-    assert "50.0  [40.4, 59.6]" in said.out
+    assert (
+        "small" in said.out and "30.0 % [21.9, 39.6] (30 of 100)" in said.out
+    )  # Wilson, by R's prop.test without correction
+    assert "50.0 % [40.4, 59.6] (50 of 100)" in said.out
     assert "30    10" in said.out, "won and lost"
     assert "fewer than 500 problems" in said.out
     told = json.loads(ponder("compare", a, b, "--json").out)
@@ -236,3 +239,61 @@ def test_an_oracle_is_called_one(ponder: Ponder, tmp_path: Path) -> None:
     write_rows(one, [{**row, "oracle": True} for row in unsealed(one)])
     out = ponder("compare", one, two).out
     assert "one (oracle)" in out and "two (oracle)" not in out and "an oracle, not what it would reach" in out
+
+
+def test_consistency_is_that_of_all_subsets_of_k(ponder: Ponder, tmp_path: Path) -> None:
+    outcomes = [[1, 1, 0, 1, 0], [0, 0, 0, 1, 0], [1, 1, 1, 1, 1]]
+    path = write(tmp_path / "a.jsonl", outcomes)
+    told = json.loads(ponder("compare", path, "--k", "4", "--tau", "0.75", "--json").out)["systems"][0]["consistency"]
+    right = [[sum(s) for s in combinations(o, 4)] for o in outcomes]
+
+    def share(enough: Callable[[int], bool]) -> float:
+        return float(np.mean([np.mean([enough(r) for r in some]) for some in right]))
+
+    assert told["pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 1))
+    assert told["g_pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 3))
+    assert told["pass_hat_k"]["mean"] == pytest.approx(share(lambda r: r == 4))
+    assert told["mean_g_pass_at_k"]["mean"] == pytest.approx(
+        2 / 4 * (share(lambda r: r >= 3) + share(lambda r: r >= 4))
+    )
+    assert "G-Pass@4, tau 0.75" in ponder("compare", path, "--k", "4", "--tau", "0.75").out
+    said = ponder("compare", path, "--k", "6")
+    assert said.code == 2 and "give --k 5 or less" in said.err
+
+
+def test_elo_of_two_systems_is_the_odds_of_their_games(ponder: Ponder, tmp_path: Path) -> None:
+    """30 won, 10 lost, 60 drawn: 60 points to 40, 400 log10(1.5) apart."""
+    a = write(tmp_path / "small.jsonl", [1] * 30 + [0] * 70)
+    b = write(tmp_path / "large.jsonl", [1] * 20 + [0] * 10 + [1] * 30 + [0] * 40)
+    first, second = json.loads(ponder("compare", a, b, "--elo", "--json").out)["ratings"]
+    assert first["player"] == "large" and first["games"] == 100
+    assert first["rating"] - second["rating"] == pytest.approx(400 * np.log10(60 / 40), abs=1e-6)
+    never = write(tmp_path / "never.jsonl", [0] * 100)
+    always = write(tmp_path / "always.jsonl", [1] * 100)
+    said = ponder("compare", never, always, "--elo")
+    assert said.code == 0 and "some only won or lost" in said.out
+    said = ponder("compare", a, "--elo")
+    assert said.code == 2 and "give two runs or more" in said.err
+
+
+def test_problems_needed_to_tell_systems_apart(ponder: Ponder, tmp_path: Path) -> None:
+    a = write(tmp_path / "a.jsonl", [1] * 50 + [0] * 50)
+    b = write(tmp_path / "b.jsonl", [1] * 45 + [0] * 5 + [1] * 8 + [0] * 42)  # 8 won, 5 lost
+    said = ponder("compare", a, b)
+    z = stats.norm.ppf([0.975, 0.8])
+    needed = int(np.ceil((z[0] * np.sqrt(0.13) + z[1] * np.sqrt(0.13 - 0.03**2)) ** 2 / 0.03**2))
+    assert f"takes about {needed:,} problems like these 100 (80 % power)" in said.out
+    sure = write(tmp_path / "c.jsonl", [1] * 90 + [0] * 10)
+    assert "to tell" not in ponder("compare", a, sure).out, "what is plain already needs no more"
+
+
+def test_the_standard_error_is_split_by_problems_and_samples(ponder: Ponder, tmp_path: Path) -> None:
+    outcomes = [[1, 0], [1, 1], [0, 0], [1, 0]]
+    told = json.loads(ponder("compare", write(tmp_path / "a.jsonl", outcomes), "--json").out)["systems"][0]["clustered"]
+    inner = np.sqrt(np.mean([np.var(o, ddof=1) / 2 for o in outcomes]) / 4)
+    total = np.std([np.mean(o) for o in outcomes], ddof=1) / 2
+    assert told["sample_standard_error"] == pytest.approx(inner)
+    assert told["problem_standard_error"] == pytest.approx(np.sqrt(total**2 - inner**2))
+    out = ponder("compare", tmp_path / "a.jsonl").out
+    assert f"{100 * inner:.2f}" in out and "what was sampled" in out
+    assert "what was sampled" not in ponder("compare", tmp_path / "a.jsonl", "--select", "first").out

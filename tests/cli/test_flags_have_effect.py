@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import COMMANDS, demo, flags, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
+from ponder.cli.plan_evaluation import plan_evaluation
 from ponder.errors import PonderError, UsageError
 from ponder.measure.statistics.verifier_metrics import FirstErrorScores
 from ponder.models import load as models_load
@@ -235,6 +236,7 @@ def functions() -> dict[str, Callable[..., Any]]:
     out = {name: import_object(c.target) for name, c in COMMANDS.items() if not c.raw_args}
     own = {
         "plan": plan.plan_flags,
+        "plan eval": plan_evaluation,
         "run": job_commands.run_flags,
         "run DIRECTORY": job_commands.rerun_flags,
     }
@@ -268,7 +270,10 @@ def test_conditions_are_found() -> None:
     [
         (("plan", "addition", "--run", "x"), "leave out --run"),
         (("plan", "train", "addition", "--no-resume"), "leave out --no-resume"),
-        (("plot", "coverage", "run", "--cost", "flops"), "--cost is for KIND pareto"),
+        (("plot", "law", "run", "--cost", "flops"), "--cost is for KIND coverage"),
+        (("plan", "eval", "--accuracy", "0.5"), "say what to plan"),
+        (("plan", "eval", "--width", "0.1", "--power", "0.9"), "--power means nothing without --difference"),
+        (("plan", "--budget", "9"), "--budget means nothing without RUN"),
         (("train", "addition", "--algorithm.kl.estimator", "k2", "--beta", "0"), "give --beta too"),
         (("train", "addition", "--algorithm", "dr-grpo", "--algorithm.kl.estimator", "k2"), "give --beta too"),
         (("train", "addition", "--algorithm.kl.beta", "0.1", "--beta", "0.2"), "the same setting"),
@@ -342,12 +347,30 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "compare": ("compare {one} {two}", {
         "runs": "| {three}", "select": "| --select first", "scorer": "--select best --scorer rm | --scorer b",
         "common_problems": "{fewer} | --common-problems", "all_pairs": "{three} | --all-pairs",
-        "prices": "| --prices prices.json",
+        "prices": "| --prices prices.json", "k": "| --k 2", "tau": "--k 2 | --tau 1", "elo": "| --elo",
+        "column": "| --column correct=b", "json": "| --json",
+    }),
+    "plan eval": ("plan eval {one} --problems 90", {
+        "run": ("plan eval --problems 90", "plan eval {one} --problems 90"), "accuracy": "| --accuracy 0.2",
+        "width": "| --width 0.1", "difference": "| --difference 0.05", "disagreement": "| --disagreement 0.4",
+        "power": "| --power 0.9", "problems": "| --problems 80", "budget": "| --budget 9",
+        "samples": "--gpu-tflops 1 --parameters 1e9 --tokens 900 | --samples 9",
+        "parameters": "--gpu-tflops 1 --tokens 900 --parameters 1e9 | --parameters 9e9",
+        "tokens": "--gpu-tflops 1 --parameters 1e9 --tokens 900 | --tokens 9000",
+        "gpu_tflops": "| --gpu-tflops 1 --parameters 1e9 --tokens 900",
+        "utilization": "--gpu-tflops 1 --parameters 1e9 --tokens 900 | --utilization 0.1",
+        "gpus": "--gpu-tflops 1 --parameters 1e9 --tokens 900 | --gpus 9",
         "column": "| --column correct=b", "json": "| --json",
     }),
     "plot": ("plot pareto {one} {two}", {
         "kind": ("plot coverage {one}", "plot selection {one}"), "runs": "| {three}", "out": "| --out there",
         "title": "| --title T", "select": "| --select first", "cost": "| --cost seconds",
+        "scorer": ("plot reliability {one} --scorer rm", "plot reliability {one} --scorer b"),
+        "budgets": ("plot two-axis {one} {two}", "plot two-axis {one} {two} --budgets 9,20"),
+        "training_cost": ("plot train-or-think {three} {one} --training-cost 9",
+            "plot train-or-think {three} {one} --training-cost 99"),
+        "quality": ("plot train-or-think {three} {one} --training-cost 9",
+            "plot train-or-think {three} {one} --training-cost 9 --quality 0.4"),
         "metric": ("plot training {run}", "plot training {run} --metric loss"),
         "common_problems": "{fewer} | --common-problems",
         "column": "| --column correct=b", "json": "| --json",
@@ -420,6 +443,7 @@ def test_every_output_flag_has_a_case() -> None:
             if name == "plan":
                 wanted |= {"json"}  # and no other of `ponder run`
             assert set(OUTPUT_COMMANDS[name][1]) == wanted, name
+    assert set(OUTPUT_COMMANDS["plan eval"][1]) == set(inspect.signature(plan_evaluation).parameters)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from fake_runs import TASK, StoredJob, grade_answers, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.figures import FIGURE_KINDS, draw_figure
+from ponder.measure.figures import FIGURE_KINDS, FigureSettings, draw_figure
 from ponder.measure.figures.canvas import csv_cell, log_spaced_ints, spread_labels
 from ponder.measure.figures.theme import COLOURS
 from ponder.measure.readers import read_log
@@ -42,15 +42,15 @@ def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more
 
 def training(folder: Path, steps: int = 30) -> Path:
     with Run(folder, StoredJob(TASK)) as run:
-        for step in range(1, steps + 1):
+        for step in range(steps):  # as training writes them: the first is 0
             trace = prompt_trace(TASK.test[0], ids([1]))
             for i, text in enumerate((right_answer(0), wrong_answer(0))):
-                n = 10 + step + 5 * i
+                n = 11 + step + 5 * i
                 trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
             grade_answers(trace, TASK.verifier)
             run.write_traces(step, [trace])
             run.write_metrics(
-                step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}
+                step, {"reward": (step + 1) / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}
             )
     return folder
 
@@ -61,7 +61,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def save_and_read_rows(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
-    drawn, _ = draw_figure(kind, [str(s) for s in sources], **more)
+    drawn, _ = draw_figure(kind, [str(s) for s in sources], FigureSettings(**more))
     files = drawn.save(tmp_path / "out" / "picture.png")
     assert [f.suffix for f in files] == [".png", ".svg", ".csv"]
     assert files[0].read_bytes()[:4] == b"\x89PNG" and b"<svg" in files[1].read_bytes()[:600]
@@ -72,7 +72,7 @@ def numbers(kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
     """As the CSV file has them, without drawing the picture itself, which takes a second."""
     return [
         {k: str(csv_cell(v)) for k, v in row.items()}
-        for row in draw_figure(kind, [str(s) for s in sources], **more)[0].rows
+        for row in draw_figure(kind, [str(s) for s in sources], FigureSettings(**more))[0].rows
     ]
 
 
@@ -169,20 +169,22 @@ def test_pareto_marks_the_frontier(tmp_path: Path) -> None:
     assert {r["system"]: r["on_frontier"] for r in rows} == {"cheap": "True", "dear": "True", "wasteful": "False"}
     assert {r["system"]: float(r["cost"]) for r in rows} == {"cheap": 100, "dear": 1000, "wasteful": 2000}
     assert float(rows[1]["accuracy"]) == 7 / 8
-    assert numbers("pareto", *paths, currency="dollars")[0]["in"] == "dollars"
+    assert numbers("pareto", *paths, cost="dollars")[0]["in"] == "dollars"
     with pytest.raises(UsageError, match="does not tell its seconds"):
-        draw_figure("pareto", [str(p) for p in paths], currency="seconds")
+        draw_figure("pareto", [str(p) for p in paths], FigureSettings(cost="seconds"))
 
 
 def test_training_and_length_are_drawn_from_a_run(tmp_path: Path) -> None:
     run = training(tmp_path / "run")
     rows = numbers("training", run)
     assert [float(r["reward"]) for r in rows[:3]] == pytest.approx([1 / 30, 2 / 30, 3 / 30], rel=1e-4)
+    assert [r["step"] for r in rows[:2]] == ["1", "2"], "counted from 1, as progress is"
     assert rows[0]["entropy"] == "", "a number that is not there is no number"
     lengths = numbers("length", run)
+    assert [r["step"] for r in lengths[:2]] == ["1", "2"]
     assert (float(lengths[0]["right"]), float(lengths[0]["wrong"])) == (11, 16)
     with pytest.raises(UsageError, match="no run has the metric 'rewrd'"):
-        draw_figure("training", [str(run)], metrics=["rewrd"])
+        draw_figure("training", [str(run)], FigureSettings(metrics=["rewrd"]))
     with pytest.raises(UsageError, match="has no metrics"):
         draw_figure("training", [str(write_run(tmp_path / "eval", [[right_answer(0)]]))])
     with pytest.raises(UsageError, match="traces of 1 steps"):

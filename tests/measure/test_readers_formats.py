@@ -16,7 +16,11 @@ from ponder.measure.readers import LOGPROB_COLUMN, ColumnMap, attempts_to_traces
 from ponder.measure.readers.attempts_to_traces import read_tree_of_thoughts_traces
 from ponder.measure.statistics.decision_rules import apply_rule
 from ponder.measure.statistics.passk import pass_at_k
-from ponder.types import Cost
+from ponder.pipelines.replay import StoredAttempts
+from ponder.pipelines.replay_search import replay_search
+from ponder.reason.operators.cut import CUTS
+from ponder.reason.strategies import BeamSearch
+from ponder.types import Cost, Sampling
 
 LOGS = "logs"
 
@@ -241,7 +245,7 @@ def test_a_training_runs_groups_are_by_step(tmp_path: Path) -> None:
         write_run(
             tmp_path / "run",
             [[right_answer(0)], [wrong_answer(0)], [right_answer(0)]][:2] * 3,
-            steps=[1, 1, 2, 2, 2, 2],
+            steps=[0, 0, 1, 1, 1, 1],
         )
     )
     assert len(found.groups) == 6 and len(set(found.problems)) == 6
@@ -289,3 +293,25 @@ def test_inspect_logs_are_judged_by_their_scorer(tmp_path: Path) -> None:
     assert other.means == [0.0, 0.0]
     with pytest.raises(UnknownName, match="model_graded"):
         read_log(path, ColumnMap(correct="model_grade"))
+
+
+def test_replay_searches_the_trees_of_a_tree_of_thoughts_log(tmp_path: Path) -> None:
+    """Two proposals, of which the higher value is kept and continued; a beam goes the same way by the stored values."""
+    rows = []
+    for i, solved in enumerate((1, 0, 1)):
+        levels = [
+            {"x": "1 2 3 4", "ys": [""], "new_ys": ["a\n", "b\n"], "values": [1.0, 9.0], "select_new_ys": ["b\n"]},
+            {"x": "1 2 3 4", "ys": ["b\n"], "new_ys": ["b\nc\n", "b\nd\n"], "values": [8.0, 2.0],
+             "select_new_ys": ["b\nc\n", "b\nd\n"]},
+        ]  # fmt: skip
+        rows.append({"idx": i, "ys": ["b\nc\n", "b\nd\n"], "infos": [{"r": solved}, {"r": 0}], "steps": levels,
+                     "usage_so_far": {"completion_tokens": 5 * (i + 1), "prompt_tokens": 1, "cost": 0.0}})  # fmt: skip
+    path = tmp_path / "tot.json"
+    path.write_text(json.dumps(rows))
+    stored = StoredAttempts.read(str(path))
+    assert [len(t.steps) for t in stored.trees] == [5, 5, 5] and len(stored.traces[0].steps) == 3
+    assert stored.trees[0].cost.generated_tokens == 5
+    beam = BeamSearch(n=2, beam_width=2, cut=CUTS["line"], choose="best", sampling=Sampling(max_tokens=100))
+    report = replay_search(stored, beam, "beam-search", "value")
+    assert report.problems == 3 and not report.not_replayable
+    assert report.after.mean == pytest.approx(2 / 3)

@@ -33,6 +33,30 @@ def test_moving_mean_keeps_lines_and_gaps() -> None:
     assert np.isnan(moving_mean(gap, 3)).tolist() == (line == 7).tolist()
 
 
+def test_moving_mean_does_not_jump_to_the_last_value() -> None:
+    """Around 0.5, with an outlier at either end: a curve that ends in the raw value would jump by 0.4."""
+    rng = np.random.default_rng(0)
+    values = 0.5 + 0.02 * rng.standard_normal(120)
+    values[0], values[-1] = 0.1, 0.9
+    smooth = moving_mean(values, 10)
+    assert abs(smooth[-1] - 0.5) < 0.15 and abs(smooth[0] - 0.5) < 0.15
+    assert np.abs(np.diff(smooth)).max() < 0.03, "neighbours stay close everywhere, also where the window is cut"
+
+
+def test_moving_mean_follows_a_trend_to_its_end() -> None:
+    """A mean over what is left of the window would lag behind by half of it."""
+    rng = np.random.default_rng(1)
+    trend = np.linspace(0, 1, 120)
+    smooth = moving_mean(trend + 0.01 * rng.standard_normal(120), 10)
+    assert abs(smooth[-1] - 1) < 0.02 and abs(smooth[0]) < 0.02
+
+
+def test_moving_mean_is_the_plain_mean_inside() -> None:
+    values = np.random.default_rng(2).standard_normal(50)
+    inside = [values[i - 4 : i + 5].mean() for i in range(4, 46)]
+    assert moving_mean(values, 4)[4:46] == pytest.approx(inside)
+
+
 def test_measuring_loads_no_plotting_and_no_torch() -> None:
     heavy = "import sys, ponder.measure; print([m for m in ('matplotlib', 'scipy', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)

@@ -12,16 +12,19 @@ from ponder.cli.job_command import command_signature
 RUN_FLAGS = "ponder.cli.job_commands:run_flags"
 RERUN_FLAGS = "ponder.cli.job_commands:rerun_flags"
 PLAN_FLAGS = "ponder.cli.plan:plan_flags"
+PLAN_EVAL = "ponder.cli.plan_evaluation:plan_evaluation"
 PLANNED_COMMANDS = ("train", "sft")  # commands that `ponder plan` takes in place of a recipe
 
 PLAN_USAGE = """\
 usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
        ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
+       ponder plan eval [RUN] [--width X] [--difference X] [--problems N] [--budget N] ...
 
 What a run will be like, before it starts: the whole job, the time and memory it takes by its first steps, a prompt
 with what is trained after it, how often the model is right, and the checks that the run begins with.
 RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
-The exit code is 1 where a check fails."""
+The exit code is 1 where a check fails.
+`ponder plan eval --help`: how many problems an evaluation needs, and how to share samples over them."""
 
 
 def print_help(command: str, argv: Sequence[str]) -> bool:
@@ -55,6 +58,8 @@ def read_signatures(command: str, argv: Sequence[str]) -> list[schema.Signature]
         return [command_signature(COMMANDS[command].target)]
     if not first:
         return []
+    if command == "plan" and first == "eval":
+        return [schema.read_signature(PLAN_EVAL)]
     plan = [_silent(PLAN_FLAGS)] if command == "plan" else []
     if command == "plan" and first in PLANNED_COMMANDS:
         return [command_signature(COMMANDS[first].target), *plan]

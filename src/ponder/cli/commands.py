@@ -32,11 +32,8 @@ COMMANDS = {
     "export": CommandSpec("ponder.cli.export:export", "train", "write a model as a Hugging Face folder or a GGUF file"),
     "solve": CommandSpec("ponder.cli.solve:solve", "think", "ask a model a question, and think by a strategy"),
     "eval": CommandSpec("ponder.cli.job_commands:evaluate", "think", "measure a model on a task's held-out problems"),
-<<<<<<< HEAD
     "data": CommandSpec("ponder.cli.data:data", "data", "public data sets: where they come from, and fetch one"),
-=======
     "play": CommandSpec("ponder.cli.play:play", "think", "let players play a game: a model, a search, or you"),
->>>>>>> w-play
     "problems": CommandSpec(
         "ponder.cli.problems:problems", "data", "make problems, and keep those of fitting difficulty"
     ),

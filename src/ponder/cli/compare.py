@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.progress import print_json
-from ponder.settings import When
+from ponder.settings import GreaterThan, When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
+    from ponder.measure import Accuracy, MeanInterval
     from ponder.measure.readers import Attempts
     from ponder.measure.statistics.compare_systems import Comparison, SystemResult
 
@@ -38,6 +39,9 @@ def compare(
     scorer: ScorerName = None,
     common_problems: Annotated[bool, "where the problems differ, compare on those that all have"] = False,
     all_pairs: Annotated[bool, "compare every two, not each with the first"] = False,
+    k: Annotated[int | None, "also pass@k, G-Pass@k, mG-Pass@k and pass^k of k samples", GreaterThan(0)] = None,
+    tau: Annotated[float, "the share of k samples that G-Pass@k wants right", When("k")] = 0.5,
+    elo: Annotated[bool, "also Elo ratings: every problem is a game of every two systems"] = False,
     prices: Annotated[Path | None, 'JSON: dollars per million tokens by system, {"NAME": {"generated": 2.5}}'] = None,
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
@@ -52,7 +56,15 @@ def compare(
         replace(s, name=label) for s, label in zip(systems, short_labels([s.name for s in systems]), strict=True)
     ]
     comparison = compare_all(
-        systems, select, common_problems, scorer, all_pairs, None if prices is None else read_prices(prices)
+        systems,
+        select,
+        common_problems,
+        scorer,
+        all_pairs,
+        None if prices is None else read_prices(prices),
+        k,
+        tau,
+        elo,
     )
     if json:
         print_json(comparison_json(comparison, systems))
@@ -84,6 +96,15 @@ def comparison_lines(comparison: Comparison, systems: Sequence[Attempts]) -> lis
             "",
         ]
         out += format_table(_difference_rows(comparison))
+        out += _problems_needed_lines(comparison)
+    if any(s.consistency for s in comparison.systems):
+        out += ["", "consistency of k samples", "", *format_table(_consistency_rows(comparison.systems))]
+    if comparison.rule == "mean" and any(s.clustered for s in comparison.systems):
+        out += ["", "standard error of one sample's accuracy, in points, by where it comes from", ""]
+        out += format_table(_clustered_rows(comparison.systems))
+    if comparison.ratings:
+        out += ["", "Elo ratings: every problem is a game, equal answers draw", ""]
+        out += format_table(_rating_rows(comparison))
     notes = [*comparison.notes, *_reading_notes(systems)]
     return out + (["", *notes] if notes else [])
 
@@ -93,18 +114,64 @@ def _has_one_baseline(comparison: Comparison) -> bool:
 
 
 def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
-    rows = [["system", "samples", "accuracy, %", "", "undecided", "tokens", "TFLOP", "seconds", "dollars"]]
+    rows = [["system", "samples", "accuracy", "undecided", "tokens", "TFLOP", "seconds", "dollars"]]
     for s in systems:
         few, most = s.samples
-        a = s.accuracy
         rows.append([
-            shorten_name(s.name), f"{few}" if few == most else f"{few}-{most}", f"{100 * a.mean:.1f}",
-            f"[{100 * a.low:.1f}, {100 * a.high:.1f}]", str(s.undecided) if s.undecided else "",
+            shorten_name(s.name), f"{few}" if few == most else f"{few}-{most}", _format_accuracy(s.accuracy),
+            str(s.undecided) if s.undecided else "",
             _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"),
             _format_amount(s.seconds_per_problem, 1, ".3g"), _format_amount(s.dollars_per_problem, 1, ".3g"),
         ])  # fmt: skip
-    columns = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
-    return [[row[i] or ("" if i < 5 else "-") for i in columns] for row in rows]
+    columns = [i for i in range(len(rows[0])) if i < 3 or any(row[i] for row in rows[1:])]
+    return [[row[i] or ("" if i < 4 else "-") for i in columns] for row in rows]
+
+
+def _format_accuracy(a: Accuracy | MeanInterval) -> str:
+    """As everywhere, without what is said once for all systems."""
+    count = f"{a.correct} of {a.total}" if hasattr(a, "correct") else f"mean of {a.total} problems"
+    return f"{a.share} ({count})"
+
+
+def _consistency_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
+    first = next(s.consistency for s in systems if s.consistency)
+    head = [f"pass@{first.k}", f"G-Pass@{first.k}, tau {first.tau:g}", f"mG-Pass@{first.k}", f"pass^{first.k}"]
+    rows = [["system", *head]]
+    for s in systems:
+        if c := s.consistency:
+            cells = [c.pass_at_k, c.g_pass_at_k, c.mean_g_pass_at_k, c.pass_hat_k]
+            rows.append([shorten_name(s.name), *(cell.share for cell in cells)])
+    return rows
+
+
+def _clustered_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
+    """More samples of each problem lower the second part only."""
+    rows = [["system", "which problems", "what was sampled"]]
+    for s in systems:
+        if c := s.clustered:
+            inner = "-" if c.sample_standard_error is None else f"{100 * c.sample_standard_error:.2f}"
+            rows.append([shorten_name(s.name), f"{100 * c.problem_standard_error:.2f}", inner])
+    return rows
+
+
+def _rating_rows(comparison: Comparison) -> list[list[str]]:
+    rows = [["system", "rating", "", "games"]]
+    for r in comparison.ratings:
+        rows.append([shorten_name(r.player), f"{r.rating:.0f}", f"[{r.low:.0f}, {r.high:.0f}]", f"{r.games:,}"])
+    return rows
+
+
+def _problems_needed_lines(comparison: Comparison) -> list[str]:
+    """For differences that luck may explain: how many problems would tell."""
+    out = []
+    for p in comparison.pairs:
+        if p.adjusted_p_value > 0.05 and p.problems_needed is not None:
+            names = f"{shorten_name(p.first)} and {shorten_name(p.second)}"
+            out.append(
+                f"to tell {names} apart, were {100 * p.difference:+.1f} points the true difference, takes about"
+                f" {p.problems_needed:,} problems like these {p.total:,} (80 % power)"
+            )
+    return ["", *out] if out else []
 
 
 def _difference_rows(comparison: Comparison) -> list[list[str]]:
@@ -128,9 +195,9 @@ def _difference_rows(comparison: Comparison) -> list[list[str]]:
 
 def _reading_notes(systems: Sequence[Attempts]) -> list[str]:
     """What was read as what; once, where all were read alike."""
-    ways = {s.reading_notes for s in systems}
-    if len(ways) == 1:
-        return [f"read: {line}" for line in ways.pop()]
+    notes = {s.reading_notes for s in systems}
+    if len(notes) == 1:
+        return [f"read: {line}" for line in notes.pop()]
     return [f"read {shorten_name(s.name)}: {line}" for s in systems for line in s.reading_notes]
 
 

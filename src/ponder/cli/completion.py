@@ -75,6 +75,7 @@ def complete(words: Sequence[str]) -> Iterator[str]:
     from ponder.cli.recipe_files import find_recipe, shipped_recipes
     from ponder.errors import UsageError
 
+    planned = (*PLANNED_COMMANDS, "eval")  # what `ponder plan` takes in place of a recipe
     *before, last = words
     if not before:
         yield from _starting([*COMMANDS, "--help", "--version"], last)
@@ -83,9 +84,9 @@ def complete(words: Sequence[str]) -> Iterator[str]:
     if command not in COMMANDS:
         return
     if command in ("run", "plan") and not rest:
-        yield from _starting([*shipped_recipes(), *(PLANNED_COMMANDS if command == "plan" else ())], last)
+        yield from _starting([*shipped_recipes(), *(planned if command == "plan" else ())], last)
         return
-    if command in ("run", "plan") and not (Path(rest[0]) / "job.json").is_file() and rest[0] not in PLANNED_COMMANDS:
+    if command in ("run", "plan") and not (Path(rest[0]) / "job.json").is_file() and rest[0] not in planned:
         try:
             find_recipe(rest[0])
         except UsageError:

@@ -86,10 +86,15 @@ class RunPlan:
 
 
 def plan(argv: Sequence[str]) -> int:
-    """ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]"""
+    """ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]; ponder plan eval"""
     if not argv or argv[0] in ("-h", "--help"):
         print(PLAN_USAGE)
         return 0 if argv else 2
+    shares_samples = "--budget" in argv and (Path(argv[0]) / "job.json").is_file()
+    if argv[0] == "eval" or argv[0].startswith("-") or shares_samples:
+        from ponder.cli.plan_evaluation import plan_evaluation
+
+        return flags.run_command(plan_evaluation, argv[1:] if argv[0] == "eval" else argv, "ponder plan eval")
     job, json, scan, probe = parse_plan(argv)
     from ponder.reason.ineffective_settings import ineffective_settings
 

@@ -52,6 +52,7 @@ from ponder.measure.statistics.power_analysis import (
     minimum_detectable_difference,
     problems_for_accuracies,
     problems_for_means,
+    problems_for_width,
 )
 from ponder.measure.statistics.roc import AurocInterval, auroc
 from ponder.measure.statistics.sample_curve import SampleCurve, sample_curve
@@ -123,6 +124,7 @@ __all__ = [
     "plurality_limit",
     "problems_for_accuracies",
     "problems_for_means",
+    "problems_for_width",
     "reliability",
     "replay_allocation",
     "routing_curve",

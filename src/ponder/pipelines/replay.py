@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from ponder import event_loop, registry, verify
 from ponder.errors import UnknownName, UsageError
 from ponder.measure.readers import Attempts, ColumnMap, attempts_to_traces, read_logs
+from ponder.measure.readers.attempts_to_traces import is_tree_of_thoughts_search, read_tree_of_thoughts_traces
 from ponder.measure.readers.run_directory import answer_steps, is_run, read_run, run_task, run_traces, task_verifier
 from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pair
 from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_values, apply_rule
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
-from ponder.types import Score, Trace
+from ponder.types import Cost, Score, Trace
 
 NEW_SCORER = "new"  # the name of the new scores among those of an attempt
 JUDGE_BATCH = 64  # traces graded together
@@ -53,6 +54,7 @@ class StoredAttempts:
     attempts: Attempts
     traces: tuple[Trace, ...]
     task: Any = None
+    trees: tuple[Trace, ...] = ()  # where the log has whole searches beside their answers
 
     @classmethod
     def read(cls, source: str, columns: ColumnMap = ColumnMap()) -> StoredAttempts:
@@ -64,7 +66,16 @@ class StoredAttempts:
             listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
             raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
         texts = all(g.texts is not None for g in systems[0].groups if g.size)
-        return cls(systems[0], tuple(attempts_to_traces(systems[0])) if texts else ())  # another rule needs no texts
+        flat = tuple(attempts_to_traces(systems[0])) if texts else ()  # another rule needs no texts
+        trees = tuple(read_tree_of_thoughts_traces(path)) if is_tree_of_thoughts_search(path) else ()
+        for tree, group in zip(trees, systems[0].groups, strict=True) if trees else ():
+            tree.add_cost(group.cost or Cost())
+        return cls(systems[0], flat, trees=trees)
+
+    @property
+    def searched(self) -> tuple[Trace, ...]:
+        """What a strategy is replayed on: the stored trees, or the answers as flat ones."""
+        return self.trees or self.traces
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class StoredVerdicts:
 def longest_stored_answer(stored: StoredAttempts) -> int:
     """Tokens of the longest stored path: a strategy that may sample as many has room for every stored answer."""
     _check_traces(stored)
-    paths = ((t, t.path(i)[1:]) for t in stored.traces for i in range(len(t.steps)))
+    paths = ((t, t.path(i)[1:]) for t in stored.searched for i in range(len(t.steps)))
     return max((sum(len(stored_tokens(t.steps[j])) for j in path) for t, path in paths), default=1) or 1
 
 
@@ -89,7 +89,7 @@ def replay_search(
     after: list[float | None] = []
     costs: list[tuple[int, int]] = []
     missing: Counter[str] = Counter()
-    for group, trace, value in zip(stored.attempts.groups, stored.traces, stored_values, strict=True):
+    for group, trace, value in zip(stored.attempts.groups, stored.searched, stored_values, strict=True):
         policy = ReplayPolicy([trace], when_exhausted)
         scorer = _guide_of(trace, guide)
         if scorer is None and guide:
@@ -106,7 +106,7 @@ def replay_search(
     if not after:
         raise UsageError(f"no stored problem can be replayed with {name}: {next(iter(missing))}")
     notes = list(stored.attempts.reading_notes)
-    if not any(len(s.token_ids) for t in stored.traces for s in t.steps):
+    if not any(len(s.token_ids) for t in stored.searched for s in t.steps):
         notes.append("the log has texts without tokens: the replayed tokens are UTF-8 bytes")
     return SearchReplayReport(
         source=stored.attempts.name,
@@ -117,7 +117,7 @@ def replay_search(
         before=accuracy_of_values(before),
         after=accuracy_of_values(after),
         pair=compare_pair((f"{name}, replayed", after), (rule, before)),
-        problems=len(stored.traces),
+        problems=len(stored.searched),
         not_replayable=dict(missing.most_common()),
         stored_tokens=sum(a for a, _ in costs) / len(costs),
         replayed_tokens=sum(b for _, b in costs) / len(costs),
@@ -155,11 +155,11 @@ def _guide_of(trace: Trace, name: str) -> Scorer | None:
 
 
 def _check_guide(stored: StoredAttempts, name: str) -> None:
-    known = {score for t in stored.traces for step in t.steps for score in step.scores}
+    known = {score for t in stored.searched for step in t.steps for score in step.scores}
     if name and name not in {*known, LIKELIHOOD_GUIDE}:
         raise UnknownName("stored score", name, sorted({*known, LIKELIHOOD_GUIDE}))
 
 
 def _check_traces(stored: StoredAttempts) -> None:
-    if not stored.traces:
+    if not stored.searched:
         raise UsageError(f"{stored.attempts.name} holds verdicts only: a strategy is replayed on stored texts")

@@ -107,6 +107,26 @@ def set_k_axis(axes: Axes, most: int, name: str = "samples per problem, k") -> N
     axes.set_xlabel(name)
 
 
+def set_cost_axis(axes: Axes, low: float, high: float, name: str) -> None:
+    """A logarithmic axis of cost, with numbers that can be read: 300, 1,000, 3e+12."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.set_xlim(low / 1.12, high * 1.12)
+    decades = np.log10(high / low)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < 4 else (1.0,), numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_amount(x)))
+    axes.set_xlabel(name)
+
+
+def format_amount(x: float) -> str:
+    """A number for an axis or a note: 0.03, 300, 12,000, 3e+12."""
+    if x and not 1e-3 <= abs(x) < 1e6:
+        return f"{x:.2g}"
+    return f"{x:,.0f}" if abs(x) >= 10 else f"{x:g}"
+
+
 def set_percent_axis(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
     """An axis of shares in percent, as wide as what is drawn needs, in round numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -126,7 +146,9 @@ def label_line_ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: flo
     bottom, top = axes.get_ylim()
     gap = 0.062 * (top - bottom)
     ordered = sorted(labels, key=lambda item: item[0])
-    for (height, text, colour), at in zip(ordered, spread_labels([h for h, *_ in ordered], gap), strict=True):
+    places = spread_labels([h for h, *_ in ordered], gap)
+    places = [max(place, bottom + (i + 0.3) * gap) for i, place in enumerate(places)]  # none on the axis below
+    for (height, text, colour), at in zip(ordered, places, strict=True):
         axes.annotate(
             shorten_name(text), (1, height), (x, at), xycoords=("axes fraction", "data"),
             textcoords=("axes fraction", "data"), color=colour, va="center", ha="left", fontsize=8.5,

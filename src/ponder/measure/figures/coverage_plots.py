@@ -16,11 +16,13 @@ from ponder.measure.figures.canvas import (
     label_line_ends,
     log_spaced_ints,
     make_panels,
+    set_cost_axis,
     set_headline,
     set_k_axis,
     set_percent_axis,
     shorten_name,
 )
+from ponder.measure.figures.costs import COST_LABELS, CostUnit, sample_cost
 from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS, MUTED_COLOUR, TEXT_COLOUR
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts
 from ponder.measure.statistics.answer_selection import SubsetScheme, selection_curve
@@ -41,6 +43,7 @@ CURVE_STYLE_INDEX = {
     "logprob": 4,
     "one sample": 7,
 }  # of COLOURS, everywhere
+StyledCurve = tuple[str, int, SampleCurve, float]  # its name, its colour and mark, and what one sample costs
 LineLabels = list[tuple[float, str, str]]  # where a line ends, its name and colour
 CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score",
           "weighted": "weighted vote",
@@ -56,28 +59,37 @@ class JudgedSystem:
 
 
 def judged_system(system: Attempts) -> JudgedSystem:
-    told = system.on_problems([g.problem for g in system.groups if g.mean is not None])
-    most = int(told.counts[0].min())
-    if most < 2:
+    judged = system.on_problems([g.problem for g in system.groups if g.mean is not None])
+    max_k = int(judged.counts[0].min())
+    if max_k < 2:
         raise UsageError(
-            f"{system.name} has a problem with {most} judged sample: a curve over k needs 2 or more of each"
+            f"{system.name} has a problem with {max_k} judged sample: a curve over k needs 2 or more of each"
         )
-    return JudgedSystem(told, most)
+    return JudgedSystem(judged, max_k)
 
 
-def _curves(asked: JudgedSystem, how: SubsetScheme, said: list[str], subsets: int = 100) -> dict[str, SampleCurve]:
-    """Every rule that a system's data allow. Where no verdict says what a rule's choice is worth, that is said."""
-    out = _computable_curves(asked, how, subsets)
+def rule_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
+    """Accuracy over k samples: of the majority's answer, or of any (coverage). Exact up to MAX_EXACT_SAMPLES."""
+    if rule == "coverage":
+        return coverage_curve(*system.counts, ks)
+    groups = [g for g in system.groups if g.size]
+    how: SubsetScheme = "exact" if max(ks) <= MAX_EXACT_SAMPLES else "subsets"
+    return selection_curve("majority", [g.answers or () for g in groups], [g.correct for g in groups], ks, how=how)
+
+
+def _curves(judged: JudgedSystem, how: SubsetScheme, notes: list[str], subsets: int = 100) -> dict[str, SampleCurve]:
+    """Every rule that a system's data allow. A rule whose choices have no verdict is left out, with a note."""
+    out = _computable_curves(judged, how, subsets)
     if unknown := [rule for rule, curve in out.items() if np.isnan(curve.mean).any()]:
         rules = " and ".join(CURVE_LABELS[rule] for rule in unknown)
-        said.append(
-            f"{asked.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
+        notes.append(
+            f"{judged.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
         )
     return {rule: curve for rule, curve in out.items() if rule not in unknown}
 
 
-def _computable_curves(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, SampleCurve]:
-    system, ks = asked.system, log_spaced_ints(asked.max_k)
+def _computable_curves(judged: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, SampleCurve]:
+    system, ks = judged.system, log_spaced_ints(judged.max_k)
     out = {"coverage": coverage_curve(*system.counts, ks)}
     if any(g.sample_counts for g in system.groups):
         return out
@@ -87,9 +99,9 @@ def _computable_curves(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> 
         range(g.size) for g in system.groups
     ]  # by score an attempt is chosen, not an answer: each has its own verdict
     if system.has_answers:
-        votes: SubsetScheme = how if asked.max_k <= MAX_EXACT_SAMPLES else "subsets"
+        votes: SubsetScheme = how if judged.max_k <= MAX_EXACT_SAMPLES else "subsets"
         out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
-    if scorer := _scorer(system):
+    if scorer := default_scorer(system):
         scores = [g.scores[scorer] for g in system.groups]
         out["best"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
         if system.has_answers:
@@ -100,10 +112,10 @@ def _computable_curves(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> 
     return out
 
 
-def _scorer(system: Attempts) -> str:
+def default_scorer(system: Attempts) -> str:
     """The score to go by: the log's own, or the one there is besides the verdict itself."""
-    named = [s for s in system.scorers if s != LOGPROB_COLUMN and not _is_verdict(system, s)]
-    return SCORE_COLUMN if SCORE_COLUMN in named else named[0] if len(named) == 1 else ""
+    names = [s for s in system.scorers if s != LOGPROB_COLUMN and not _is_verdict(system, s)]
+    return SCORE_COLUMN if SCORE_COLUMN in names else names[0] if len(names) == 1 else ""
 
 
 def _is_verdict(system: Attempts, scorer: str) -> bool:
@@ -128,96 +140,115 @@ def _rows(name: str, curves: dict[str, SampleCurve]) -> list[FigureRow]:
     return out
 
 
-def plot_coverage(systems: Sequence[Attempts], title: str = "") -> FigureWithData:
-    """Can it, and does one find it: pass@k beside what a vote or a score chooses.
+def plot_coverage(systems: Sequence[Attempts], title: str = "", unit: CostUnit | None = None) -> FigureWithData:
+    """Can it, and does one find it: pass@k beside what a vote or a score chooses, over k or over what k samples cost.
 
-    A panel for each system; one for all where there is nothing to choose by, and only coverage to show.
+    A panel for each system; one for all where there is nothing to choose by, or where cost is the axis they share.
     """
-    asked, said = [judged_system(s) for s in systems], list[str]()
-    curves = [_curves(a, "exact", said) for a in asked]
-    together = len(asked) > 1 and all(len(found) == 1 for found in curves)
+    notes: list[str] = []
+    judged = [judged_system(s) for s in systems]
+    curves = [_curves(j, "exact", notes) for j in judged]
+    together = len(judged) > 1 and (unit is not None or all(len(c) == 1 for c in curves))
+    if together:
+        curves = [{"coverage": c["coverage"]} for c in curves]
+    costs = [1.0 if unit is None else sample_cost(j.system, unit) for j in judged]
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         if together:
-            lines = [(a.system.name, i, c["coverage"]) for i, (a, c) in enumerate(zip(asked, curves, strict=True))]
-            ended = [_paint_curves(axes[0], lines, "interval")]
-            set_headline(axes[0], "share of problems solved by any of k samples, %")
-            set_k_axis(axes[0], max(a.max_k for a in asked))
-        else:
-            ended = [
-                _paint_curves(ax, _labelled_curves(found), "interval") for ax, found in zip(axes, curves, strict=True)
+            lines = [
+                (j.system.name, i, c["coverage"], cost)
+                for i, (j, c, cost) in enumerate(zip(judged, curves, costs, strict=True))
             ]
-            for ax, a, found in zip(axes, asked, curves, strict=True):
-                set_headline(ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems solved, %")
-                set_k_axis(ax, a.max_k)
-                if len(found) > 1:
-                    _annotate_gap(ax, found)
-        for ax, named in zip(axes, ended, strict=True):  # when the height that panels share is known
-            label_line_ends(ax, named)
-        add_footnotes(figure, [*figure_notes(systems, "bars: 95 % intervals over problems"), *said])
+            ends = [_paint_curves(axes[0], lines, "interval")]
+            set_headline(axes[0], "share of problems solved by any of k samples, %")
+            spans = [(min(costs), max(cost * j.max_k for j, cost in zip(judged, costs, strict=True)))]
+        else:
+            ends = [
+                _paint_curves(ax, _labelled_curves(c, cost), "interval")
+                for ax, c, cost in zip(axes, curves, costs, strict=True)
+            ]
+            spans = [(cost, cost * j.max_k) for j, cost in zip(judged, costs, strict=True)]
+            for ax, j, c, cost in zip(axes, judged, curves, costs, strict=True):
+                set_headline(ax, shorten_name(j.system.name) if len(judged) > 1 else "share of problems solved, %")
+                if len(c) > 1:
+                    _annotate_gap(ax, c, cost)
+        for ax, (low, high) in zip(axes, spans, strict=True):
+            set_k_axis(ax, int(high)) if unit is None else set_cost_axis(ax, low, high, _cost_axis_name(unit))
+        for ax, names in zip(axes, ends, strict=True):  # when the height that panels share is known
+            label_line_ends(ax, names)
+        how = [] if unit is None else ["k samples cost k times the mean cost of one"]
+        add_footnotes(figure, [*figure_notes(systems, "; ".join(["bars: 95 % intervals over problems", *how])), *notes])
 
-    figure = make_panels(1 if together else len(asked), paint, title, sharey=True)
-    rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
-    return FigureWithData(figure, rows, tuple(said))
+    figure = make_panels(1 if together else len(judged), paint, title, sharey=True)
+    rows = tuple(
+        row if unit is None else {**row, "cost": row["k"] * cost, "in": unit}
+        for j, c, cost in zip(judged, curves, costs, strict=True)
+        for row in _rows(j.system.name, c)
+    )
+    return FigureWithData(figure, rows, tuple(notes))
+
+
+def _cost_axis_name(unit: CostUnit) -> str:
+    return f"{COST_LABELS[unit]} per problem"
 
 
 def plot_selection(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> FigureWithData:
     """What a rule chooses among k random samples, with its spread over random subsets."""
-    asked, said = [judged_system(s) for s in systems], list[str]()
-    curves = [_curves(a, "subsets", said, subsets) for a in asked]
-    for a, found in zip(asked, curves, strict=True):
-        if len(found) < 2:
-            why = said[-1] if said else f"{a.system.name} has neither answers nor scores to choose by"
+    notes: list[str] = []
+    judged = [judged_system(s) for s in systems]
+    curves = [_curves(j, "subsets", notes, subsets) for j in judged]
+    for j, c in zip(judged, curves, strict=True):
+        if len(c) < 2:
+            why = notes[-1] if notes else f"{j.system.name} has neither answers nor scores to choose by"
             raise UsageError(f"{why}: draw its coverage instead")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
-        ended = [_paint_curves(ax, _labelled_curves(found), "sd") for ax, found in zip(axes, curves, strict=True)]
-        for ax, a, found, named in zip(axes, asked, curves, ended, strict=True):
-            label_line_ends(ax, named)
-            one = float(found["coverage"].mean[0])
-            ax.axhline(one, color=MUTED_COLOUR, lw=0.9, ls=DASHES[2], zorder=1)
+        ends = [_paint_curves(ax, _labelled_curves(c), "sd") for ax, c in zip(axes, curves, strict=True)]
+        for ax, j, c, names in zip(axes, judged, curves, ends, strict=True):
+            label_line_ends(ax, names)
+            one_sample = float(c["coverage"].mean[0])
+            ax.axhline(one_sample, color=MUTED_COLOUR, lw=0.9, ls=DASHES[2], zorder=1)
             set_headline(
                 ax,
-                shorten_name(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %",
+                shorten_name(j.system.name) if len(judged) > 1 else "share of problems whose chosen answer is right, %",
             )
-            set_k_axis(ax, a.max_k)
+            set_k_axis(ax, j.max_k)
         spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"
-        add_footnotes(figure, [*figure_notes(systems, spread), *said])
+        add_footnotes(figure, [*figure_notes(systems, spread), *notes])
 
-    figure = make_panels(len(asked), paint, title, sharey=True)
-    rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
-    return FigureWithData(figure, rows, tuple(said))
-
-
-def _labelled_curves(curves: dict[str, SampleCurve]) -> list[tuple[str, int, SampleCurve]]:
-    return [(CURVE_LABELS[rule], CURVE_STYLE_INDEX[rule], curve) for rule, curve in curves.items()]
+    figure = make_panels(len(judged), paint, title, sharey=True)
+    rows = tuple(r for j, c in zip(judged, curves, strict=True) for r in _rows(j.system.name, c))
+    return FigureWithData(figure, rows, tuple(notes))
 
 
-def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, SampleCurve]], spread: str) -> LineLabels:
-    """Each with its name and look. Bars at powers of two, set apart a little: bands would cover each other."""
-    lows, highs, named = [], [], []
-    for place, (name, look, c) in enumerate(curves):
-        colour = COLOURS[look % len(COLOURS)]
+def _labelled_curves(curves: dict[str, SampleCurve], cost: float = 1.0) -> list[StyledCurve]:
+    return [(CURVE_LABELS[rule], CURVE_STYLE_INDEX[rule], curve, cost) for rule, curve in curves.items()]
+
+
+def _paint_curves(ax: Axes, curves: Sequence[StyledCurve], spread: str) -> LineLabels:
+    """Each with its name and style. Bars at powers of two, set apart a little: bands would cover each other."""
+    lows, highs, labels = [], [], []
+    for place, (name, style, c, cost) in enumerate(curves):
+        colour = COLOURS[style % len(COLOURS)]
         if spread == "interval":
             low, high = c.low, c.high
         else:
             low, high = (c.mean, c.mean) if c.sd is None else (c.mean - c.sd, c.mean + c.sd)
         marks = [i for i, k in enumerate(c.k.tolist()) if k & (k - 1) == 0 or i == len(c.k) - 1]
-        shape = MARKERS[look % len(MARKERS)]
-        ax.plot(c.k, c.mean, color=colour, lw=1.9, marker=shape, ms=4.2, markevery=marks, clip_on=False, zorder=3)
+        shape = MARKERS[style % len(MARKERS)]
+        x = c.k * cost
+        ax.plot(x, c.mean, color=colour, lw=1.9, marker=shape, ms=4.2, markevery=marks, clip_on=False, zorder=3)
         apart = 2.0 ** (0.035 * (place - (len(curves) - 1) / 2))
-        ax.vlines(
-            c.k[marks] * apart, low[marks], high[marks], color=colour, lw=1.1, alpha=0.55, clip_on=False, zorder=2
-        )
-        named.append((float(c.mean[-1]), name, colour))
+        ax.vlines(x[marks] * apart, low[marks], high[marks], color=colour, lw=1.1, alpha=0.55, clip_on=False, zorder=2)
+        labels.append((float(c.mean[-1]), name, colour))
         lows.append(float(np.nanmin([low, c.mean])))  # one problem has no interval
         highs.append(float(np.nanmax([high, c.mean])))
     before = ax.get_ylim() if not ax.get_autoscaley_on() else (1.0, 0.0)  # panels share their height
     set_percent_axis(ax, min(*lows, before[0]), max(*highs, before[1]))
-    return named
+    return labels
 
 
-def _annotate_gap(ax: Axes, curves: dict[str, SampleCurve]) -> None:
+def _annotate_gap(ax: Axes, curves: dict[str, SampleCurve], cost: float = 1.0) -> None:
     """What is there and not found: the distance of coverage from the best choice at the largest k."""
     chosen = max((float(c.mean[-1]), rule) for rule, c in curves.items() if rule != "coverage")
     top = float(curves["coverage"].mean[-1])
@@ -225,10 +256,10 @@ def _annotate_gap(ax: Axes, curves: dict[str, SampleCurve]) -> None:
         return
     bottom, height = ax.get_ylim()
     if top - chosen[0] < 0.2 * (height - bottom):  # no room between the lines
-        said = f"{100 * (top - chosen[0]):.0f} points not found"
-        ax.annotate(said, (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8, color=TEXT_COLOUR)
+        text = f"{100 * (top - chosen[0]):.0f} points not found"
+        ax.annotate(text, (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8, color=TEXT_COLOUR)
         return
-    x = float(curves["coverage"].k[-1]) * 0.93
+    x = float(curves["coverage"].k[-1]) * 0.93 * cost
     arrow = {"arrowstyle": "<->", "color": MUTED_COLOUR, "lw": 0.9, "shrinkA": 2, "shrinkB": 2}
     ax.annotate("", (x, top), (x, chosen[0]), arrowprops=arrow)
     ax.annotate(

@@ -18,11 +18,10 @@ from ponder.measure.figures.canvas import (
     set_k_axis,
     set_percent_axis,
 )
-from ponder.measure.figures.coverage_plots import CURVE_LABELS, figure_notes, judged_system
+from ponder.measure.figures.coverage_plots import CURVE_LABELS, figure_notes, judged_system, rule_curve
 from ponder.measure.figures.theme import MARKERS, TEXT_COLOUR
 from ponder.measure.readers.attempts import Attempts, ProblemAttempts
-from ponder.measure.statistics.answer_selection import selection_curve
-from ponder.measure.statistics.coverage import coverage_curve
+from ponder.measure.scaling.budget_metrics import budget_control, budget_performance, budget_scaling
 from ponder.measure.statistics.sample_curve import SampleCurve
 
 if TYPE_CHECKING:
@@ -30,52 +29,83 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plot_samples_and_length(systems: Sequence[Attempts], title: str = "", rule: str = "") -> FigureWithData:
-    """Accuracy over samples and length: thinking wider and thinking longer.
+def plot_samples_and_length(
+    systems: Sequence[Attempts], title: str = "", rule: str = "", budgets: Sequence[int] = ()
+) -> FigureWithData:
+    """Accuracy over samples and length: thinking wider and thinking longer, with s1's metrics of its budgets.
 
     One log: an attempt longer than the limit counts as cut off, which is wrong and has no vote. Several: each is run
-    under a length of its own, and stands at the mean length of its attempts.
+    under a budget of its own (`budgets`, in their order), or stands at the mean length of its attempts.
     """
     if any(g.tokens is None or any(t is None for t in g.tokens) for s in systems for g in s.groups):
         raise UsageError(
             "samples x length needs the tokens of each attempt: name their column with --column tokens=NAME"
         )
-    asked = [judged_system(s) for s in systems]
-    votes = all(a.system.has_answers for a in asked)
-    chosen = rule or ("majority" if votes else "coverage")
-    most = min(a.max_k for a in asked)
-    ks = [k for k in (2**i for i in range(20)) if k <= most]
-    cut = _length_limits(asked[0].system) if len(asked) == 1 else []
-    cells = [(limit, _truncate_at(asked[0].system, limit)) for limit in cut] or sorted(
-        ((int(np.mean([t for g in a.system.groups for t in g.tokens or ()])), a.system) for a in asked),
-        key=lambda c: c[0],
-    )
-    curves = [(length, _accuracy_curve(s, chosen, ks)) for length, s in cells]
+    if budgets and len(budgets) != len(systems):
+        raise UsageError(f"--budgets has {len(budgets)} numbers for {len(systems)} runs: give one for each")
+    judged = [judged_system(s) for s in systems]
+    chosen = rule or ("majority" if all(j.system.has_answers for j in judged) else "coverage")
+    max_k = min(j.max_k for j in judged)
+    ks = [k for k in (2**i for i in range(20)) if k <= max_k]
+    limits = list(budgets) or (_length_limits(judged[0].system) if len(judged) == 1 else [])
+    cells = _cells([j.system for j in judged], limits)
+    curves = [(length, rule_curve(s, chosen, ks)) for length, s, _ in cells]
     if any(np.isnan(c.mean).any() for _, c in curves):
         raise UsageError(f"{CURVE_LABELS[chosen]}: on every problem the choice falls on an attempt without a verdict")
+    notes = _budget_notes(cells)
     rows = [
-        {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
-        for length, c in curves
+        {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i],
+         "control": control}
+        for (length, c), (_, _, control) in zip(curves, cells, strict=True)
         for i, k in enumerate(ks)
-    ]
+    ]  # fmt: skip
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
-        _paint_lengths(axes[0], curves, ks, most)
+        _paint_lengths(axes[0], curves, ks, max_k)
         _paint_cells(axes[1], curves, ks)
         set_headline(axes[0], f"{CURVE_LABELS[chosen]} of k, %")
         set_headline(axes[1], "the same, as a map; underlined: best for its tokens")
-        how = "longer attempts count as cut off" if cut else "each run at its mean length"
-        add_footnotes(
-            figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems")
-        )
+        how = "as budgeted" if budgets else "longer attempts count as cut off" if limits else "each run at its mean"
+        text = f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"
+        add_footnotes(figure, [*figure_notes(systems, text), *notes])
 
-    return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
+    return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows), tuple(notes))
+
+
+def _cells(systems: Sequence[Attempts], limits: Sequence[int]) -> list[tuple[int, Attempts, float]]:
+    """By length: the system at it, and the share of its attempts within the limit (NaN without one)."""
+    if len(systems) == 1 and len(limits) > 1:
+        tokens = _tokens(systems[0])
+        return [(limit, _truncate_at(systems[0], limit), budget_control(tokens, limit)) for limit in limits]
+    if limits:
+        pairs = zip(limits, systems, strict=True)
+        return sorted(((b, s, budget_control(_tokens(s), b)) for b, s in pairs), key=lambda c: c[0])
+    return sorted(((int(np.mean(_tokens(s))), s, float("nan")) for s in systems), key=lambda c: c[0])
+
+
+def _tokens(system: Attempts) -> list[int]:
+    return [t for g in system.groups for t in g.tokens or () if t is not None]
+
+
+def _budget_notes(cells: Sequence[tuple[int, Attempts, float]]) -> list[str]:
+    """Control, Scaling and Performance of one sample over the budgets."""
+    if len({length for length, _, _ in cells}) < 2:
+        return []
+    accuracy = [float(np.mean([m for m in s.means if m is not None])) for _, s, _ in cells]
+    slope = budget_scaling([length for length, _, _ in cells], accuracy)
+    parts = [
+        f"Scaling {1e5 * slope:+.2f} points per 1,000 tokens",
+        f"Performance {100 * budget_performance(accuracy):.1f} %",
+    ]
+    controls = [c for _, _, c in cells if c == c]
+    if controls:
+        parts.insert(0, f"Control {100 * sum(controls) / len(controls):.1f} %")
+    return [f"s1's metrics of one sample: {', '.join(parts)}"]
 
 
 def _length_limits(system: Attempts) -> list[int]:
     """Lengths that cut off some attempts: doubling, up to the longest."""
-    lengths = [t for g in system.groups for t in g.tokens or () if t is not None]
-    low, high = np.quantile(lengths, [0.1, 1.0])
+    low, high = np.quantile(_tokens(system), [0.1, 1.0])
     steps = np.geomspace(max(low, 1), high, 5)
     return sorted({round(x) for x in steps})
 
@@ -88,14 +118,6 @@ def _truncate_at(system: Attempts, limit: int) -> Attempts:
         return replace(g, correct=correct, answers=answers)
 
     return system.map_problems(shorter)
-
-
-def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
-    if rule == "coverage":
-        n, c = system.counts
-        return coverage_curve(n, c, ks)
-    told = [g for g in system.groups if g.size]
-    return selection_curve("majority", [g.answers or () for g in told], [g.correct for g in told], ks)
 
 
 def _length_colour(i: int, count: int) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.figures.canvas import (
@@ -11,13 +13,16 @@ from ponder.measure.figures.canvas import (
     FigureWithData,
     add_footnotes,
     make_panels,
+    set_cost_axis,
     set_headline,
     set_percent_axis,
     shorten_name,
 )
+from ponder.measure.figures.costs import COST_LABELS, CostUnit, common_cost_unit, require_problem_costs
 from ponder.measure.figures.theme import COLOURS, MUTED_COLOUR, TEXT_COLOUR
-from ponder.measure.readers.attempts import Attempts, ProblemAttempts, align_problems
-from ponder.measure.scaling.pareto import FrontierPoint, pareto_frontier_with_intervals
+from ponder.measure.readers.attempts import Attempts, align_problems
+from ponder.measure.readers.score_table import ScoreTable
+from ponder.measure.scaling.pareto import FrontierPoint, pareto_frontier, pareto_frontier_with_intervals
 from ponder.measure.statistics.decision_rules import DecisionRule, apply_rule, default_rule
 from ponder.measure.statistics.intervals import FEW_PROBLEMS
 
@@ -25,91 +30,95 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CostUnit = Literal["tokens", "flops", "seconds", "dollars"]
-COST_UNITS: tuple[CostUnit, ...] = get_args(CostUnit)
-COST_LABELS = {"tokens": "tokens written", "flops": "FLOPs", "seconds": "seconds", "dollars": "dollars"}
-
 
 def plot_pareto(
     systems: Sequence[Attempts],
     title: str = "",
-    currency: CostUnit | None = None,
-    method: DecisionRule | None = None,
-    common: bool = False,
+    unit: CostUnit | None = None,
+    rule: DecisionRule | None = None,
+    common_only: bool = False,
 ) -> FigureWithData:
     """Each system at its mean cost per problem and its accuracy, both with 95 % intervals over problems."""
-    aligned, said = align_problems(systems, common)
-    paid = currency or next((c for c in COST_UNITS if all(_costs(s, c) is not None for s in aligned)), None)
-    if paid is None:
-        raise UsageError(
-            "the systems have no cost in common (tokens, flops, seconds, dollars): their logs do not tell it"
-        )
-    ways = {default_rule(s) for s in aligned}
-    rule: DecisionRule = method or (ways.pop() if len(ways) == 1 else "mean")
-    worths = [apply_rule(s, rule) for s in aligned]
-    kept = [i for i in range(len(worths[0])) if all(w[i] is not None for w in worths)]
-    if not kept:
+    aligned, notes = align_problems(systems, common_only)
+    paid_in = common_cost_unit(aligned, unit)
+    rules = {default_rule(s) for s in aligned}
+    decided_by: DecisionRule = rule or (rules.pop() if len(rules) == 1 else "mean")
+    values = [apply_rule(s, decided_by) for s in aligned]
+    judged = [i for i in range(len(values[0])) if all(v[i] is not None for v in values)]
+    if not judged:
         raise UsageError("no problem has a verdict from every system: there is nothing to compare")
-    if left := len(worths[0]) - len(kept):
-        said.append(f"{left} problems without a verdict from every system are left out")
-    costs = [_costs(s, paid) for s in aligned]
-    if unknown := [s.name for s, c in zip(aligned, costs, strict=True) if c is None]:
-        raise UsageError(f"{unknown[0]} does not tell its {paid}: choose another --cost, or leave it out")
-    places = pareto_frontier_with_intervals(
+    if missing := len(values[0]) - len(judged):
+        notes.append(f"{missing} problems without a verdict from every system are left out")
+    costs = [require_problem_costs(s, paid_in) for s in aligned]
+    points = pareto_frontier_with_intervals(
         [s.name for s in aligned],
-        [[c[i] for i in kept] for c in costs if c is not None],
-        [[float(w[i] or 0.0) for i in kept] for w in worths],
+        [[c[i] for i in judged] for c in costs],
+        [[float(v[i] or 0.0) for i in judged] for v in values],
     )
-    if len(kept) < FEW_PROBLEMS:
-        said.append(f"{len(kept)} problems: fewer than {FEW_PROBLEMS}, so places move from luck alone")
+    if len(judged) < FEW_PROBLEMS:
+        notes.append(f"{len(judged)} problems: fewer than {FEW_PROBLEMS}, so places move from luck alone")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
-        _paint(axes[0], places, f"{COST_LABELS[paid]} per problem")
-        set_headline(axes[0], f"accuracy ({rule}), %")
-        add_footnotes(figure, ["crosses: 95 % intervals over problems; line: frontier", *said])
+        _paint(axes[0], points, f"{COST_LABELS[paid_in]} per problem")
+        set_headline(axes[0], f"accuracy ({decided_by}), %")
+        add_footnotes(figure, ["crosses: 95 % intervals over problems; line: frontier", *notes])
 
     rows: list[FigureRow] = [
-        {"system": p.name, "cost": p.cost, "cost_low": p.cost_interval[0], "cost_high": p.cost_interval[1], "in": paid,
-         "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1],
+        {"system": p.name, "cost": p.cost, "cost_low": p.cost_interval[0], "cost_high": p.cost_interval[1],
+         "in": paid_in, "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1],
          "on_frontier": p.on_frontier, "chance_on_frontier": p.frontier_probability}
-        for p in places
+        for p in points
     ]  # fmt: skip
-    return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(said))
+    return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(notes))
 
 
-def _costs(system: Attempts, currency: CostUnit) -> list[float] | None:
-    """Of each problem; None where any is unknown, or all are 0, which is how what nobody counted stands."""
-    each = [_cost(g, currency) for g in system.groups]
-    known = [c for c in each if c is not None]
-    return known if len(known) == len(each) and any(known) else None
+def plot_pareto_table(table: ScoreTable, title: str = "") -> FigureWithData:
+    """The frontier of a table of names, scores and costs; intervals of the scores where the table has them."""
+    on_frontier = pareto_frontier([p.cost for p in table.points], [p.score for p in table.points])
+    points = [
+        FrontierPoint(p.name, p.cost, p.score, (p.cost, p.cost),
+                      (p.low if p.low == p.low else p.score, p.high if p.high == p.high else p.score),
+                      bool(on), float(on))
+        for p, on in zip(table.points, on_frontier, strict=True)
+    ]  # fmt: skip
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        _paint(axes[0], points, table.cost_column, percent=table.is_share)
+        set_headline(axes[0], f"{table.score_column}{', %' if table.is_share else ''}")
+        bars = ["bars: the intervals of the table"] if any(p.low == p.low for p in table.points) else []
+        add_footnotes(figure, ["; ".join(["line: frontier", *bars])])
+
+    rows: list[FigureRow] = [
+        {"system": p.name, "cost": p.cost, "in": table.cost_column, "accuracy": p.score, "low": p.low, "high": p.high,
+         "on_frontier": bool(on)}
+        for p, on in zip(table.points, on_frontier, strict=True)
+    ]  # fmt: skip
+    return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows))
 
 
-def _cost(group: ProblemAttempts, currency: CostUnit) -> float | None:
-    if group.cost is not None:
-        return float(getattr(group.cost, "generated_tokens" if currency == "tokens" else currency))
-    if currency == "tokens" and group.tokens is not None and None not in group.tokens:
-        return float(sum(t or 0 for t in group.tokens))
-    return None
-
-
-def _paint(ax: Axes, places: Sequence[FrontierPoint], cost: str) -> None:
-    on = sorted((p for p in places if p.on_frontier), key=lambda p: p.cost)
-    spread = max(p.cost for p in places) / max(min(p.cost for p in places), 1e-300)
-    if spread > 8:
-        ax.set_xscale("log")
-    known = [x for p in places for x in (p.cost, *p.cost_interval) if x == x]
+def _paint(ax: Axes, points: Sequence[FrontierPoint], cost: str, percent: bool = True) -> None:
+    on = sorted((p for p in points if p.on_frontier), key=lambda p: p.cost)
+    spread = max(p.cost for p in points) / max(min(p.cost for p in points), 1e-300)
+    known = [x for p in points for x in (p.cost, *p.cost_interval) if x == x]
     low, high = min(x for x in known if x > 0 or spread <= 8), max(known)
     if spread > 8:
+        set_cost_axis(ax, low, high, cost)
         ax.set_xlim(low / 1.5, high * 2.6)
     else:
         wide = high - low or 0.2 * high
         ax.set_xlim(max(0.0, low - 0.1 * wide), high + 0.35 * wide)
-    set_percent_axis(ax, min(p.quality_interval[0] for p in places), max(p.quality_interval[1] for p in places))
+    bottom = float(np.nanmin([x for p in points for x in (p.quality, p.quality_interval[0])]))
+    top = float(np.nanmax([x for p in points for x in (p.quality, p.quality_interval[1])]))
+    if percent:
+        set_percent_axis(ax, bottom - 0.05 * (top - bottom), top)
+    else:
+        ax.set_ylim(bottom - 0.1 * (top - bottom or 1), top + 0.1 * (top - bottom or 1))
+        ax.grid(axis="y")
     right = ax.get_xlim()[1]
     xs = [*[p.cost for p in on for _ in range(2)][1:], right]
     ys = [p.quality for p in on for _ in range(2)]
     ax.plot(xs, ys, color=COLOURS[5], lw=1.8, alpha=0.6, zorder=1)
-    for p in places:
+    for p in points:
         colour = COLOURS[0] if p.on_frontier else MUTED_COLOUR
         ax.plot(p.cost_interval, [p.quality] * 2, color=colour, lw=1.1, zorder=2)
         ax.plot([p.cost] * 2, p.quality_interval, color=colour, lw=1.1, zorder=2)

@@ -125,11 +125,19 @@ def _plot_accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
 
 
 def moving_mean(values_S: np.ndarray, window: int) -> np.ndarray:
-    """Centred, over the steps that have a value; narrower at the ends, so that it neither lags nor bends there."""
-    out = np.full(len(values_S), np.nan)
-    for i in range(len(values_S)):
-        reach = min(window, i, len(values_S) - 1 - i)
-        near = values_S[i - reach : i + reach + 1]
-        if not np.isnan(values_S[i]):
-            out[i] = np.nanmean(near)
+    """The mean over `window` steps to either side. Within `window` of an end, where one side is short, the line fitted
+    to the same number of steps: so the curve neither lags behind a trend there nor jumps to the last value.
+
+    NaN is a gap: it stays one, and counts in no mean.
+    """
+    size = len(values_S)
+    out = np.full(size, np.nan)
+    for i in np.flatnonzero(~np.isnan(values_S)):
+        centre = min(max(int(i), window), max(size - 1 - window, window))
+        first, last = max(0, centre - window), min(size, centre + window + 1)
+        x = np.arange(first, last)[~np.isnan(values_S[first:last])]
+        y = values_S[x]
+        off = x - x.mean()
+        slope = off @ y / (off @ off) if len(x) > 2 else 0.0
+        out[i] = np.clip(y.mean() + slope * (i - x.mean()), y.min(), y.max())
     return out

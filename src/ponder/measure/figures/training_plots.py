@@ -82,7 +82,7 @@ def plot_training_metrics(
             ax.set_xlabel("training step")
 
     size = (3.5, 2.4) if len(shown) > 1 else (5.4, 3.1)
-    return FigureWithData(make_panels(len(shown), paint, title, size=size), tuple(table))
+    return FigureWithData(make_panels(len(shown), paint, title or _run_title(folders), size=size), tuple(table))
 
 
 def plot_length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithData:
@@ -136,7 +136,11 @@ def plot_length_growth(folders: Sequence[str | Path], title: str = "") -> Figure
         label_line_ends(axes[1], split)
         add_footnotes(figure, ["strong: moving mean; band: the middle half of all answers of a step"])
 
-    return FigureWithData(make_panels(2, paint, title, size=(4.3, 2.9)), tuple(table))
+    return FigureWithData(make_panels(2, paint, title or _run_title(folders), size=(4.3, 2.9)), tuple(table))
+
+
+def _run_title(folders: Sequence[str | Path]) -> str:
+    return ", ".join(Path(f).name or str(f) for f in folders[:3]) + " ..." * (len(folders) > 3)
 
 
 def _run_labels(folders: Sequence[str | Path]) -> list[str]:
@@ -145,25 +149,26 @@ def _run_labels(folders: Sequence[str | Path]) -> list[str]:
 
 
 def _metrics(folder: str | Path) -> list[dict[str, float]]:
+    """Steps count from 1, as the progress of a run shows them."""
     rows = read_metrics(folder)
     if not rows:
         raise UsageError(f"{folder} has no metrics: training curves are drawn from the run directory of a training")
-    return rows
+    return [{**row, "step": row["step"] + 1} for row in rows]
 
 
 def _answer_lengths(folder: str | Path) -> dict[int, list[tuple[int, bool | None]]]:
-    """By step: the length of each answer, and whether it was right."""
+    """By step, counted from 1: the length of each answer, and whether it was right."""
     verifier = run_verifier(Path(folder), run_task(Path(folder)))
-    found: dict[int, list[tuple[int, bool | None]]] = defaultdict(list)
+    lengths: dict[int, list[tuple[int, bool | None]]] = defaultdict(list)
     for step, trace in read_traces(folder):
         for i in trace.answers():
             score = trace.score(i, verifier) if verifier is not None else None
-            found[step].append((sampled_token_count(trace, i), None if score is None else score >= 1))
-    if len(found) < 2:
+            lengths[step + 1].append((sampled_token_count(trace, i), None if score is None else score >= 1))
+    if len(lengths) < 2:
         raise UsageError(
-            f"{folder} has traces of {len(found)} steps: length growth takes the run directory of a training"
+            f"{folder} has traces of {len(lengths)} steps: length growth takes the run directory of a training"
         )
-    return found
+    return lengths
 
 
 def _mean(values: Sequence[int]) -> float:
@@ -174,10 +179,10 @@ def _plot_line(
     ax: Axes, steps: np.ndarray, values: np.ndarray, colour: str, dash: Any, name: str
 ) -> list[tuple[float, str, str]]:
     """Draws it, and says where it ends and what it is called."""
-    told = ~np.isnan(values)
-    if not told.any():
+    known = ~np.isnan(values)
+    if not known.any():
         return []
-    steps, values = steps[told], values[told]  # a step without a number is passed over
+    steps, values = steps[known], values[known]  # a step without a number is passed over
     if len(steps) < SMOOTHING_FRACTION:  # too few to smooth: the points themselves
         ax.plot(steps, values, color=colour, lw=1.6, marker="o", ms=3, label=name)
         return [(float(values[-1]), name, colour)]

@@ -40,6 +40,21 @@ def _score(value: float | None) -> Score:
     return Score(value, "" if value is not None else "the log has none")
 
 
+def is_tree_of_thoughts_search(path: str | Path) -> bool:
+    """Is this a log of Tree of Thoughts that has the whole breadth-first trees?"""
+    file = Path(path)
+    if not file.is_file() or not file.name.removesuffix(".gz").endswith(".json"):
+        return False
+    data = load_data(file)
+    return isinstance(data, list) and bool(data) and all(
+        isinstance(r, dict) and {"idx", "ys", "infos", "steps"} <= r.keys() and _has_levels(r["steps"]) for r in data
+    )  # fmt: skip
+
+
+def _has_levels(steps: Any) -> bool:
+    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], dict) and "select_new_ys" in steps[0]
+
+
 def read_tree_of_thoughts_traces(path: str | Path) -> list[Trace]:
     """The whole breadth-first trees of Tree of Thoughts' log: each proposal a step with its value, the dropped ones
     pruned, the last kept ones answers with their verdicts."""

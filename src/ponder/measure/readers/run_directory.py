@@ -48,7 +48,8 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
-    """Every trace with a name of its own: a training run asks a problem again, which is then another group.
+    """Every trace with a name of its own: a training run asks a problem again, which is then another group,
+    named by its step, counted from 1.
 
     An evaluation that goes on asks again what failed: then the last trace counts.
     """
@@ -59,7 +60,7 @@ def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
         found = [(s, t) for i, (s, t) in enumerate(found) if not t.failed or last[t.problem.id] == i]
     seen: dict[str, int] = {}
     for step, trace in found:
-        problem = f"step {step}: {trace.problem.id}" if stepwise else trace.problem.id
+        problem = f"step {step + 1}: {trace.problem.id}" if stepwise else trace.problem.id
         seen[problem] = seen.get(problem, 0) + 1
         if seen[problem] > 1 and not stepwise:
             raise UsageError(f"{path} has the problem {problem!r} twice: it was written by two processes; run it again")

@@ -32,6 +32,11 @@ def wilson(right: int, total: int, level: float = CONFIDENCE) -> tuple[float, fl
     return (0.0 if right == 0 else middle - half, 1.0 if right == total else middle + half)
 
 
+def format_share(mean: float, low: float, high: float) -> str:
+    """77.0 % [71.9, 81.4]: the form of every accuracy that is shown."""
+    return f"{100 * mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """Right answers among all, with the Wilson interval at 95 %.
@@ -63,8 +68,12 @@ class Accuracy:
         return self.correct / self.total
 
     def __str__(self) -> str:
-        share = f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        return f"{share} ({self.correct} of {self.total}{_caveats(self.total, self.undecided, among=True)})"
+        return f"{self.share} ({self.correct} of {self.total}{_caveats(self.total, self.undecided, among=True)})"
+
+    @property
+    def share(self) -> str:
+        """In percent, with the interval."""
+        return format_share(self.mean, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +88,15 @@ class MeanInterval:
     undecided_in_total: bool = False  # the undecided ones are in the total, as in an Accuracy; else they are left out
 
     def __str__(self) -> str:
-        numbers = f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
         caveats = _caveats(self.total, self.undecided, self.undecided_in_total)
-        return f"{numbers} (bootstrap over {self.total} problems{caveats})"
+        return f"{self.share} (mean of {self.total} problems{caveats})"
+
+    @property
+    def share(self) -> str:
+        """In percent where the mean is a share, between 0 and 1, with the interval."""
+        if 0 <= self.mean <= 1:
+            return format_share(self.mean, self.low, self.high)
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ def paired_difference(
 ) -> PairedDifference:
     """Accuracy of `first` minus accuracy of `second`, problem i of one being problem i of the other.
 
-    A problem that either left undecided drops out of both. For real-valued scores use `mean_of` on the differences.
+    A problem that either left undecided drops out of both. For graded scores use `bootstrap_mean` on differences.
     """
     if len(first) != len(second):
         raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
@@ -217,7 +232,7 @@ def _to_bool(value: bool | float | None) -> bool | None:
     if value is None or value != value:  # None or NaN
         return None
     if value not in (0, 1):
-        raise UsageError(f"an outcome is right (1) or wrong (0), got {value!r}; use mean_of for graded scores")
+        raise UsageError(f"an outcome is right (1) or wrong (0), got {value!r}; use bootstrap_mean for graded scores")
     return bool(value)
 
 

@@ -21,7 +21,7 @@ def problems_for_accuracies(
     """Problems on which two systems must be judged, so that a difference in accuracy shows with a chance of `power`.
 
     Each on its own problems (that many for each), the first having `accuracy` and the second `difference` more; or
-    both on the same ones, where `disagree` is the share of problems that exactly one of them gets right.
+    both on the same ones, where `disagreement_rate` is the share of problems that exactly one of them gets right.
     """
     other = accuracy + difference
     if not (0 < accuracy < 1 and 0 <= other <= 1) or difference == 0:
@@ -44,6 +44,24 @@ def problems_for_accuracies(
     return math.ceil(
         (z * math.sqrt(disagreement_rate) + z_power * math.sqrt(disagreement_rate - difference**2)) ** 2 / difference**2
     )
+
+
+def problems_for_width(width: float, accuracy: float, level: float = CONFIDENCE) -> int:
+    """Problems after which Wilson's interval of an accuracy near this one is no wider than `width`."""
+    if not (0 < width < 1 and 0 <= accuracy <= 1):
+        raise UsageError(f"a width of {width:g} at an accuracy of {accuracy:g}: both are shares, the width above 0")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+
+    def interval_width(n: int) -> float:
+        return 2 * z / (1 + z * z / n) * math.sqrt(accuracy * (1 - accuracy) / n + z * z / (4 * n * n))
+
+    low, high = 1, 1
+    while interval_width(high) > width:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if interval_width(middle) <= width else (middle + 1, high)
+    return high
 
 
 def problems_for_means(
