@@ -12,6 +12,7 @@ from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
+from ponder.runs.status import STATUS_FILE
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
 _METADATA_FILES = {
@@ -19,6 +20,8 @@ _METADATA_FILES = {
     *(f"{name}.new" for name in _RUN_FILES),
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}.new",
+    STATUS_FILE,
+    f"{STATUS_FILE}.new",
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
