@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal
 from ponder.cli import flags, recipe_files
 from ponder.cli import shared_flags as opt
 from ponder.cli.launch import JobLaunch, run_job
+from ponder.cli.run_names import default_run_folder
 from ponder.errors import UsageError
 from ponder.settings import Named
 
@@ -144,7 +144,7 @@ def train(
         device=device,
         dtype=dtype,
     )
-    return JobLaunch(job, run or Path("runs") / f"train-{path_slug(task)}-{path_slug(model)}", json, no_resume)
+    return JobLaunch(job, run or default_run_folder(job, algorithm, task, model), json, no_resume)
 
 
 def build_algorithm(name: str, settings: Mapping[str, str], beta: float | None) -> Any:
@@ -255,8 +255,8 @@ def sft(
         device=device,
         dtype=dtype,
     )
-    of = path_slug(Path(source).stem if from_file else source)
-    return JobLaunch(job, run or Path("runs") / f"{algorithm}-{of}-{path_slug(model)}", json, no_resume)
+    of = Path(source).stem if from_file else source
+    return JobLaunch(job, run or default_run_folder(job, algorithm, of, model), json, no_resume)
 
 
 def evaluate(
@@ -317,8 +317,8 @@ def evaluate(
         device=device,
         dtype=dtype,
     )
-    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "samples") else ""
-    return JobLaunch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
+    named = [strategy] if strategy not in (None, "chain", "samples") else []
+    return JobLaunch(job, run or default_run_folder(job, "eval", task, model, *named), json)
 
 
 def build_task(name: str, settings: Mapping[str, str], prefix: str = "task") -> Any:
@@ -337,12 +337,6 @@ def is_data_file(source: str) -> bool:
     from ponder.tasks import TASKS
 
     return Path(source).suffix in DATA_SUFFIXES or (source not in TASKS and Path(source).is_file())
-
-
-def path_slug(name: str) -> str:
-    """A name or path as part of a directory's name."""
-    parts = [p for p in Path(name).parts if p not in ("/", "..", ".", "runs")]
-    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"
 
 
 def load_stored_job(folder: Path) -> Any:

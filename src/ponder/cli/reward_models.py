@@ -11,6 +11,7 @@ from ponder.cli import shared_flags as opt
 from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import print_json
 from ponder.cli.remote_model import resolve_remote_model
+from ponder.cli.run_names import default_run_folder
 from ponder.errors import UsageError
 from ponder.settings import When
 from ponder.terminal import raw_stream
@@ -54,7 +55,7 @@ def reward(
     lora_settings: opt.LoraSettings = {},  # noqa: B006
 ) -> JobLaunch:
     """Train a reward model on preferences, outcomes or steps, or a value model."""
-    from ponder.cli.job_commands import build_lora, path_slug
+    from ponder.cli.job_commands import build_lora
     from ponder.pipelines.reward_model import TrainRewardModel
     from ponder.train.optimizer import AdamW
     from ponder.train.reward_objectives import REWARD_OBJECTIVES
@@ -85,9 +86,7 @@ def reward(
         device=device,
         dtype=dtype,
     )
-    return JobLaunch(
-        job, run or Path("runs") / f"{algorithm}-{path_slug(Path(data[0]).stem)}-{path_slug(model)}", json, no_resume
-    )
+    return JobLaunch(job, run or default_run_folder(job, algorithm, Path(data[0]).stem, model), json, no_resume)
 
 
 def label(
@@ -127,7 +126,7 @@ def label(
     task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
 ) -> JobLaunch:
     """Label the steps of answers by completing them: the run directory is data for `ponder reward --algorithm prm`."""
-    from ponder.cli.job_commands import build_task, path_slug
+    from ponder.cli.job_commands import build_task
     from ponder.pipelines.label import Label
     from ponder.pipelines.rewards.step_labelling import FirstErrorSearch, MathShepherd, StepLabeller
     from ponder.reason.strategies import Samples
@@ -151,7 +150,7 @@ def label(
         separator=None if separator == "none" else _unescape(separator), limit=limit, max_concurrency=max_concurrency,
         seed=seed, device=device, dtype=dtype,
     )  # fmt: skip
-    return JobLaunch(job, run or Path("runs") / f"label-{path_slug(task)}-{path_slug(model)}", json)
+    return JobLaunch(job, run or default_run_folder(job, "label", task, model), json)
 
 
 def processbench(

@@ -34,6 +34,11 @@ def is_training_job(job: Any) -> bool:
     return all(hasattr(job, name) for name in _TRAINING_FIELDS)
 
 
+def without_steps(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """An encoded training job without its number of steps: what stays the same when a run gets more of them."""
+    return {name: value for name, value in encoded.items() if name != "steps"}
+
+
 def has_result(folder: Path) -> bool:
     """Whether a trace did not fail, or there is a checkpoint to resume from: unsaved training is repeated anyway.
     A run of stages has a result if one of its stages has."""
