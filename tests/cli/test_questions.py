@@ -49,6 +49,11 @@ def test_read_questions_asks_for_one_at_a_terminal(monkeypatch: pytest.MonkeyPat
         read_questions(stream)
 
 
+def test_read_questions_reports_bytes_that_are_no_text() -> None:
+    with pytest.raises(UsageError, match="not text in utf-8"):
+        read_questions(io.TextIOWrapper(io.BytesIO(b"a\xff"), encoding="utf-8"))
+
+
 def test_text_stream_writes_whole_characters() -> None:
     tokenizer = make_tokenizer()
     parts: list[str] = []

@@ -10,13 +10,17 @@ from ponder.errors import UsageError
 STDIN = "-"  # in place of a question
 
 
-def read_questions(stream: TextIO) -> list[str]:
+def read_questions(stream: TextIO | None) -> list[str]:
     """All questions. Blank lines are left out; a line that is no JSON object is a question as it stands."""
-    if stream.isatty():
+    if stream is None or stream.isatty():
         raise UsageError("give a question, or pipe questions in: one to a line, or JSON lines with a 'question'")
-    questions = [
-        _question(line.strip(), number) for number, line in enumerate(stream.read().splitlines(), 1) if line.strip()
-    ]
+    try:
+        lines = stream.read().splitlines()
+    except UnicodeDecodeError as why:
+        raise UsageError(f"standard input is not text in {why.encoding}: convert it, or name the question") from None
+    except OSError:  # closed
+        lines = []
+    questions = [_question(line.strip(), number) for number, line in enumerate(lines, 1) if line.strip()]
     if not questions:
         raise UsageError("standard input holds no question: give one to a line, or JSON lines with a 'question'")
     return questions
