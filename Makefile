@@ -7,6 +7,8 @@
 #   make audit   walk what an outsider would walk (an hour); what it saw is in audit/results/
 #   make docs    build the documentation site into build/site
 #   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
+#   make image   a container image, ponder:latest (IMAGE_FILE=Dockerfile.cuda for a GPU)
+#   make help    this list
 #   make clean   remove .venv, builds and caches; runs/ stays
 
 # The first Python that is new enough; `make PYTHON=/path/to/python3.12 ...` decides otherwise.
@@ -28,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 FUZZ ?= 2000
 SOAK ?= 5
 
-.PHONY: demo test nightly check audit docs bench clean
+.PHONY: demo test nightly check audit docs bench image help clean
 .NOTPARALLEL:
 
 demo: $(CORE)
@@ -65,6 +67,13 @@ bench: $(DEV)
 	@set -e; for script in $(filter-out $(PARTS:%=bench/%.py),$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
 	$(BIN)/python bench/write_readme.py
+
+IMAGE_FILE ?= Dockerfile
+image:
+	docker build -t ponder -f $(IMAGE_FILE) .
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -26,7 +26,9 @@ def write_atomically(path: Path, text: str, sync: bool = False, suffix: str = TE
 
 
 def fsync_path(path: Path) -> None:
-    """Write a file's bytes, or a folder's entries, through to the disk."""
+    """Write a file's bytes, or a folder's entries, through to the disk. Windows cannot open a folder and needs not."""
+    if os.name == "nt" and path.is_dir():
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

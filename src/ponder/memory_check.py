@@ -6,10 +6,16 @@ The estimates are lower bounds, so nothing is refused that could work. The real 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from ponder.errors import UsageError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 PROBLEM_BYTES = 2_000  # of a problem that is being solved: its text, its trace, the asyncio task
 COMPLETION_BYTES = 1_000  # of an answer of one token: a sequence in the engine, then a step of the trace
@@ -29,6 +35,14 @@ def free_memory() -> int:
         return max(0, min(free, limit - used + int(stat.get("inactive_file", 0))))  # the page cache is freed
     except (OSError, ValueError):  # no limit
         return free
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has had in memory; 0 on Windows, where it is not asked for."""
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, Linux in KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def require_memory(needed_bytes: float, **sizes: int) -> None:

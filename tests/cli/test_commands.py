@@ -32,14 +32,18 @@ def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
     assert "step 1/2  reward " in said.err and "step 2/2  reward " in said.err
     assert [row["step"] for row in read_metrics(run)] == [0, 1]
     for again in (("run", "tiny.py", "--steps", "2"), ("run", "runs/tiny")):
-        assert ponder(*again).code == 0
+        stored = ponder(*again)
+        assert stored.code == 0 and "all 2 steps were done before; a larger --steps goes on" in stored.out
         assert [row["step"] for row in read_metrics(run)] == [0, 1], "it was done already"
+    more = ponder("run", "tiny.py", "--steps", "3")
+    assert more.code == 0 and "step 3/3  reward " in more.err and "done before" not in more.out
+    assert [row["step"] for row in read_metrics(run)] == [0, 1, 2]
 
 
 def test_another_job_in_the_same_directory(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "tiny.py", "--steps", "1").code == 0
-    said = ponder("run", "tiny.py", "--steps", "2")
-    assert said.code == 2 and "steps: 1 -> 2" in said.err and said.err.count("\n") == 1
+    said = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3")
+    assert said.code == 2 and "optimizer.lr: 0.01 -> 0.001" in said.err and said.err.count("\n") == 1
 
 
 def test_run_json(ponder: Ponder, here: Path) -> None:

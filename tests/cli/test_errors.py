@@ -87,7 +87,7 @@ BAD = [
     (("eval", "addition", "--model", "smolm2", "--run", "r"), "Did you mean 'smollm2'"),
     (("eval", "addition", "--limit", "0"), "at least 1"),
     (("eval", "addition", "--max-tokens", "0"), "max_tokens is 0"),
-    (("solve",), "required: QUESTION"),
+    (("solve",), "holds no question"),
     (("solve", " "), "the question is empty"),
     (("solve", "q", "--model", "nowhere"), "no model named 'nowhere'"),
     (("solve", "q", "--model", "tiny.py"), "is a file but not a .gguf"),

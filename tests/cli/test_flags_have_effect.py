@@ -386,6 +386,14 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "strategy_settings": "--strategy samples --strategy.n 2 | --strategy.n 1",
         "budget_settings": "--strategy samples --strategy.n 2 | --budget.tokens 3",
     }),
+    "runs": ("runs {places}", {
+        "folder": ("runs {places}", "runs {one}"), "sort": "--sort name | --sort state", "json": "| --json",
+    }),
+    "traces": ("traces {one}", {
+        "run": ("traces {one}", "traces {two}"), "problem": "| --problem 2",
+        "step": ("traces {run}", "traces {run} --step 1"), "right": "| --right", "wrong": "| --wrong",
+        "scorer": "| --scorer b", "limit": "| --limit 1", "json": "| --json",
+    }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",
         "show": "| --show 0", "json": "| --json",
@@ -467,7 +475,7 @@ def example_paths(tmp_path_factory: pytest.TempPathFactory, trained: Path, model
             wrong_answer(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
-    return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
+    return {"places": str(at), "run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
 
 
 def _run(folder: Path, texts: list[list[str]], shift: int) -> str:

@@ -327,8 +327,8 @@ def test_invalid_jobs_are_refused(change: dict[str, Any], words: str) -> None:
 
 
 def test_other_job_in_same_run_directory_is_refused(whole: tuple[Path, PonderPolicy]) -> None:
-    with pytest.raises(RunError, match=r"steps: 6 -> 7"):
-        replace(JOB, steps=7)(whole[0])
+    with pytest.raises(RunError, match=r"seed: 0 -> 7"):
+        replace(JOB, seed=7)(whole[0])
 
 
 def test_verifier_bug_stops_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,8 @@ COMMANDS = {
     "contamination": CommandSpec(
         "ponder.cli.contamination:contamination", "data", "is an evaluation in the training data?"
     ),
+    "runs": CommandSpec("ponder.cli.runs:runs", "measure", "run directories: state, best value, size and age"),
+    "traces": CommandSpec("ponder.cli.traces:traces", "measure", "what the model wrote in a run, with verdicts"),
     "compare": CommandSpec("ponder.cli.compare:compare", "measure", "runs and logs side by side, with intervals"),
     "plot": CommandSpec("ponder.cli.plot:plot", "measure", "figures of runs and logs, with their numbers"),
     "replay": CommandSpec("ponder.cli.replay:replay", "measure", "score and decide stored traces again, another way"),

@@ -25,23 +25,29 @@ complete -o default -o bashdefault -F _ponder ponder
     "zsh": """\
 #compdef ponder
 _ponder() {
-    local -a found
-    found=("${(@f)$(ponder completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    if [[ -n "$found" ]]; then compadd -Q -- "${found[@]}"; else _files; fi
+    local -a offered
+    offered=("${(@f)$(ponder completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    if [[ -n "$offered" ]]; then compadd -Q -- "${offered[@]}"; else _files; fi
 }
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
 compdef _ponder ponder
 """,
     "fish": """\
 function __ponder_words
     set -l typed (commandline -opc) (commandline -ct)
-    ponder completion words -- $typed[2..] 2>/dev/null
+    set -l offered (ponder completion words -- $typed[2..] 2>/dev/null)
+    if test (count $offered) -gt 0
+        printf '%s\\n' $offered
+    else
+        __fish_complete_path (commandline -ct)
+    end
 end
-complete -c ponder -a '(__ponder_words)'
+complete -c ponder -f -a '(__ponder_words)'
 """,
 }
 HOW_TO = {
     "bash": '# In ~/.bashrc: eval "$(ponder completion bash)"',
-    "zsh": '# In ~/.zshrc, after compinit: eval "$(ponder completion zsh)"',
+    "zsh": '# In ~/.zshrc: eval "$(ponder completion zsh)"',
     "fish": "# Once: ponder completion fish > ~/.config/fish/completions/ponder.fish",
 }
 MODEL_FLAGS = ("model", "teacher", "solver", "tokenizer", "base_model")
@@ -145,8 +151,10 @@ def _values(parameter: schema.Parameter) -> list[str]:
         return ["auto", "cpu", "cuda", "mps"]
     if parameter.name == "dtype":
         return ["auto", "float32", "bfloat16", "float16"]
+    trained = sorted(str(path.parent) for path in Path("runs").glob("*/job.json"))
+    if parameter.name == "run" and _has_place(parameter):
+        return trained
     if parameter.name in MODEL_FLAGS:
-        trained = sorted(str(path.parent) for path in Path("runs").glob("*/job.json"))
         folders = sorted(str(path.parent) for path in Path().glob("*/config.json"))
         return ["smollm2", *trained, *folders]
     return []

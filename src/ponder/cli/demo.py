@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +16,7 @@ from ponder.cli.job_commands import job_from_recipe
 from ponder.cli.launch import job_progress
 from ponder.cli.progress import one_line, print_json
 from ponder.errors import UsageError
+from ponder.memory_check import peak_memory
 from ponder.pipelines.job.base_job import solve_hint
 
 if TYPE_CHECKING:
@@ -225,14 +224,10 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     return decide(solve.solve_question(question_job, strategy, policy, None, None, None))
 
 
-def peak_memory() -> int:
-    """Bytes; the system counts in KiB, but on macOS in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def _timing_lines(clock: PhaseTimer, whole: float) -> list[str]:
     rows = [f"{name:<9} {seconds:7.1f} s" for name, seconds in [*clock.parts.items(), ("whole", whole)]]
-    return ["time", *(f"  {row}" for row in rows), f"memory    {peak_memory() / 2**30:.2f} GiB at most"]
+    memory = [f"memory    {peak / 2**30:.2f} GiB at most"] if (peak := peak_memory()) else []
+    return ["time", *(f"  {row}" for row in rows), *memory]
 
 
 def _held_out_count(job: RL) -> int:

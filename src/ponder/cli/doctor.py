@@ -154,7 +154,7 @@ def sandbox_check() -> Iterator[DoctorCheck]:
 def memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
+    except (ValueError, OSError, AttributeError):  # Windows has no sysconf
         return None
 
 

@@ -23,7 +23,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from ponder.cli import flags, schema
 from ponder.cli import shared_flags as opt
 from ponder.cli.launch import JobLaunch
-from ponder.cli.named_objects import build_named, path_slug, settings_prefix
+from ponder.cli.named_objects import build_named, settings_prefix
+from ponder.cli.run_names import default_run_folder
 from ponder.errors import UsageError
 from ponder.registry import import_object
 from ponder.settings import Named, SettingsOf
@@ -68,7 +69,7 @@ class JobCommand:
         if isinstance(made, int | JobLaunch):
             return made
         self._refuse_unused(made, {**given, **own})
-        folder = launch["run"] or Path("runs") / self._run_name({**given, **own})
+        folder = launch["run"] or default_run_folder(made, *self._run_names({**given, **own}))
         return JobLaunch(made, folder, launch["json"], launch.get("no_resume", False))
 
     def _by_place(self, places: tuple[Any, ...]) -> Fields:
@@ -106,16 +107,16 @@ class JobCommand:
             if name in settings.get(field, {}) if name else field in given:
                 raise UsageError(f"--{path.replace('_', '-')} changes nothing: {reason}")
 
-    def _run_name(self, given: Mapping[str, Any]) -> str:
-        """The run directory where none is named: what is done, to which task or file, with which model."""
+    def _run_names(self, given: Mapping[str, Any]) -> list[str]:
+        """What a run directory is named after: what is done, to which task or file, with which model."""
         fields = {p.name: p.default for p in self.signature.parameters} | dict(given)
         source = fields[self._place]
         source = source[0] if isinstance(source, tuple) else source
         source = Path(source).stem if Path(source).suffix else source
         verb = {"evaluate": "eval"}.get(self._function.__name__, self._function.__name__)
-        verb = fields["algorithm"] if verb in ("sft", "reward") else verb
         strategy = fields.get("strategy")
-        return "-".join(map(path_slug, filter(None, [verb, source, fields["model"], strategy])))
+        how = [strategy] if strategy not in (None, "chain", "samples") else []
+        return [fields.get("algorithm") or verb, source, fields["model"], *how]
 
 
 def job_command(

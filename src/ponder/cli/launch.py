@@ -34,6 +34,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
             f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
         )
     from ponder.models.model_fingerprints import download_models
+    from ponder.pipelines.job.extend_training import extension_hint
     from ponder.pipelines.job.finished_training import finished_model
     from ponder.runs.cleanup import remove_failed_start
     from ponder.runs.prior_results import PriorResults
@@ -45,10 +46,13 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):
-                result = finished_model(job, folder) or job(folder, progress)
+                trained = finished_model(job, folder)
+                result = trained or job(folder, progress)
     if json:
         print_json({"event": "done", "run": str(folder), **described.summary_json(folder, result), **before.to_json()})
     else:
+        if trained is not None:
+            print(f"finished  all {described.total} steps were done before; {extension_hint(job)}")
         print("\n".join([*before.lines(), *described.summary_lines(folder, result)]))
     return EXIT_UNMEASURED if is_unmeasured(result) else 0
 

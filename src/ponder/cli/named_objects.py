@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -83,9 +82,3 @@ def is_data_file(source: str) -> bool:
     from ponder.tasks import TASKS
 
     return Path(source).suffix in DATA_SUFFIXES or (source not in TASKS and Path(source).is_file())
-
-
-def path_slug(name: str) -> str:
-    """A name or path as part of a directory's name."""
-    parts = [p for p in Path(name).parts if p not in ("/", "..", ".", "runs")]
-    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from ponder import event_loop
 from ponder.cli import shared_flags as opt
 from ponder.cli.graceful_stop import GracefulStop
-from ponder.cli.progress import print_json, progress_display
+from ponder.cli.progress import ProgressTracker, print_json, progress_display
+from ponder.cli.questions import STDIN, read_questions
+from ponder.cli.text_stream import TextStream
 from ponder.errors import UsageError
 from ponder.terminal import escape_controls
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
     from ponder.protocols import Policy, Scorer, Strategy
     from ponder.reason.budget import Budget
+    from ponder.runs.prior_results import PriorResults
     from ponder.types import Trace
 
 
@@ -34,7 +39,7 @@ class QuestionJob:
 
 
 def solve(
-    question: Annotated[str, "what to ask"],
+    question: Annotated[str, "what to ask; -, or nothing with a pipe: one question per line, or JSON lines"] = STDIN,
     /,
     *,
     model: opt.Model = "smollm2",
@@ -55,9 +60,12 @@ def solve(
     strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
     budget_settings: opt.BudgetSettings = {},  # noqa: B006
 ) -> int:
-    """Ask a model a question, and think about it by a strategy."""
-    if not question.strip():
+    """Ask a model a question, and think about it by a strategy. One chain is shown while it is written."""
+    questions = read_questions(sys.stdin) if question == STDIN else [question]
+    if not all(each.strip() for each in questions):
         raise UsageError("the question is empty")
+    if run is not None and len(questions) > 1:
+        raise UsageError(f"--run keeps the trace of one question, and here are {len(questions)}: leave it out")
     from ponder.cli.launch import warn_ineffective_strategy
     from ponder.cli.remote_model import resolve_remote_model
     from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
@@ -84,40 +92,100 @@ def solve(
     chosen_guide = guide or own
     guide = chosen_guide or default_guide(thinking)
     warn_ineffective_strategy(thinking, allowed)
-    question_job = QuestionJob(question, model, template, strategy or effort or "majority-vote", guide, seed)
+    name = strategy or effort or "majority-vote"
+    jobs = [QuestionJob(each, model, template, name, guide, seed) for each in questions]
+    _solve_all(jobs, thinking, allowed, _Output(show, json, run, device, dtype, bool(chosen_guide)))
+    return 0
+
+
+class _Output(NamedTuple):
+    """How the questions of a command are answered and shown: its flags."""
+
+    show: str
+    json: bool
+    run: Path | None
+    device: str
+    dtype: str
+    guide_was_given: bool
+
+
+def _solve_all(jobs: Sequence[QuestionJob], strategy: Strategy, budget: Budget | None, how: _Output) -> None:
+    """Each question with the same model, and its answer as soon as it is there."""
     from ponder.runs.prior_results import PriorResults
 
-    before = None if run is None else PriorResults.read(run)
-    with (
-        GracefulStop(resumable=run is not None) as stop,
-        progress_display(f"solve · {model}", stop, unit="answer", json=json) as progress,
-    ):
-        from ponder.models.guides import load_guide
-        from ponder.models.load import load_inference_policy
-        from ponder.pipelines.ask import decide
+    before = None if how.run is None else PriorResults.read(how.run)
+    streams = can_stream(strategy, how)
+    policy = judge = None
+    with GracefulStop(resumable=how.run is not None) as stop:
+        for job in jobs:
+            several = len(jobs) > 1 and how.show != "answer" and not how.json
+            if several:
+                print(f"{'' if job is jobs[0] else chr(10)}> {job.question}", flush=True)
+            stream = None
+            with _display(f"solve · {job.model}", stop, streams, how.json) as progress:
+                from ponder.models.guides import load_guide
+                from ponder.models.load import load_inference_policy
 
-        progress.phase("load")
-        policy = load_inference_policy(model, template=template, device=device, dtype=dtype)
-        policy.on_tokens = progress.tokens
-        policy.reseed(seed)
-        judge = load_guide(guide, policy, None, device, dtype)
-        progress.phase("sample")
-        trace = solve_question(question_job, thinking, policy, judge, allowed, run)
+                if policy is None:
+                    progress.phase("load")
+                    policy = load_inference_policy(job.model, template=job.template, device=how.device, dtype=how.dtype)
+                    judge = load_guide(job.guide, policy, None, how.device, how.dtype)
+                policy.on_tokens = progress.tokens
+                policy.reseed(job.seed)
+                if streams:
+                    stream = stream_tokens(policy)
+                progress.phase("sample")
+                trace = solve_question(job, strategy, policy, judge, budget, how.run)
+            _print_answer(job, trace, how, before, stream)
+
+
+def _display(title: str, stop: GracefulStop, streams: bool, json: bool) -> ProgressTracker:
+    """No live panel beside a text that grows: they would write over each other."""
+    return ProgressTracker(title, stop) if streams else progress_display(title, stop, unit="answer", json=json)
+
+
+def can_stream(strategy: Strategy, how: _Output) -> bool:
+    """Whether the answer can be shown while it is written: one chain, for a person at a terminal."""
+    from ponder.reason.strategies import Chain
+
+    return isinstance(strategy, Chain) and how.show == "thought" and not how.json and sys.stdout.isatty()
+
+
+def stream_tokens(policy: Any) -> TextStream | None:
+    """Show each token as it is sampled; None where the policy returns whole answers only."""
+    if not hasattr(policy, "on_token"):
+        return None
+    write = partial(print, end="", flush=True)
+    stream = TextStream(lambda tokens: policy.tokenizer.decode(tokens, keep_special=True), write, policy.eos)
+    policy.on_token = lambda event: stream(event[1])
+    return stream
+
+
+def _print_answer(
+    job: QuestionJob, trace: Trace, how: _Output, before: PriorResults | None, stream: TextStream | None
+) -> None:
+    from ponder.pipelines.ask import decide
+
     answer = decide(trace)
-    if json:
-        trees = {"trace": trace.to_json()} if show == "tree" else {}
+    if how.json:
+        trees = {"trace": trace.to_json()} if how.show == "tree" else {}
         fields = answer_json(answer)
-        if show == "answer":
+        if how.show == "answer":
             fields = {k: v for k, v in fields.items() if k not in ("text", "ballots")}
-        print_json({"event": "done", **asdict(question_job), **fields, **trees, **(before.to_json() if before else {})})
+        print_json({"event": "done", **asdict(job), **fields, **trees, **(before.to_json() if before else {})})
+        return
+    if stream is not None:
+        stream.finish()
+    if stream is not None and stream.started:
+        print("\n")
+        print("\n".join(answer_lines(answer, how.show, text_shown=True)))
     else:
-        print("\n".join(answer_lines(answer, show)))
-        if before is not None:
-            for line in before.lines():
-                print(line, file=sys.stderr if show == "answer" else sys.stdout)
-        if guide and not chosen_guide and show != "answer":
-            print(f"guide: {guide}, since none was given; --guide takes a reward model or a scorer of yours")
-    return 0
+        print("\n".join(answer_lines(answer, how.show)))
+    if before is not None:
+        for line in before.lines():
+            print(line, file=sys.stderr if how.show == "answer" else sys.stdout)
+    if job.guide and not how.guide_was_given and how.show != "answer":
+        print(f"guide: {job.guide}, since none was given; --guide takes a reward model or a scorer of yours")
 
 
 def solve_question(
@@ -162,8 +230,9 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     return {**fields, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
 
 
-def answer_lines(answer: Answer, show: str = "thought") -> list[str]:
-    """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
+def answer_lines(answer: Answer, show: str = "thought", text_shown: bool = False) -> list[str]:
+    """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill.
+    `text_shown`: the thought was shown while it was written."""
     trace = answer.trace
     if answer.answer is None:
         why = (
@@ -186,7 +255,7 @@ def answer_lines(answer: Answer, show: str = "thought") -> list[str]:
     if show == "answer":
         return head[:1]
     text = escape_controls(answer.text.strip())
-    out = head if text == answer.answer or not text else [*head, "", text]
+    out = head if text == answer.answer or not text or text_shown else [*head, "", text]
     if show == "tree":
         from ponder.cli.tree_view import tree_lines
 

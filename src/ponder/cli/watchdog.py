@@ -88,5 +88,7 @@ class Watchdog:
         """A signal of our own interrupts what the main thread waits for; the handler there raises."""
         self.stop.interrupting = what
         ident = threading.main_thread().ident
-        if ident is not None:
+        if ident is not None and hasattr(signal, "pthread_kill"):
             signal.pthread_kill(ident, self.stop.signal_number)
+        else:  # Windows: the handler runs when the main thread goes on
+            signal.raise_signal(self.stop.signal_number)

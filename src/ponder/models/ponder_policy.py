@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ponder.engine.engine import Engine
+from ponder.engine.mailbox import TokenEvent
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
@@ -33,6 +34,8 @@ class PonderPolicy(EnginePolicy):
         )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
+        # Called with each token as it is sampled: (index of the sequence in its request, token, log-probability).
+        self.on_token: Callable[[TokenEvent], None] | None = None
         self.engine.mailbox.before_submit = self.drop_stale_cache
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
@@ -95,7 +98,15 @@ class PonderPolicy(EnginePolicy):
             self.engine.sleep()
 
     async def _generate(self, request: Request) -> list[SequenceState]:
-        return await self.engine.generate(request)
+        if self.on_token is None:
+            return await self.engine.generate(request)
+        seqs: list[SequenceState] = []
+        async for event in self.engine.stream(request):
+            if isinstance(event, list):
+                seqs = event
+            else:
+                self.on_token(event)
+        return seqs
 
     def _flops(self, context: int) -> float:
         return self.net.config.flops_per_token(context)

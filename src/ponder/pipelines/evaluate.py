@@ -110,7 +110,9 @@ async def evaluate(
         report_every=max(1, job.max_concurrency // 4), metrics=partial(accuracy_so_far, verifier_name=verifier.name),
     )  # fmt: skip
     name = "" if guide is None else guide.name
-    return evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy)
+    report = evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy)
+    run.result_metrics["accuracy"] = report.accuracy.mean
+    return report
 
 
 def accuracy_so_far(traces: Collection[Trace], verifier_name: str) -> dict[str, float]:

@@ -8,6 +8,9 @@ environment         versions and fingerprints that a run began with; it resumes 
 *_fingerprints      of files, and of the user's own code
 cleanup             whether a run holds a result, and the removal of one that does not
 *_changes           which changes of problems or stages a resumed run allows
+status              how the last process that wrote a run ended
+run_summary         what a run is of and how it stands, from its small files: the list of `ponder runs`
+trace_index         traces by step, problem or number, without parsing the others
 prior_results       what a run directory held before the job ran again
 data_files          training data and filter reports as files
 manifest, symlinks  checksums of a model's folder; a run directory leads nowhere else

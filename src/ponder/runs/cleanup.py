@@ -13,6 +13,7 @@ from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
+from ponder.runs.status import STATUS_FILE
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
 _METADATA_FILES = {
@@ -20,6 +21,8 @@ _METADATA_FILES = {
     *(f"{name}{TEMPORARY_SUFFIX}" for name in _RUN_FILES),
     FILTER_REPORT_FILE,
     f"{FILTER_REPORT_FILE}{TEMPORARY_SUFFIX}",
+    STATUS_FILE,
+    f"{STATUS_FILE}{TEMPORARY_SUFFIX}",
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
@@ -30,6 +33,11 @@ def is_training_job(job: Any) -> bool:
     if isinstance(job, Mapping):
         return all(name in job for name in _TRAINING_FIELDS)
     return all(hasattr(job, name) for name in _TRAINING_FIELDS)
+
+
+def without_steps(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    """An encoded training job without its number of steps: what stays the same when a run gets more of them."""
+    return {name: value for name, value in encoded.items() if name != "steps"}
 
 
 def has_result(folder: Path) -> bool:

@@ -123,6 +123,13 @@ def without_checksum(line: bytes) -> bytes:
     return line if match is None else text[: match.start()] + b"}\n"
 
 
+def has_valid_checksum(line: bytes) -> bool:
+    """Whether a line is as it was written. Lines of earlier versions have no checksum and pass."""
+    text = line.removesuffix(b"\n")
+    match = _match_checksum(text)
+    return match is None or crc32(text[: match.end(1)]) == int(match[2])
+
+
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records that are valid after all resumptions, each with its line number."""
     if not path.exists():
@@ -238,6 +245,17 @@ def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:
         yield _Line(line, at, record, number)
 
 
+def last_record_number(path: Path) -> int:
+    """How many records and markers a file holds, by the number of its last whole line: only its end is read."""
+    if not path.exists():
+        return 0
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        end -= len(_last_line(file, end))
+        match = _match_checksum(_last_line(file, end - 1)) if end else None
+    return int(match[1]) if match is not None else 0
+
+
 def _next_number(path: Path) -> int:
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -256,9 +274,9 @@ def _next_number(path: Path) -> int:
 def _last_line(file: IO[bytes], end: int | None = None) -> bytes:
     """The text after the last line break before `end`. Leaves the file at its end."""
     size = at = file.seek(0, os.SEEK_END) if end is None else end
-    tail = b""
+    tail, chunk = b"", _CHUNK_BYTES
     while at and b"\n" not in tail:
-        at = max(0, at - _CHUNK_BYTES)
+        at, chunk = max(0, at - chunk), 2 * chunk  # a line may have many megabytes
         file.seek(at)
         tail = file.read(size - at)
     file.seek(0, os.SEEK_END)

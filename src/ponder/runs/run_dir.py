@@ -5,6 +5,7 @@
     metrics.jsonl       one line per step, with findings about the health of the run
     traces.jsonl        one line per trace: everything that the model wrote
     checkpoints/        step-000020/ ... weights, optimizer, state
+    status.json         how the last process that wrote it ended: finished, stopped or failed, and why
     lock                held while a process writes
 
 The .jsonl files are only appended to and can be read at any time; each line has a checksum (see runs/records.py). A run
@@ -14,7 +15,6 @@ that resumes from step k appends {"resumed": k}; readers then ignore earlier rec
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
 import re
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ponder import full_disk, settings
+from ponder import file_lock, full_disk, settings
 from ponder.atomic_write import TEMPORARY_SUFFIX, write_atomically
 from ponder.errors import RunError
 from ponder.runs import job_json
@@ -38,6 +38,7 @@ from ponder.runs.environment import (
     read_environment,
 )
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
+from ponder.runs.status import RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
 from ponder.runs.trust import external_code
 from ponder.types import Trace
@@ -49,6 +50,7 @@ _STARTUP_FILES = (
     f"job.json{TEMPORARY_SUFFIX}",
 )  # all that a start cut short leaves
 _RECORD_FILES = ("metrics", "traces")
+_LOCK_ATTEMPTS, _LOCK_RETRY_SECONDS = 4, 0.05
 FINDINGS = "findings"
 _STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
 
@@ -74,6 +76,7 @@ class Run:
         self.job = job_json.encode(job)
         self.inputs = None if inputs is None else dict(inputs)
         self.continue_from = continue_from
+        self.result_metrics: dict[str, float] = {}  # of the whole result, such as an accuracy: kept in status.json
         self._files: dict[str, RecordWriter] = {}
         self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
@@ -85,12 +88,14 @@ class Run:
         except BaseException:
             self._close()
             raise
+        remove_status(self.folder)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         try:
             if error is None:
                 self.sync()
+            write_status(self.folder, RunStatus.after(error, self.result_metrics))
         finally:
             self._close()
 
@@ -201,12 +206,21 @@ def lock_run(folder: Path) -> IO[str]:
         lock = open(folder / "lock", "a+")  # noqa: SIM115
     except OSError as why:
         raise RunError(f"cannot write the run directory {folder}: {why.strerror}; give another --run") from None
+    for _ in range(_LOCK_ATTEMPTS):  # `is_locked` holds the lock for a moment
+        if file_lock.try_lock(lock):
+            return lock
+        time.sleep(_LOCK_RETRY_SECONDS)
+    lock.close()
+    raise RunError(f"{folder} is in use by another process: wait for it or give another --run")
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process writes the run now."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise RunError(f"{folder} is in use by another process: wait for it or give another --run") from None
-    return lock
+        with open(folder / "lock", "rb+") as lock:
+            return not file_lock.try_lock(lock)
+    except OSError:  # there is none, or it belongs to somebody else
+        return False
 
 
 def other_job_error(folder: Path, stored: Any, ours: Any) -> RunError:

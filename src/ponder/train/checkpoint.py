@@ -36,6 +36,7 @@ from ponder.atomic_write import fsync_path
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
+from ponder.runs.cleanup import is_training_job, without_steps
 from ponder.runs.manifest import ManifestMismatch
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 
@@ -181,7 +182,7 @@ class CheckpointWriter:
             manifest = manifests.read(folder)
         except ManifestMismatch:
             return None
-        return manifest["score"] if manifest["job"] == self._job_hash else None
+        return manifest["score"] if manifest["job"] in (self._job_hash, _hash(self._run.job)) else None
 
     def _remove_partial(self, kinds: tuple[str, ...] = (".new", ".old")) -> None:
         """Remove partly written and partly removed checkpoints."""
@@ -269,7 +270,7 @@ def verified_step(folder: Path, run: Run) -> int:
     """Verify a checkpoint and return its step."""
     manifest = manifests.read(folder)
     step = int(manifest["step"])
-    if manifest["job"] != _job_hash(run):
+    if manifest["job"] not in (_job_hash(run), _hash(run.job)):  # the second: as earlier versions saved it
         raise _WrongCheckpoint("was saved by another job")
     if folder.name != f"step-{step:06d}":
         raise _WrongCheckpoint(f"was saved as step {step} and renamed")
@@ -292,7 +293,12 @@ def _recovery_hint(folders: list[Path], run: Run) -> str:
 
 
 def _job_hash(run: Run) -> str:
-    return hashlib.sha256(json.dumps(run.job, sort_keys=True).encode()).hexdigest()
+    """Of the job without its number of steps, which may grow."""
+    return _hash(without_steps(run.job) if is_training_job(run.job) else run.job)
+
+
+def _hash(job: Any) -> str:
+    return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
 
 
 def _state_json(state: Mapping[str, Any]) -> str:

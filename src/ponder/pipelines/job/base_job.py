@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ponder.protocols import Job, Progress, Strategy
+from ponder.runs.run_summary import HEADLINE_METRICS as HEADLINE_METRICS
 
-HEADLINE_METRICS = ("reward", "accuracy", "loss", "points")  # the first of these that a run has sums it up
 DEFAULT_ANSWER_TOKENS = 256  # of `ponder solve`
 
 

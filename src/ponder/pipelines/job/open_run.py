@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ponder.models.model_fingerprints import pin_guide
 from ponder.models.model_paths import pin_checkpoint
+from ponder.pipelines.job.extend_training import extend_training
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.runs import Run, read_job
 from ponder.runs.cleanup import is_training_job
@@ -18,12 +19,13 @@ JobType = TypeVar("JobType")
 def open_run(job: JobType, folder: str | Path, inputs_of: JobType | None = None) -> tuple[JobType, Run]:
     """The job with its models pinned, and its run, which the caller enters.
 
-    A job with a method `continue_from` may resume the run of another job (see `Run`). `inputs_of`: the part of the job
-    whose inputs must not change; None: all of it.
+    A job with a method `continue_from` may resume the run of another job (see `Run`), training a run of fewer
+    steps. `inputs_of`: the part of the job whose inputs must not change; None: all of it.
     """
     pinned = pin_models(job, folder)
     inputs = input_fingerprints(pinned if inputs_of is None else pin_models(inputs_of, folder))
-    return pinned, Run(folder, pinned, inputs, getattr(pinned, "continue_from", None))
+    extend = extend_training if is_training_job(pinned) else None
+    return pinned, Run(folder, pinned, inputs, getattr(pinned, "continue_from", extend))
 
 
 def pin_models(job: JobType, folder: str | Path) -> JobType:

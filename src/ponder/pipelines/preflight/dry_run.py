@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ponder import memory_check
 from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.nets.hardware import pick_device
@@ -106,10 +105,10 @@ def _unwrap_group(error: Exception) -> Exception:
 
 
 def peak_memory(device: torch.device) -> tuple[int, int | None]:
-    """Peak and total bytes, the total only of a GPU. ru_maxrss is in KiB, but on macOS in bytes."""
+    """Peak and total bytes, the total only of a GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), None
+    return memory_check.peak_memory(), None
 
 
 def time_full_pass(learner: Learner, traces: Sequence[Trace]) -> float:

@@ -21,8 +21,9 @@ CheckerStatus = Literal["ended", "timed out", "out of memory", "too much output"
 
 _MAX_OUTPUT_BYTES = 4 << 20  # of stdout or stderr
 _SIGNALS = {
-    128 + number
-    for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGXCPU)
+    128 + getattr(signal, name)
+    for name in ("SIGABRT", "SIGBUS", "SIGILL", "SIGKILL", "SIGSEGV", "SIGXCPU")
+    if hasattr(signal, name)  # Windows has two of them
 }
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 

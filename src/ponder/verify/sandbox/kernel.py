@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import platform
-import resource
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows, where no jail can be built (`worker.missing_support`) and the module only has its tables
+    pass
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_THREAD = 0x10000000, 0x20000000, 0x40000000, 0x00010000
@@ -38,8 +42,9 @@ MACHINES = {
 # The same number on every processor: calls added since 2019 share one table.
 CLOSE_RANGE, LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 436, 444, 445, 446
 
-libc = ctypes.CDLL(None, use_errno=True)
-_python = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock over a call
+if os.name == "posix":
+    libc = ctypes.CDLL(None, use_errno=True)
+    _python = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter's lock over a call
 
 
 def machine() -> Machine:

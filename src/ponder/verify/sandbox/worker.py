@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -27,6 +26,9 @@ from ponder.verify.sandbox.cgroup import ControlGroup
 from ponder.verify.sandbox.results import IsolationKind, SandboxLimits
 from ponder.verify.sandbox.sandbox_run import GRACE_SECONDS, RunExit, SandboxRun, WorkerLost
 from ponder.verify.sandbox.wire import HEADER, REPORT, STOP, TIMED_OUT
+
+with contextlib.suppress(ImportError):  # Windows has none: see `missing_support`
+    import fcntl
 
 Kind = Literal["python", "programs"]
 Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]

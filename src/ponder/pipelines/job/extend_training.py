@@ -1,0 +1,33 @@
+"""More steps for a training run: the same job with another number of steps goes on from the newest checkpoint.
+
+Nothing that a step computes depends on how many follow. A learning rate that decays to a given step does, but that step
+is a setting of the optimizer, so such a job differs in more than its steps and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ponder.errors import RunError
+from ponder.runs import Run, newest_checkpoint
+from ponder.runs.cleanup import checkpoint_step, without_steps
+from ponder.runs.run_dir import other_job_error
+
+
+def extend_training(run: Run, stored: Any) -> None:
+    """Raise unless the run's job is the stored one with another number of steps, none of which is done already."""
+    if not isinstance(stored, Mapping) or without_steps(stored) != without_steps(run.job):
+        raise other_job_error(run.folder, stored, run.job)
+    newest = newest_checkpoint(run.folder)
+    if newest is not None and run.job["steps"] < checkpoint_step(newest):
+        done, asked = checkpoint_step(newest), run.job["steps"]
+        raise RunError(
+            f"{run.folder} has trained {done} steps, and --steps is {asked}: give as many or more, or another --run"
+        )
+
+
+def extension_hint(job: Any) -> str:
+    """How a finished training goes on."""
+    decays = getattr(getattr(job, "optimizer", None), "decay_steps", 0)
+    return "another --run trains anew" if decays else "a larger --steps goes on from there"
