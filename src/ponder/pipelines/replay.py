@@ -125,7 +125,9 @@ def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -
     if name.partition(":")[0] in TASKS:
         return in_stored_style(task(name), stored.traces).verifier, True
     if ":" not in name:
-        raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
+        raise UnknownName(
+            "scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:name' or 'file.py:name'."
+        )
     imported = registry.import_object(name)
     scorer = imported() if isinstance(imported, type) else imported
     if hasattr(scorer, "verifier"):

@@ -26,7 +26,10 @@ from ponder.errors import Interrupted, UsageError
 from ponder.protocols import Scorer
 from ponder.registry import import_object
 from ponder.runs.trust import names_code
+from ponder.runs.unsaved_code import callable_name
 from ponder.types import Score, Trace
+from ponder.user_errors import describe_error
+from ponder.user_modules import module_of, normal_name
 
 RewardFunction = Callable[..., Any]
 
@@ -49,7 +52,7 @@ class RewardFunctions:
     none says anything, or one breaks, gives no number or not one for each, the reward is undecided.
     """
 
-    # as "module:function", which a saved job can hold, or themselves
+    # as "module:name" or "file.py:name", which a saved job can load again, or themselves
     functions: tuple[str | RewardFunction, ...] = field(metadata=names_code())
     weights: tuple[float, ...] = ()  # none given: 1 each
 
@@ -74,7 +77,7 @@ class RewardFunctions:
         for given in self.functions:
             function = _as_function_or_scorer(import_object(given) if isinstance(given, str) else given, given)
             named = isinstance(function, Scorer)
-            first = function.name if named else getattr(function, "__name__", type(function).__name__)
+            first = function.name if named else callable_name(function)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
             found[next(name for name in names if name not in found and name != self.name)] = function
         return found
@@ -118,10 +121,11 @@ class RewardFunctions:
                 said.append(f"{weight:g} x {name} {score.value:g}")
             elif score.reason != RETURNED_NONE:
                 return Score(None, f"{name} is undecided: {score.reason}")
-        return Score(total, " + ".join(said)) if said else Score(None, "no reward function says anything of it")
+        return Score(total, " + ".join(said)) if said else Score(None, NOTHING_RETURNED)
 
 
 RETURNED_NONE = "the function returned None"
+NOTHING_RETURNED = "no reward function says anything of it"
 
 
 def _as_function_or_scorer(found: Any, given: str | RewardFunction) -> Any:
@@ -148,7 +152,7 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
     try:
         scores = list(await scorer(seen, steps))
     except Exception as error:  # a reward must never raise into the training loop
-        return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * len(steps)
+        return [Score(None, f"crashed: {describe_error(error)}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} completions")] * len(steps)
     return scores
@@ -157,8 +161,8 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
 def _import_path(given: str | RewardFunction) -> str | RewardFunction:
     """A function's own `module:name`, where it is found there again: that can be saved with a job."""
     if isinstance(given, str):
-        return given
-    path = f"{getattr(given, '__module__', '')}:{getattr(given, '__qualname__', '')}"
+        return normal_name(given)
+    path = f"{module_of(given)}:{getattr(given, '__qualname__', '')}"
     try:
         return path if import_object(path) is given else given
     except UsageError:
@@ -199,7 +203,7 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
     except Interrupted:
         raise
     except Exception as error:  # a reward must never raise into the training loop
-        return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * count
+        return [Score(None, f"crashed: {describe_error(error)}")] * count
     if len(values) != count:
         return [Score(None, f"{name} returned {len(values)} rewards for {count} completions; return one each")] * count
     return [_to_score(value) for value in values]
@@ -207,7 +211,7 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
 
 def _location(function: RewardFunction, name: str) -> str:
     """Where the user finds the function: `module:name`."""
-    module = getattr(function, "__module__", "")
+    module = module_of(function)
     return f"{module}:{name}" if module else name
 
 
