@@ -141,14 +141,11 @@ def _description_lines(description: dict[str, Any]) -> list[str]:
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
     style = f", in style {description['style']}" if description["style"] else ""
     out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in description["problem"].splitlines())]
-    gold = description["gold"]
-    out += ["", "its gold answer:", *("  " + line for line in gold.splitlines())] if gold is not None else []
+    graded = "an empty answer" if description["gold"] is None else "it"
+    if description["gold"] is not None:
+        out += ["", "its gold answer:", *("  " + line for line in description["gold"].splitlines())]
     value = "undecided" if verdict["value"] is None else f"{verdict['value']:g}"
-    return [
-        *out,
-        "",
-        f"the verifier ({description['verifier']}) gives {'it' if gold is not None else 'an empty answer'} {value}: {verdict['reason']}",
-    ]
+    return [*out, "", f"the verifier ({description['verifier']}) gives {graded} {value}: {verdict['reason']}"]
 
 
 def _headline(kind: type) -> str:

@@ -39,8 +39,8 @@ WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+
 
 
 def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
-    """Fingerprints of those modules and `.py` files that are not ponder's or Python's, of the own modules that they import, and of the
-    data files that these name."""
+    """Fingerprints of those modules and `.py` files that are not ponder's or Python's, of the own modules that they
+    import, and of the data files that these name."""
     marks: dict[str, str] = {}
     waiting = list(dict.fromkeys(modules))
     for name in waiting:  # grows as it goes

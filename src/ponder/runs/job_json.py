@@ -1,7 +1,8 @@
 """A job as JSON and back. The object is its own config: frozen dataclasses, written with their types.
 
-`decode(encode(job)) == job`, unless the job holds code that no name leads to (see `unsaved_code`). So the `job.json` of a run directory can be run again. It names code, and may come from a
-stranger: only ponder's own types are imported, unless the user trusts others (see `trust`).
+`decode(encode(job)) == job`, so the `job.json` of a run directory can be run again, unless the job holds code that no
+name leads to (see `unsaved_code`). It names code, and may come from a stranger: only ponder's own types are imported,
+unless the user trusts others (see `trust`).
 """
 
 from __future__ import annotations

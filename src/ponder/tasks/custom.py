@@ -38,7 +38,7 @@ class CustomTask:
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
         "data": "a .jsonl, .json, .csv or .parquet file whose rows have a prompt",
-        "rewards": "functions f(completions, **columns) or scorers, as file.py:name or module:name, with commas between them",
+        "rewards": "functions f(completions, **columns) or scorers, as file.py:name or module:name, with commas between",
     }
 
     data: RowSource

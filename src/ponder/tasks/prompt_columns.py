@@ -18,7 +18,8 @@ USUAL_PROMPT_COLUMNS = ("question", "problem", "instruction", "query", "input", 
 
 def records(data: Any) -> Iterable[Mapping[str, Any]]:
     """Rows as dictionaries: a list of them, a data set of Hugging Face, or a pandas table."""
-    return data.to_dict("records") if hasattr(data, "iterrows") else data  # type: ignore[no-any-return]
+    rows: Iterable[Mapping[str, Any]] = data.to_dict("records") if hasattr(data, "iterrows") else data
+    return rows
 
 
 def split_prompt(record: Mapping[str, Any], prompt_column: str | None = None) -> tuple[Any, dict[str, Any]]:
