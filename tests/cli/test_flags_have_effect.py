@@ -65,6 +65,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "optimizer_settings"): ({}, {"weight_decay": "0.1"}),
     ("train", "lora_settings"): ({}, {"rank": "4"}),
     ("train", "task_settings"): ({}, {"digits": "3"}),
+    ("train", "rewards"): ({}, "accuracy=1,format=0.2"),
+    ("eval", "rewards"): ({}, "accuracy=1,format=0.2"),
     ("sft", "source"): ({}, "rows.jsonl"),
     ("sft", "algorithm"): (ROWS, "dpo"),
     ("sft", "algorithm_settings"): ({**ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
@@ -354,6 +356,11 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "json": "addition | --json",
                         "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
                         "template": "addition | --template r1"}),
+    "attack": ("attack addition --limit 2", {
+        "task": ("attack addition --limit 2", "attack countdown --limit 2"),
+        "rewards": "| --rewards accuracy=1,format=1", "limit": "| --limit 3", "template": "--rewards format=1 | --template r1",
+        "task_settings": "--json | --task.digits 5", "json": "| --json",
+    }),
     "export": ("export {model} a", {
         "model": ("export {model} a", "export {untrained} a"), "out": ("export {model} a", "export {model} b"),
         "gguf": ("export {model} a.gguf", "export {model} a.gguf --gguf F32"),

@@ -144,3 +144,35 @@ def test_reward_without_gold_answers_passes_preflight_and_eval(ponder, folder: P
     assert result.code == 0, result.err
     described = ponder("tasks", *task[:5])
     assert described.code == 0 and "gives an empty answer 0" in described.out
+
+
+def test_rewards_by_flag_on_any_task(ponder, folder: Path, model: Path) -> None:
+    write_rows(folder)
+    (folder / "parts.py").write_text(REWARDS)
+    rewards = ["--rewards", "accuracy=1,format=0.2,parts.py:brief=0.5"]
+    train = ["train", "addition", "--task.digits", "1", *rewards, "--model", model, *SMALL, "--template", "qa"]
+    result = ponder(*train, "--run", "runs/t", "--json")
+    assert result.code == 0, result.err
+    step = json.loads(result.out.splitlines()[0])
+    assert {"rewards/brief/mean", "rewards/format/mean"} <= set(step)
+    own = ["custom", "--task.data", "rows.jsonl", "--model", model, "--template", "qa", "--limit", "2"]
+    result = ponder("eval", *own, "--max-tokens", "3", "--rewards", "parts.py:brief=2,repetition=1", "--run", "runs/e")
+    assert result.code == 0, result.err
+    task = json.loads(Path("runs/e/job.json").read_text())["task"]
+    assert task["rewards"] == ["parts.py:brief", "repetition"] and task["weights"] == [2.0, 1.0]
+    replayed = ponder("replay", "runs/t", "--score", "accuracy=1,parts.py:brief=0.5", "--trust")
+    assert replayed.code == 0, replayed.err
+    twice = ponder("eval", *own, "--rewards", "format=1", "--task.rewards", "parts.py:brief")
+    assert twice.code == 2 and "give one of them" in twice.err
+
+
+def test_attack_flags_a_reward_that_can_be_cheated(ponder, folder: Path) -> None:
+    write_rows(folder)
+    (folder / "loose.py").write_text(
+        "def within(completions, answer, **columns):\n"
+        "    return [float(str(gold) in text) for text, gold in zip(completions, answer)]\n"
+    )
+    task = ["custom", "--task.data", "rows.jsonl", "--task.gold_column", "answer"]
+    result = ponder("attack", *task, "--rewards", "loose.py:within=1")
+    assert result.code == 1 and "!! many answers at once earns as much as an honest answer" in result.out
+    assert ponder("attack", "addition", "--limit", "4").code == 0

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from ponder.cli import flags, recipe_files
 from ponder.cli import shared_flags as opt
 from ponder.cli.launch import JobLaunch, run_job
+from ponder.cli.reward_flags import Rewards, build_rewarded_task
 from ponder.errors import UsageError
 from ponder.settings import Named
 
@@ -78,6 +79,7 @@ def train(
     dynamic_sampling_rounds: Annotated[
         int | None, "rounds that may replace groups of equal rewards; default: the paper's"
     ] = None,
+    rewards: Rewards = "",
     teacher: Annotated[str | None, "a model to hold the KL against, in place of the model as it begins"] = None,
     seed: int = 0,
     template: opt.Template = None,
@@ -119,7 +121,7 @@ def train(
         states=optimizer_states,
     )
     job = RL(
-        task=build_task(task, task_settings),
+        task=build_rewarded_task(task, task_settings, rewards),
         model=model,
         template=template,
         strategy=Samples(group_size, Sampling(temperature=temperature, max_tokens=max_tokens)),
@@ -273,6 +275,7 @@ def evaluate(
     temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     guide: opt.Guide = "",
+    rewards: Rewards = "",
     prices: opt.Prices = None,
     shared_budget: Annotated[bool, "the budget is for all problems together"] = False,
     template: opt.Template = None,
@@ -305,7 +308,7 @@ def evaluate(
     if shared_budget and (budget is None or (budget.tokens, budget.seconds, budget.dollars) == (None, None, None)):
         raise UsageError("--shared-budget shares out a budget: give --budget.tokens or --budget.seconds too")
     job = Evaluate(
-        task=build_task(task, task_settings),
+        task=build_rewarded_task(task, task_settings, rewards),
         model=resolve_remote_model(model, effort, template, device, dtype, guide),
         template=template,
         strategy=thinking,

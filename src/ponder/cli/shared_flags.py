@@ -29,7 +29,9 @@ OptimizerSettings = Annotated[
 BudgetSettings = Annotated[
     dict[str, str], SettingsOf("budget", "ponder.reason.budget:Budget"), "what each problem may cost at most"
 ]
-Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
+Template = Annotated[
+    str | None, "plain, qa, r1, deepseek-r1-zero or jinja2 text, in place of the model's own chat template"
+]
 MaxTokens = Annotated[int, "longest completion"]
 LearningRate = Annotated[float, "learning rate"]
 FrozenLayers = Annotated[int, "the lowest so many layers stay as they are"]

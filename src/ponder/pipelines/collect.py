@@ -16,6 +16,7 @@ from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
@@ -47,6 +48,7 @@ class Collect(BaseJob):
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, seed and start_index at least 0")

@@ -14,6 +14,7 @@ from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -53,6 +54,7 @@ class Label(BaseJob):
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
             raise UsageError("limit and max_concurrency must be at least 1, seed at least 0")

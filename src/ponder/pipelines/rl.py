@@ -20,6 +20,7 @@ from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.preflight.run_checks import run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -74,6 +75,7 @@ class RL(BaseJob):
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         counted = ("steps", "problems_per_step", "epochs_per_batch", "minibatches", "save_every", "keep_checkpoints")
         if (

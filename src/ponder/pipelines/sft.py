@@ -21,6 +21,7 @@ from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -69,6 +70,7 @@ class FineTune(BaseJob):
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", apply_style(self.data, template=self.template))
         if (

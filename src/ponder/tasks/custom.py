@@ -19,7 +19,7 @@ from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
 from ponder.tasks.prompt_columns import message_text, records, split_prompt
 from ponder.tasks.question_identity import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions, reward_function_code
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -38,11 +38,11 @@ class CustomTask:
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
         "data": "a .jsonl, .json, .csv or .parquet file whose rows have a prompt",
-        "rewards": "functions f(completions, **columns) or scorers, as file.py:name or module:name, with commas between",
+        "rewards": "functions f(completions, **columns) or scorers, as file.py:name or module:name, between commas",
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code(reward_function_code))
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
