@@ -131,6 +131,7 @@ __all__ = [
     "Label",
     "MajorityVote",
     "MathAnswer",
+    "NoProgress",
     "Policy",
     "PonderError",
     "Problem",
