@@ -43,6 +43,13 @@ class StopRequests(Protocol):
     """Whether the user wants the job to stop."""
 
     critical: bool  # learning or saving: never broken off in the middle
+    quiet: bool  # a live panel shows the request in place of a line
+    signal_count: int  # how often a stop was requested
+
+    @property
+    def message(self) -> str:
+        """What to show once a stop was requested."""
+        ...
 
     def check(self) -> None:
         """Raise if a stop was requested."""
@@ -53,6 +60,9 @@ class NeverStops:
     """For scripts and notebooks, in which Ctrl-C raises KeyboardInterrupt."""
 
     critical = False
+    quiet = False
+    signal_count = 0
+    message = ""
 
     def check(self) -> None:
         pass

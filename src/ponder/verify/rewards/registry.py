@@ -33,8 +33,9 @@ def weighted_reward(
     `language:en` asks for a language whatever the question is in, as where it is a formula. `from_function` makes a
     scorer of a name that leads to a plain function.
     """
+    verifier = _without_sum(verifier)
     parts = tuple((_find_part(name, verifier, from_function), float(weight)) for name, weight in weights.items())
-    return WeightedSum(parts)
+    return WeightedSum(parts, verifier.name if verifier in [scorer for scorer, _ in parts] else "")
 
 
 def parse_rewards(text: str) -> tuple[tuple[str, float], ...]:
@@ -68,6 +69,12 @@ def find_reward(name: str, more: Mapping[str, Callable[[], Scorer]] | None = Non
 def reward_code(name: str) -> str:
     """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
     return name if ":" in name and not name.startswith("language:") else ""
+
+
+def _without_sum(verifier: Scorer) -> Scorer:
+    """The verifier inside a weighted reward, as of a run that was trained with one."""
+    named = dict((s.name, s) for s, _ in verifier.parts) if isinstance(verifier, WeightedSum) else {}
+    return named.get(getattr(verifier, "verifier_name", ""), verifier)
 
 
 def _find_part(name: str, verifier: Scorer, from_function: Callable[[str], Scorer] | None) -> Scorer:
