@@ -41,7 +41,7 @@ def test_unknown_name_suggests_similar_names() -> None:
         registry.lookup("task", "contdown", TABLE)
     message = str(caught.value)
     assert "no task named 'contdown'" in message and "Did you mean 'countdown'?" in message
-    assert "addition, countdown" in message and "module:object" in message
+    assert "addition, countdown" in message and "file.py:name" in message
     with pytest.raises(UnknownName) as caught:
         registry.lookup("task", "zzz", TABLE)
     assert "Did you mean" not in str(caught.value)

@@ -26,4 +26,4 @@ for step, score in zip(steps, asyncio.run(task.verifier(trace, steps)), strict=T
     print(f"{trace.text(step)!r}: {score.value:.2f} = {score.reason}")
 
 # On the command line, with right and brief in rewards.py:
-#   ponder train custom --task.data rows.jsonl --task.rewards rewards:right,rewards:brief --task.weights 1,0.1
+#   ponder train custom --task.data rows.jsonl --task.rewards rewards.py:right,rewards.py:brief --task.weights 1,0.1

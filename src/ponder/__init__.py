@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.sft import FineTune
     from ponder.pipelines.solve import solve
     from ponder.pipelines.stages import Stages
-    from ponder.protocols import Policy, Scorer, Strategy, Task
+    from ponder.protocols import NoProgress, Policy, Scorer, Strategy, Task
     from ponder.reason.budget import Budget
     from ponder.reason.strategies import (
         DVTS,
@@ -62,7 +62,7 @@ _MODULES = {
     "ponder.pipelines.sft": ("FineTune",),
     "ponder.pipelines.solve": ("solve",),
     "ponder.pipelines.stages": ("Stages",),
-    "ponder.protocols": ("Policy", "Scorer", "Strategy", "Task"),
+    "ponder.protocols": ("NoProgress", "Policy", "Scorer", "Strategy", "Task"),
     "ponder.reason.budget": ("Budget",),
     "ponder.reason.strategies": (
         "DVTS",
@@ -131,6 +131,7 @@ __all__ = [
     "Label",
     "MajorityVote",
     "MathAnswer",
+    "NoProgress",
     "Policy",
     "PonderError",
     "Problem",

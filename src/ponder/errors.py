@@ -54,6 +54,10 @@ class TaskError(PonderError):
     """Problems that are missing, empty or malformed."""
 
 
+class NoGoldAnswer(TaskError):
+    """A task without gold answers: its reward needs none."""
+
+
 class VerifierError(PonderError):
     """A verifier that cannot decide: it misses something, or too many answers have no verdict."""
 

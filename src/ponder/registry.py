@@ -1,4 +1,4 @@
-"""Find a thing by name: a visible table first, then `module:object`, then an installed plug-in.
+"""Find a thing by name: a visible table first, then `module:name` or `file.py:name`, then an installed plug-in.
 
 Loading by name runs code. Names that users type or write into their programs are trusted. Names from a run directory
 may be a stranger's, so they are loaded within `only_allowed`, which finds only ponder's own objects and those that the
@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ponder import user_modules
 from ponder.errors import UnknownName, UntrustedCode, UsageError
 
 AllowedNames = Collection[str] | None  # names beside ponder's own; None: every name
@@ -42,27 +43,20 @@ def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
         if allowed is not None and name not in allowed:
             raise UntrustedCode([f"the plug-in {name}"])
         return plugin.load()
-    raise UnknownName(kind, name, table, "Or give 'module:object'.")
+    raise UnknownName(kind, name, table, "Or give 'module:name' or 'file.py:name'.")
 
 
 def import_object(path: str) -> Any:
-    """The object at `module:object`."""
+    """The object at `module:name` or `file.py:name`."""
     allowed = _allowed.get()
-    if allowed is not None and path not in allowed:
+    if allowed is not None and not any(user_modules.same_code(path, name) for name in allowed):
         found = ponder_object(path)
         if found is not None:
             return found
-        if is_ponder_module(path.partition(":")[0]):
+        if is_ponder_module(user_modules.split_name(path)[0]):
             raise UsageError(f"cannot load {path!r}: ponder has no object of that name that a job may use")
         raise UntrustedCode([path])
-    module, _, attribute = path.partition(":")
-    try:
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as reason:
-        raise UsageError(f"cannot load {path!r}: {reason}") from None
-    return found
+    return user_modules.load_object(path)
 
 
 @contextmanager
@@ -82,7 +76,8 @@ def set_allowed(allowed: AllowedNames) -> None:
 
 def is_ponder_module(module: str) -> bool:
     """Whether a module is part of ponder, or of a recipe that comes with it. Imports nothing."""
-    if not _DOTTED_NAME.fullmatch(module) or any(part.startswith("__") for part in module.split(".")):
+    parts = module.split(".")
+    if not _DOTTED_NAME.fullmatch(module) or user_modules.is_file(module) or any(p.startswith("__") for p in parts):
         return False
     return module.partition(".")[0] == "ponder" or _recipe_file(module) is not None
 

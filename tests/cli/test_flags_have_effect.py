@@ -76,6 +76,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("sft", "algorithm"): (DATA_ROWS, "dpo"),
     ("sft", "algorithm_settings"): ({**DATA_ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
     ("reward", "algorithm"): ({}, "value"),
+    ("train", "rewards"): ({}, "accuracy=1,format=0.2"),
+    ("eval", "rewards"): ({}, "accuracy=1,format=0.2"),
     ("sft", "teacher"): ({"algorithm": "distill", "teacher": "one"}, "another"),
     ("sft", "optimizer_settings"): ({}, {"betas": "0.8,0.9"}),
     ("sft", "lora_settings"): ({}, {"alpha": "4"}),
@@ -409,6 +411,12 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "json": "addition | --json",
                         "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
                         "template": "addition | --template r1"}),
+    "attack": ("attack addition --limit 2", {
+        "task": ("attack addition --limit 2", "attack countdown --limit 2"),
+        "rewards": "| --rewards accuracy=1,format=1", "limit": "| --limit 3",
+        "template": "--rewards format=1 | --template r1",
+        "task_settings": "--json | --task.digits 5", "json": "| --json",
+    }),
     "export": ("export {model} a", {
         "model": ("export {model} a", "export {untrained} a"), "out": ("export {model} a", "export {model} b"),
         "gguf": ("export {model} a.gguf", "export {model} a.gguf --gguf F32"),

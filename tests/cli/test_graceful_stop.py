@@ -19,6 +19,7 @@ from ponder import staging, user_calls
 from ponder.cli import main, watchdog
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.errors import Interrupted
+from ponder.pipelines.job import slow_calls
 from ponder.protocols import Scorer
 from ponder.reason.operators import evaluate
 from ponder.runs import newest_checkpoint, read_metrics
@@ -233,8 +234,8 @@ def test_code_that_hangs_is_named_while_it_does(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(watchdog, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(watchdog, "SLOW_BLOCKING_SECONDS", 0.05)
-    monkeypatch.setattr(watchdog, "SLOW_WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(slow_calls, "SLOW_BLOCKING_SECONDS", 0.05)
+    monkeypatch.setattr(slow_calls, "SLOW_WAITING_SECONDS", 0.05)
     with GracefulStop():
         with user_calls.track("reward mine:slow", sync=True, is_user_code=True):
             told(capfd, "reward mine:slow has been running for")

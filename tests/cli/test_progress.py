@@ -118,7 +118,7 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert said.out == "" and first == "RL · addition  loading the model"
     assert len(steps) == 3 and steps[0].startswith("step 1/10  reward 0.500  zero-std 0.25  length 8.0")
     assert steps[0].endswith(" left") and " tok/s" in steps[0]
-    monkeypatch.setattr("ponder.cli.progress.HEARTBEAT_SECONDS", -1.0)
+    monkeypatch.setattr("ponder.pipelines.job.progress_lines.HEARTBEAT_SECONDS", -1.0)
     run_three_steps(ProgressLines("RL · addition", GracefulStop()))
     assert "step 2/10  sampling 100 tokens, " in capsys.readouterr().err
 
@@ -174,7 +174,7 @@ def test_a_stop_is_raised_where_the_job_can_save() -> None:
 
 def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("ponder.cli.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("ponder.pipelines.job.progress_lines.time.monotonic", lambda: clock[0])
     resumed = ProgressTracker("RL", GracefulStop())
     resumed.phase("load")
     clock[0] = 100.0  # loading is no part of the pace

@@ -48,7 +48,9 @@ WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1
     "rewards": [["accuracy", 1.0], [CALL, 1.0]]
 }
 TASKS: dict[str, Any] = {
+    "a name in place of a task": CALL,
     "a type": {"is": f"{MODULE}:Task"},
+    "a type in a file": {"is": f"{MODULE}.py:Task"},
     "a type in a type": {"is": "ponder.tasks.mixture:TaskMixture", "tasks": [{"is": f"{MODULE}:Task"}]},
     "a module that ends the process": {"is": "unittest.__main__:x"},
     "no object": {"is": MODULE},
@@ -281,7 +283,8 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
         "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py",
         "pipelines/replay.py",
         "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py", "verify/rewards/registry.py",
-        "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py", "pipelines/ask.py",  # typed
+        "cli/job_commands.py", "cli/strategy_flags.py", "cli/strategies.py",
+        "pipelines/job/resolve_names.py", "reason/named_strategies.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
     }  # fmt: skip
     root = Path(package.__file__).parent

@@ -8,11 +8,12 @@ import json
 import numpy as np
 import pytest
 
-from ponder.errors import MissingExtra, PonderError, TaskError, UsageError
+from ponder.errors import MissingExtra, NoGoldAnswer, PonderError, TaskError, UsageError
 from ponder.protocols import Task
 from ponder.runs import job_json
 from ponder.tasks import CustomTask, RewardFunctions
 from ponder.types import Problem, Step, ids, prompt_trace
+from ponder.verify import count_verdicts
 
 ROWS = [{"prompt": f"What is {n} + {n}?", "answer": 2 * n, "note": None} for n in range(40)]
 TALKS = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
@@ -146,8 +147,8 @@ def test_a_job_keeps_functions_by_name():
     task = custom_task("json:dumps")  # any function of a module
     assert job_json.decode(job_json.encode(task), trust=["json:dumps"]).rewards == ("json:dumps",)
     assert custom_task(json.loads).rewards == ("json:loads",)
-    with pytest.raises(UsageError, match="not function"):
-        job_json.encode(custom_task(lambda completions, **kwargs: []))
+    recorded = job_json.encode(custom_task(lambda completions, **kwargs: []))["rewards"][0]
+    assert recorded["source"] == "lambda completions, **kwargs: []"
 
 
 @pytest.mark.parametrize(
@@ -209,11 +210,12 @@ def test_bad_rows_are_named(bad):
 
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_text('\ufeff{"question": "1+1=", "answer": "2"}\n', "utf-8")
-    with pytest.raises(
-        TaskError, match=r"line 1: the column 'prompt' is missing; the columns are 'question', 'answer'"
-    ):
+    path.write_text('\ufeff{"puzzle": "1+1=", "answer": "2"}\n', "utf-8")
+    there = r"the columns are 'puzzle', 'answer'"
+    with pytest.raises(TaskError, match=f"line 1: no column holds the prompt: name it with prompt_column.*{there}"):
         _ = custom_task(right, data=str(path)).train
+    with pytest.raises(TaskError, match=rf"the column 'pussle' \(prompt_column\) is missing; {there}"):
+        _ = custom_task(right, data=str(path), prompt_column="pussle").train
     with pytest.raises(TaskError, match=r"row 41: malformed \(KeyError\('role'\)\)"):  # of a message, not a column
         _ = custom_task(right, data=[*ROWS, {"prompt": [{"content": "?"}]}]).train
 
@@ -225,6 +227,64 @@ def test_gold_comes_from_a_column_or_not_at_all():
     assert score((right,), problem, task.gold(problem))[1][0].value == 1.0
     with pytest.raises(TaskError, match="gold_column"):
         custom_task(right).gold(problem)
+
+
+@pytest.mark.parametrize("name", ["question", "problem", "Input", "instruction", "query"])
+def test_prompt_column_is_found_by_its_usual_name(name):
+    task = custom_task(right, data=[{name: row["prompt"], "answer": row["answer"]} for row in ROWS])
+    assert task.train[0].question.startswith("What is") and task.train[0].answer["columns"][name].startswith("What")
+
+
+def test_prompt_column_is_named_where_two_may_be_meant():
+    rows = [{"instruction": "Add.", "input": row["prompt"]} for row in ROWS]
+    with pytest.raises(TaskError, match="'instruction' and 'input' may both hold the prompt: name it with"):
+        _ = custom_task(short, data=rows).train
+    task = custom_task(short, data=rows, prompt_column="input")
+    assert task.train[0].question.startswith("What is") and task.train[0].answer["columns"]["instruction"] == "Add."
+    assert job_json.decode(job_json.encode(task), trust=True) == task
+
+
+def test_messages_that_end_with_the_assistant_are_prompt_and_completion():
+    rows = [{"messages": [*row["prompt"], {"role": "assistant", "content": str(row["answer"])}]} for row in TALKS]
+    task = custom_task(reward_conversations, data=rows, gold_column="completion")
+    problem = task.train[0]
+    assert [m["role"] for m in problem.messages] == ["user"] and "messages" not in problem.answer["columns"]
+    assert int(task.gold(problem)) == 2 * int(problem.question.split()[2])
+    assert [m["role"] for m in custom_task(short, data=[{"messages": r["prompt"]} for r in TALKS]).train[0].messages]
+
+
+def test_rows_of_a_table():
+    class Table:  # pandas' form, which may not be installed
+        def iterrows(self): ...
+        def to_dict(self, form):
+            assert form == "records"
+            return ROWS
+
+    assert custom_task(right, data=Table()).train == custom_task(right).train
+
+
+def test_task_without_gold_column_has_no_gold_answers():
+    with pytest.raises(NoGoldAnswer, match=r"name the column .* gold_column=\.\.\.; columns: answer, note"):
+        custom_task(right).gold(custom_task(right).train[0])
+
+
+def test_crash_names_file_and_line_of_the_reward():
+    def broken(completions, **columns):
+        return [1 / 0 for _ in completions]
+
+    line = broken.__code__.co_firstlineno + 1
+    _, scores = score((broken,), custom_task(broken).train[0], "a")
+    assert f"crashed: ZeroDivisionError: division by zero (test_custom.py, line {line})" in scores[0].reason
+    counted = count_verdicts(scores)
+    assert f"(test_custom.py, line {line})" in next(iter(counted.reasons))
+
+
+def test_wrong_number_of_rewards_says_both_numbers():
+    def too_few(completions, **columns):
+        return [1.0]
+
+    _, scores = score((too_few,), custom_task(too_few).train[0], "a", "b", "c")
+    assert "too_few returned 1 rewards for 3 completions" in next(iter(count_verdicts(scores).reasons))
 
 
 def test_a_problem_of_another_task_is_undecided():

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": CommandSpec(
         "ponder.cli.plan:plan", "train", "before a run: its cost, prompt, pass rate, and checks", raw_args=True
     ),
+    "attack": CommandSpec("ponder.cli.attack:attack", "train", "what cheap answers earn under a task's reward"),
     "run": CommandSpec("ponder.cli.job_commands:run", "train", "run a recipe, or a run directory again", raw_args=True),
     "train": CommandSpec("ponder.cli.job_commands:train", "train", "reinforcement learning on a task"),
     "sft": CommandSpec(

@@ -65,7 +65,9 @@ class JobCommand:
         function = inspect.signature(self._function)
         own = {name: given.pop(name) for name in list(function.parameters) if name in given}
         launch = {p.name: given.pop(p.name, p.default) for p in RUN_FLAGS if p.name not in function.parameters}
-        made = self._function(self._build(given, function.parameters), **own)
+        by_place = [n for n, p in function.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in own]
+        named = {name: value for name, value in own.items() if name not in by_place}
+        made = self._function(self._build(given, function.parameters), *(own[n] for n in by_place), **named)
         if isinstance(made, int | JobLaunch):
             return made
         self._refuse_unused(made, {**given, **own})

@@ -11,6 +11,7 @@ from ponder.cli import shared_flags as opt
 from ponder.cli.job_command import Fields, job_command
 from ponder.cli.launch import run_job
 from ponder.cli.named_objects import build_algorithm
+from ponder.cli.reward_flags import Rewards, build_rewarded_task
 from ponder.errors import UsageError
 from ponder.settings import Named
 
@@ -72,16 +73,20 @@ def job_from_recipe(name: str, argv: Sequence[str], prog: str, about: str = "") 
 )  # fmt: skip
 def train(
     fields: Fields,
+    task: opt.TaskName,
     /,
     *,
+    rewards: Rewards = "",
     algorithm: Annotated[str, Named("ponder.train.algorithms:ON_POLICY", listed=True)] = "grpo",
     beta: Annotated[float | None, "weight of the KL term, in place of the paper's; 0: no reference model"] = None,
-    algorithm_settings: opt.AlgorithmSettings = {},  # noqa: B006 (never changed)
+    task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
+    algorithm_settings: opt.AlgorithmSettings = {},  # noqa: B006
 ) -> RL:
     """Reinforcement learning with a verifiable reward."""
     from ponder.pipelines.rl import RL
 
-    return RL(algorithm=build_algorithm(algorithm, algorithm_settings, beta), **fields)
+    objective = build_algorithm(algorithm, algorithm_settings, beta)
+    return RL(build_rewarded_task(task, task_settings, rewards), algorithm=objective, **fields)
 
 
 @job_command(
@@ -102,8 +107,10 @@ def sft(fields: Fields, /) -> FineTune:
 @job_command("ponder.pipelines.evaluate:Evaluate", place="task")
 def evaluate(
     fields: Fields,
+    task: opt.TaskName,
     /,
     *,
+    rewards: Rewards = "",
     strategy: opt.Strategy = None,
     effort: opt.Effort = None,
     n: Annotated[
@@ -112,7 +119,8 @@ def evaluate(
     temperature: Annotated[float | None, "0: greedy, as a chain is; the strategy samples uses 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     prices: opt.Prices = None,
-    strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
+    task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
+    strategy_settings: opt.StrategySettings = {},  # noqa: B006
     budget_settings: opt.BudgetSettings = {},  # noqa: B006
 ) -> Evaluate:
     """Accuracy over all of a task's held-out problems, with its interval. A problem that failed or has no verdict
@@ -138,7 +146,7 @@ def evaluate(
         raise UsageError("--shared-budget shares out a budget: give --budget.tokens or --budget.seconds too")
     place = (fields.get("template"), fields.get("device", "auto"), fields.get("dtype", "auto"))
     return Evaluate(
-        model=resolve_remote_model(model, effort, *place, guide), strategy=thinking, guide=guide or own_guide,
+        build_rewarded_task(task, task_settings, rewards), model=resolve_remote_model(model, effort, *place, guide), strategy=thinking, guide=guide or own_guide,
         budget=budget, **fields,
     )  # fmt: skip
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.errors import RunError
-from ponder.pipelines.job.base_job import HEADLINE_METRICS, as_job
+from ponder.pipelines.job.base_job import as_job
+from ponder.pipelines.job.progress_lines import resume_progress
 
 if TYPE_CHECKING:
     from ponder.protocols import Job
@@ -79,17 +80,7 @@ def warn_ineffective_strategy(strategy: Any, budget: Budget | None) -> None:
 
 def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: str = "") -> ProgressTracker:
     """Progress of a job; a run that goes on shows its earlier steps too."""
-    from ponder.runs import newest_checkpoint, read_metrics
-    from ponder.runs.cleanup import checkpoint_step
-
     described = as_job(job)
     progress = progress_display(title or ("" if json else described.title), stop, folder, described.unit, json)
-    progress.total = described.total
-    if (newest := newest_checkpoint(folder)) is not None:
-        progress.done = checkpoint_step(newest)
-    for row in read_metrics(folder) if folder.is_dir() else []:
-        head = next((row[name] for name in HEADLINE_METRICS if name in row), None)
-        if head is not None and row["step"] < progress.done:
-            progress.curve[int(row["step"]) + 1] = head
-            progress.add_metrics(row)
+    resume_progress(progress, described, folder)
     return progress

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ponder.pipelines.job.shared_fields import Device, Dtype, Guide, Model, Template
+from ponder.pipelines.job.shared_fields import TASK_HELP, Device, Dtype, Guide, Model, Template
 from ponder.settings import Named, SettingsOf
 
 __all__ = ["Device", "Dtype", "Guide", "Model", "Template"]  # of jobs, too
 
+TaskName = Annotated[str, Named("ponder.tasks:TASKS"), TASK_HELP]
 TaskSettings = Annotated[dict[str, str], SettingsOf("task"), "a setting of the task (ponder tasks TASK lists them)"]
 StrategySettings = Annotated[
     dict[str, str], SettingsOf("strategy"), "a setting of the strategy (ponder strategies NAME lists them)"

@@ -77,7 +77,7 @@ async def _describe(
 ) -> dict[str, Any]:
     from ponder.cli.named_objects import build_task
     from ponder.cli.strategy_flags import strategy_from_flags
-    from ponder.errors import TaskError
+    from ponder.errors import NoGoldAnswer, TaskError
     from ponder.pipelines.problems.prompt_style import apply_style
     from ponder.reason.first_prompt import first_messages
     from ponder.types import Step, ids, prompt_trace
@@ -89,9 +89,12 @@ async def _describe(
     except TaskError:  # a set to measure with only
         problems = task.test
     problem = problems[0]
-    gold = task.gold(problem)
+    try:
+        gold = task.gold(problem)
+    except NoGoldAnswer:
+        gold = None
     trace = prompt_trace(problem, ids([0]))
-    trace.add(Step(0, gold, ids([0]), stop="eos"))
+    trace.add(Step(0, gold or "", ids([0]), stop="eos"))
     (score,) = await task.verifier(trace, [1])
     return {
         "task": name,
@@ -138,9 +141,11 @@ def _description_lines(description: dict[str, Any]) -> list[str]:
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
     style = f", in style {description['style']}" if description["style"] else ""
     out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in description["problem"].splitlines())]
-    out += ["", "its gold answer:", *("  " + line for line in description["gold"].splitlines())]
+    graded = "an empty answer" if description["gold"] is None else "it"
+    if description["gold"] is not None:
+        out += ["", "its gold answer:", *("  " + line for line in description["gold"].splitlines())]
     value = "undecided" if verdict["value"] is None else f"{verdict['value']:g}"
-    return [*out, "", f"the verifier ({description['verifier']}) gives it {value}: {verdict['reason']}"]
+    return [*out, "", f"the verifier ({description['verifier']}) gives {graded} {value}: {verdict['reason']}"]
 
 
 def _headline(kind: type) -> str:

@@ -39,6 +39,19 @@ like this: <think> the thinking </think> <answer> the answer </answer>.\n' }}
 {%- if open_think is not defined or open_think %}{{ ' <think>' }}{% endif %}
 {%- endif %}"""
 
+# The template of DeepSeek-R1-Zero word for word (DeepSeek-AI 2025, arXiv 2501.12948, table 1). It opens no tag.
+DEEPSEEK_R1_ZERO = """\
+{{- 'A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant \
+first thinks about the reasoning process in the mind and then provides the user with the answer. The reasoning \
+process and answer are enclosed within <think> </think> and <answer> </answer> tags, respectively, i.e., <think> \
+reasoning process here </think> <answer> answer here </answer>.' }}
+{%- for message in messages %}
+{%- if message.role == 'system' %}{{ ' ' + message.content }}
+{%- else %}{{ ' ' + message.role | capitalize + ': ' + message.content }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ ' Assistant:' }}{% endif %}"""
+
 # The shortest: a question, and its answer.
 QA = """\
 {%- for message in messages %}
@@ -50,7 +63,7 @@ QA = """\
 # What a faulty template raises.
 _TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
 
-CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
+CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1, "deepseek-r1-zero": DEEPSEEK_R1_ZERO}
 
 
 def render_chat(

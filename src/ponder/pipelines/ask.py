@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ponder import event_loop, registry
+from ponder import event_loop
 from ponder.errors import UsageError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.guides import default_guide, load_guide
@@ -18,10 +18,10 @@ from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.budget import Budget
+from ponder.reason.named_strategies import find_strategy
 from ponder.reason.operators import majority_step
-from ponder.reason.presets import PRESETS, unpack_preset
 from ponder.reason.scorers import FunctionScorer
-from ponder.reason.strategies import STRATEGIES, Chain, MajorityVote
+from ponder.reason.strategies import Chain, MajorityVote
 from ponder.types import Sampling, Trace
 
 
@@ -94,9 +94,8 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
         return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=greedy), ""
     if not isinstance(strategy, str):
         return strategy, default_guide(strategy)
-    kind: Any
-    kind, guide = unpack_preset(registry.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
-    built: Any = kind() if isinstance(kind, type) else kind
+    built: Any
+    built, guide = find_strategy(strategy)
     changes: dict[str, Any] = {k: v for k, v in (("n", n), ("sampling", sampling)) if hasattr(built, k)}
     built = replace(built, **changes)
     return built, guide or default_guide(built)

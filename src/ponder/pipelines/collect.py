@@ -16,6 +16,7 @@ from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields, MaxConcurrency
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
@@ -45,6 +46,7 @@ class Collect(ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
         if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:

@@ -15,6 +15,7 @@ from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, Guide, MaxConcurrency, Model, Template
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
@@ -44,6 +45,7 @@ class Evaluate(ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):

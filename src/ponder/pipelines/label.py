@@ -14,6 +14,7 @@ from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, MaxConcurrency, Model, Template
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -52,6 +53,7 @@ class Label(ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 32
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
         if min(self.limit, self.max_concurrency) < 1:

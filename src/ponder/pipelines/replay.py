@@ -24,6 +24,7 @@ from ponder.measure.statistics.compare_systems import PairwiseResult, compare_pa
 from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_values, apply_rule
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.protocols import Scorer
+from ponder.tasks.reward_functions import FunctionReward
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Cost, Score, Trace
 
@@ -136,7 +137,9 @@ def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -
     if name.partition(":")[0] in TASKS:
         return in_stored_style(task(name), stored.traces).verifier, True
     if ":" not in name:
-        raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
+        raise UnknownName(
+            "scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:name' or 'file.py:name'."
+        )
     imported = registry.import_object(name)
     scorer = imported() if isinstance(imported, type) else imported
     if hasattr(scorer, "verifier"):
@@ -154,15 +157,8 @@ def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
 
 
 def _weighted_scorer(name: str, stored: StoredAttempts) -> Scorer:
-    weights: dict[str, float] = {}
-    for part in name.split(","):
-        key, _, weight = part.partition("=")
-        try:
-            weights[key.strip()] = float(weight)
-        except ValueError:
-            raise UsageError(f"--score {part!r}: a weighted sum is name=weight,name=weight") from None
     verifier = task_verifier(stored.task) or verify.MathAnswer()
-    return verify.weighted_reward(weights, verifier)
+    return verify.weighted_reward(dict(verify.parse_rewards(name)), verifier, FunctionReward)
 
 
 def replay(

@@ -20,6 +20,7 @@ from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import MODEL_HELP, TASK_HELP, Template
 from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
@@ -51,9 +52,7 @@ class RL(LearnerFields, BaseJob):
     task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
     model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
     template: Template = None
-    strategy: Strategy | None = (
-        None  # in place of `group_size` independent completions: a search, with its own sampling
-    )
+    strategy: Strategy | None = None  # in place of `group_size` independent completions
     algorithm: Annotated[
         Objective, Named("ponder.train.algorithms:ON_POLICY", listed=True, default="grpo"), ALGORITHM_HELP
     ] = GRPO(kl=None)
@@ -88,6 +87,7 @@ class RL(LearnerFields, BaseJob):
     ] = 0
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
         self.check_shared_fields()
         self.check_at_least_one("problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit")

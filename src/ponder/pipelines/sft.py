@@ -21,6 +21,7 @@ from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import MODEL_HELP, SaveEvery, Template
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
@@ -72,6 +73,7 @@ class FineTune(LearnerFields, BaseJob):
     save_every: SaveEvery = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
+        resolve_names(self)
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", apply_style(self.data, template=self.template))
         self.check_shared_fields()

@@ -10,8 +10,10 @@ from typing import Any
 
 from ponder import settings
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
+from ponder.models.guides import default_guide, load_guide
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
+from ponder.reason.named_strategies import find_strategy
 from ponder.reason.operators import evaluate
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Problem, Trace, ids, prompt_trace
@@ -19,7 +21,7 @@ from ponder.types import Problem, Trace, ids, prompt_trace
 
 async def solve(
     problem: Problem,
-    strategy: Strategy,
+    strategy: Strategy | str,
     policy: Policy,
     verifier: Scorer | None = None,
     *,
@@ -30,8 +32,12 @@ async def solve(
 ) -> Trace:
     """Run the strategy on a problem, then grade the answers. `trace`: continue an earlier one.
 
+    A strategy may be named, as in `ask`: it then has its own settings, and the guide that it brings or needs.
     The strategy and its guide do not see the gold answer, except with `oracle`: the trace then says so.
     """
+    if isinstance(strategy, str):
+        strategy, own_guide = find_strategy(strategy)
+        guide = guide if guide is not None else load_guide(own_guide or default_guide(strategy), policy)
     if verifier is not None and guide is not None and guide.name == verifier.name and not oracle:
         raise UsageError(
             f"guide and verifier both score as {verifier.name!r}, and one would be taken for the other: "

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ponder.runs.environment import CODE_PREFIX
 from ponder.runs.file_fingerprints import file_fingerprint
+from ponder.user_modules import is_file
 
 _PONDER_FOLDER = Path(__file__).resolve().parents[1]
 _STDLIB_FOLDERS = {Path(p).resolve() for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name))}
@@ -38,8 +39,8 @@ WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+
 
 
 def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
-    """Fingerprints of those modules that are not ponder's or Python's, of the own modules that they import, and of the
-    data files that these name."""
+    """Fingerprints of those modules and `.py` files that are not ponder's or Python's, of the own modules that they
+    import, and of the data files that these name."""
     marks: dict[str, str] = {}
     waiting = list(dict.fromkeys(modules))
     for name in waiting:  # grows as it goes
@@ -79,7 +80,9 @@ def _is_installed(file: Path) -> bool:
 def _module_file(name: str) -> Path | None:
     """The file of a module, without importing anything; None: built in, defined in a shell, or not there."""
     module = sys.modules.get(name)
-    if module is not None:
+    if is_file(name):
+        files = [Path(name).expanduser()]
+    elif module is not None:
         origin = getattr(module, "__file__", None)
         files = [Path(origin)] if origin else []
     elif "." in name:

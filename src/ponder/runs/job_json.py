@@ -1,7 +1,8 @@
 """A job as JSON and back. The object is its own config: frozen dataclasses, written with their types.
 
-`decode(encode(job)) == job`, so the `job.json` of a run directory can be run again. It names code, and may come from a
-stranger: only ponder's own types are imported, unless the user trusts others (see `trust`).
+`decode(encode(job)) == job`, so the `job.json` of a run directory can be run again, unless the job holds code that no
+name leads to (see `unsaved_code`). It names code, and may come from a stranger: only ponder's own types are imported,
+unless the user trusts others (see `trust`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from ponder.errors import PonderError, RunError, UsageError
 from ponder.registry import import_object, is_ponder_module, only_allowed, ponder_object
 from ponder.runs.trust import FLOAT_TYPE, Trust, check_trusted, external_code
 from ponder.runs.trust import TYPE_KEY as _TYPE_KEY
+from ponder.runs.unsaved_code import UNSAVED_TYPE, describe_callable, unsaved_code_error
+from ponder.user_modules import module_of
 
 _MAX_SHOWN_CHARS = 60  # characters of a value in a message
 
@@ -35,7 +38,7 @@ def encode(value: Any) -> Any:
         if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
             raise UsageError(f"{kind.__name__} must be a frozen dataclass to be part of a job")
         named = {f.name: encode(getattr(value, f.name)) for f in fields(value) if f.init}
-        return {_TYPE_KEY: f"{kind.__module__}:{kind.__qualname__}", **named}
+        return {_TYPE_KEY: f"{module_of(kind)}:{kind.__qualname__}", **named}
     if isinstance(value, Mapping):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -46,6 +49,8 @@ def encode(value: Any) -> Any:
         return {_TYPE_KEY: FLOAT_TYPE, "value": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if callable(value) and not isinstance(value, type):  # no name leads to it: see unsaved_code
+        return {_TYPE_KEY: UNSAVED_TYPE, **describe_callable(value)}
     raise UsageError(f"a job can hold numbers, text, sequences and frozen dataclasses, not {type(value).__name__}")
 
 
@@ -66,6 +71,8 @@ def _decode(data: Any) -> Any:
         return data
     if data.get(_TYPE_KEY) == FLOAT_TYPE:
         return _parse_float(data.get("value"))
+    if data.get(_TYPE_KEY) == UNSAVED_TYPE:
+        raise unsaved_code_error([str(data.get("name", "a function"))])
     plain = {k: _decode(v) for k, v in data.items() if k != _TYPE_KEY}
     if _TYPE_KEY not in data:
         return plain

@@ -12,6 +12,7 @@ anything outside ponder is imported.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from ponder import registry
 from ponder.errors import RunError, UntrustedCode
 from ponder.runs.encoded_walk import strings, walk
+from ponder.runs.unsaved_code import UNSAVED_TYPE, unsaved_code_error
 
 Trust = bool | Collection[str]  # True: everything; else these names, besides ponder's own
 
@@ -63,6 +65,8 @@ def allowed_names(more: Trust = ()) -> registry.AllowedNames:
 def check_trusted(data: Any, more: Trust = ()) -> registry.AllowedNames:
     """Raise if an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
     allowed = allowed_names(more)
+    if gone := [name for name in external_code(data) if _is_of_another_program(name)]:
+        raise unsaved_code_error(gone)
     if allowed is not None and (untrusted := [name for name in external_code(data) if name not in allowed]):
         raise UntrustedCode(untrusted)
     return allowed
@@ -86,14 +90,15 @@ def _external_types(data: Any) -> Iterator[str]:
         kind = value[TYPE_KEY]
         if not isinstance(kind, str):
             raise RunError(f"job.json is damaged: {kind!r:.60} is no type")
-        if kind != FLOAT_TYPE and not registry.is_ponder_module(kind.partition(":")[0]):
+        if kind not in (FLOAT_TYPE, UNSAVED_TYPE) and not registry.is_ponder_module(kind.partition(":")[0]):
             yield kind
 
 
 def _external_names(data: Any) -> Iterator[str]:
     """The code named in those fields of ponder's types that name code, and servers in any field."""
     for value in _objects(data):
-        kind = registry.ponder_object(value[TYPE_KEY]) if value[TYPE_KEY] != FLOAT_TYPE else None
+        named = value[TYPE_KEY] not in (FLOAT_TYPE, UNSAVED_TYPE)
+        kind = registry.ponder_object(value[TYPE_KEY]) if named else None
         for field in fields(kind) if isinstance(kind, type) else ():
             if (read := field.metadata.get(_CODE_METADATA)) is not None:
                 for text in strings(value.get(field.name)):
@@ -110,6 +115,13 @@ def server_names(data: Any) -> list[str]:
 
 def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
     return (value for _, value in walk(data) if isinstance(value, Mapping) and TYPE_KEY in value)
+
+
+def _is_of_another_program(name: str) -> bool:
+    """Whether a name is of the program that wrote the job, and that is not the one that runs now."""
+    module, _, attribute = name.partition(":")
+    main = sys.modules.get("__main__")
+    return module == "__main__" and not hasattr(main, attribute.partition(".")[0])
 
 
 def _is_remote_server(text: str) -> bool:

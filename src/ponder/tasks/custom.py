@@ -1,7 +1,8 @@
 """Your own rows with any columns, judged by your own reward functions: what TRL's GRPOTrainer takes.
 
-A row has a `prompt`: a text, or messages `[{"role": ..., "content": ...}, ...]`. Every other column goes to the
-reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .json, .csv, .parquet) or as dictionaries.
+A row has a prompt (`tasks/prompt_columns.py`): a text, or messages `[{"role": ..., "content": ...}, ...]`. Its columns
+go to the reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .json, .csv, .parquet), as
+dictionaries, or as a data set of Hugging Face or pandas. No row needs an answer where the rewards need none.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder.errors import TaskError, UsageError
+from ponder.errors import NoGoldAnswer, TaskError, UsageError
 from ponder.runs.trust import names_code
-from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
+from ponder.tasks.prompt_columns import message_text, records, split_prompt
 from ponder.tasks.question_identity import same_question_key, split_key
-from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions
+from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions, reward_function_code
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
 
@@ -29,20 +31,22 @@ class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
     `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings
-    others. `gold_column` names the column with an answer that earns the reward, for `ponder sft` and for the preflight
-    check that the reward tells right from wrong.
+    others. `prompt_column` names the column with the prompt; None: `prompt`, or the one that has a usual name. Where
+    there are answers that earn the reward, `gold_column` names their column: `ponder sft` imitates them, and the
+    preflight checks that the reward tells right from wrong.
     """
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
-        "data": "a .jsonl, .json, .csv or .parquet file whose rows have a `prompt`",
-        "rewards": "functions f(completions, **columns) or scorers, as module:name, with commas between them",
+        "data": "a .jsonl, .json, .csv or .parquet file whose rows have a prompt",
+        "rewards": "functions f(completions, **columns) or scorers, as file.py:name or module:name, between commas",
     }
 
     data: RowSource
-    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code())
+    rewards: tuple[str | RewardFunction, ...] | str | RewardFunction = field(metadata=names_code(reward_function_code))
     weights: tuple[float, ...] = ()
     test_data: RowSource | None = None
     held_out_tenths: int = 1
+    prompt_column: str | None = None
     gold_column: str | None = None
     limit: int | None = None
     system: str | None = None
@@ -55,7 +59,7 @@ class CustomTask:
             if isinstance(given, Path):
                 object.__setattr__(self, name, str(given))
             elif given is not None and not isinstance(given, str):
-                object.__setattr__(self, name, tuple(given))
+                object.__setattr__(self, name, tuple(records(given)))
         if not 1 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
         if self.limit is not None and self.limit < 1:
@@ -79,13 +83,18 @@ class CustomTask:
 
     def gold(self, problem: Problem) -> str:
         columns = problem.answer["columns"]
-        answer = None if self.gold_column is None else columns.get(self.gold_column)
+        if self.gold_column is None:
+            raise NoGoldAnswer(
+                f"the task {self.name!r} has no gold answers: name the column that holds them with gold_column=...;"
+                f" columns: {', '.join(columns) or 'none'}"
+            )
+        answer = columns.get(self.gold_column)
         if answer is None or answer in ("", []):
             raise TaskError(
-                f"problem {problem.id!r} has no gold answer: name the column that holds one with gold_column=..., or"
-                f" do without (--no-preflight); columns: {', '.join(columns) or 'none'}"
+                f"problem {problem.id!r} has no gold answer in the column {self.gold_column!r};"
+                f" columns: {', '.join(columns) or 'none'}"
             )
-        return str(answer) if isinstance(answer, int | float) else _message_text(answer)
+        return str(answer) if isinstance(answer, int | float) else message_text(answer)
 
     @cached_property
     def _splits(self) -> tuple[list[Problem], list[Problem]]:
@@ -104,7 +113,7 @@ class CustomTask:
         return self._problems("train", train), self._problems("test", test)
 
     def _rows(self, data: RowSource) -> list[DatasetRow]:
-        files, rows = _read_rows(data)
+        files, rows = _read_rows(data, partial(_row, prompt_column=self.prompt_column))
         files.report_bad_rows(self.name, self.bad_rows)
         columns = set().union(*(row.answer["columns"] for row in rows))
         for function, needed in self.verifier.required_columns().items():
@@ -128,40 +137,25 @@ class CustomTask:
         return asked if begun else ({"role": "system", "content": self.system}, *asked)
 
 
-def _read_rows(data: RowSource) -> tuple[DatasetFiles, list[DatasetRow]]:
+def _read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[DatasetRow]]:
     if not isinstance(data, str):
         files = DatasetFiles(Path("rows"))
-        return files, files.from_records("given", list(data), _row)
+        return files, files.from_records("given", list(data), make)
     path = Path(data)
     files = DatasetFiles(path.parent)
-    return files, files.read_file(path.name, _row)
+    return files, files.read_file(path.name, make)
 
 
-def _row(record: dict[str, Any], number: int) -> DatasetRow:
-    prompt = record["prompt"]
-    columns = {key: value for key, value in record.items() if key != "prompt"}
+def _row(record: dict[str, Any], number: int, prompt_column: str | None) -> DatasetRow:
+    prompt, columns = split_prompt(record, prompt_column)
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
     conversational = not isinstance(prompt, str)
-    text = _message_text(prompt)
+    text = message_text(prompt)
     if not text.strip():
         raise ValueError("the prompt is empty")
     tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
     answer = {"columns": columns, "conversational": conversational}
     return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
-
-
-def _message_text(said: Any) -> str:
-    """A text, or the contents of messages."""
-    if isinstance(said, str):
-        return said
-    if isinstance(said, Mapping):
-        said = [said]
-    for message in said:
-        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
-            raise ValueError("a message needs a role and a content, both text")
-    if not said:
-        raise ValueError("there is no message")
-    return "\n".join(message["content"] for message in said)
 
 
 def _source_name(data: RowSource) -> str:

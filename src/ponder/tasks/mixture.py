@@ -12,6 +12,7 @@ from ponder.protocols import Scorer, Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
 from ponder.tasks.question_identity import bare_question_text
+from ponder.tasks.reward_functions import FunctionReward
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards.registry import reward_code, weighted_reward
 
@@ -21,7 +22,10 @@ MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row
 
 @dataclass(frozen=True)
 class WeightedRewardTask:
-    """A task whose reward is a weighted sum: `(("number", 1.0), ("format", 0.2))`, the verifier by its own name."""
+    """A task whose reward is a weighted sum: `(("accuracy", 1.0), ("format", 0.2), ("mine.py:reward", 0.5))`.
+
+    `accuracy` is the task's verifier. The others are rewards of ponder, scorers, or functions in TRL's form.
+    """
 
     task: Task
     rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(reward_code))
@@ -43,7 +47,7 @@ class WeightedRewardTask:
 
     @property
     def verifier(self) -> Scorer:
-        return weighted_reward(dict(self.rewards), self.task.verifier)
+        return weighted_reward(dict(self.rewards), self.task.verifier, FunctionReward)
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)

@@ -19,14 +19,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from ponder import user_calls
 from ponder.errors import Interrupted, UsageError
 from ponder.protocols import Scorer
 from ponder.registry import import_object
 from ponder.runs.trust import names_code
-from ponder.types import Score, Trace
+from ponder.runs.unsaved_code import callable_name
+from ponder.types import Problem, Score, Trace
+from ponder.user_errors import describe_error
+from ponder.user_modules import module_of, normal_name
+from ponder.verify.rewards.registry import REWARDS, find_reward
 
 RewardFunction = Callable[..., Any]
 
@@ -41,6 +45,11 @@ def as_functions(
     return rewards if isinstance(rewards, tuple) else tuple(rewards) if isinstance(rewards, list) else (rewards,)
 
 
+def reward_function_code(name: str) -> str:
+    """The code that a name in a task's rewards stands for; empty for one of ponder's rewards."""
+    return "" if name in REWARDS or name.startswith("language:") else name
+
+
 @dataclass(frozen=True)
 class RewardFunctions:
     """The weighted sum of what the functions say, each of which also stands by its name on the step.
@@ -49,8 +58,8 @@ class RewardFunctions:
     none says anything, or one breaks, gives no number or not one for each, the reward is undecided.
     """
 
-    # as "module:function", which a saved job can hold, or themselves
-    functions: tuple[str | RewardFunction, ...] = field(metadata=names_code())
+    # as "module:name" or "file.py:name", which a saved job can load again, or themselves
+    functions: tuple[str | RewardFunction, ...] = field(metadata=names_code(reward_function_code))
     weights: tuple[float, ...] = ()  # none given: 1 each
 
     def __post_init__(self) -> None:
@@ -72,9 +81,9 @@ class RewardFunctions:
         """Each function by its own name; a second one of that name is numbered."""
         found: dict[str, RewardFunction] = {}
         for given in self.functions:
-            function = _as_function_or_scorer(import_object(given) if isinstance(given, str) else given, given)
+            function = _as_function_or_scorer(_find_function(given) if isinstance(given, str) else given, given)
             named = isinstance(function, Scorer)
-            first = function.name if named else getattr(function, "__name__", type(function).__name__)
+            first = function.name if named else callable_name(function)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
             found[next(name for name in names if name not in found and name != self.name)] = function
         return found
@@ -118,10 +127,39 @@ class RewardFunctions:
                 said.append(f"{weight:g} x {name} {score.value:g}")
             elif score.reason != RETURNED_NONE:
                 return Score(None, f"{name} is undecided: {score.reason}")
-        return Score(total, " + ".join(said)) if said else Score(None, "no reward function says anything of it")
+        return Score(total, " + ".join(said)) if said else Score(None, NOTHING_RETURNED)
 
 
 RETURNED_NONE = "the function returned None"
+NOTHING_RETURNED = "no reward function says anything of it"
+
+
+@dataclass(frozen=True)
+class FunctionReward:
+    """One reward function by name, as a part of another task's reward.
+
+    Its columns are those of the problem's row; of a problem without columns, `answer` and the problem's tags.
+    """
+
+    function: str = field(metadata=names_code())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", normal_name(self.function))
+
+    @property
+    def name(self) -> str:
+        return callable_name(self._loaded)
+
+    @cached_property
+    def _loaded(self) -> RewardFunction:
+        return cast(RewardFunction, import_object(self.function))
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return await _call_function(self.name, self._loaded, _arguments(trace, steps), len(steps))
+
+
+def _find_function(name: str) -> Any:
+    return import_object(name) if reward_function_code(name) else find_reward(name)
 
 
 def _as_function_or_scorer(found: Any, given: str | RewardFunction) -> Any:
@@ -148,7 +186,7 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
     try:
         scores = list(await scorer(seen, steps))
     except Exception as error:  # a reward must never raise into the training loop
-        return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * len(steps)
+        return [Score(None, f"crashed: {describe_error(error)}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} completions")] * len(steps)
     return scores
@@ -157,8 +195,8 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
 def _import_path(given: str | RewardFunction) -> str | RewardFunction:
     """A function's own `module:name`, where it is found there again: that can be saved with a job."""
     if isinstance(given, str):
-        return given
-    path = f"{getattr(given, '__module__', '')}:{getattr(given, '__qualname__', '')}"
+        return normal_name(given)
+    path = f"{module_of(given)}:{getattr(given, '__qualname__', '')}"
     try:
         return path if import_object(path) is given else given
     except UsageError:
@@ -167,19 +205,25 @@ def _import_path(given: str | RewardFunction) -> str | RewardFunction:
 
 def _arguments(trace: Trace, steps: Sequence[int]) -> dict[str, list[Any] | None]:
     """What every function is called with. Copies: no function can change the problem or what the next one sees."""
-    asked = trace.problem.answer
+    row, conversational = _row_columns(trace.problem)
     texts = [trace.text(step) for step in steps]
-    prompt: Any = [dict(m) for m in trace.problem.messages]
-    if not asked["conversational"]:
-        prompt = trace.problem.question
-    columns = {name: [copy.deepcopy(value) for _ in steps] for name, value in asked["columns"].items()}
+    prompt: Any = [dict(m) for m in trace.problem.messages] if conversational else trace.problem.question
+    columns = {name: [copy.deepcopy(value) for _ in steps] for name, value in row.items()}
     return {
         **columns,
         "prompts": [copy.deepcopy(prompt) for _ in steps],
-        "completions": [[{"role": "assistant", "content": t}] for t in texts] if asked["conversational"] else texts,
+        "completions": [[{"role": "assistant", "content": t}] for t in texts] if conversational else texts,
         "completion_ids": [[int(i) for s in trace.path(step)[1:] for i in trace.steps[s].token_ids] for step in steps],
         "trainer_state": None,
     }
+
+
+def _row_columns(problem: Problem) -> tuple[Mapping[str, Any], bool]:
+    """The columns of a problem's row, and whether its prompt is a conversation."""
+    asked = problem.answer
+    if isinstance(asked, Mapping) and "columns" in asked:
+        return asked["columns"], bool(asked["conversational"])
+    return {**problem.tags, "answer": asked}, False
 
 
 async def _call_function(name: str, function: RewardFunction, arguments: dict[str, Any], count: int) -> list[Score]:
@@ -199,7 +243,7 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
     except Interrupted:
         raise
     except Exception as error:  # a reward must never raise into the training loop
-        return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * count
+        return [Score(None, f"crashed: {describe_error(error)}")] * count
     if len(values) != count:
         return [Score(None, f"{name} returned {len(values)} rewards for {count} completions; return one each")] * count
     return [_to_score(value) for value in values]
@@ -207,7 +251,7 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
 
 def _location(function: RewardFunction, name: str) -> str:
     """Where the user finds the function: `module:name`."""
-    module = getattr(function, "__module__", "")
+    module = module_of(function)
     return f"{module}:{name}" if module else name
 
 

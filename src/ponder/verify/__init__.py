@@ -31,7 +31,7 @@ from ponder.verify.puzzles.tictactoe import TicTacToeVerifier
 from ponder.verify.puzzles.zebra import ZebraVerifier
 from ponder.verify.rewards.combine import GatedReward, WeightedSum
 from ponder.verify.rewards.language_consistency import LanguageConsistency
-from ponder.verify.rewards.registry import REWARDS, weighted_reward
+from ponder.verify.rewards.registry import REWARDS, parse_rewards, weighted_reward
 from ponder.verify.rewards.repetition import RepetitionPenalty
 from ponder.verify.rewards.step_arithmetic import StepArithmetic
 from ponder.verify.rewards.think_format import ThinkFormat
@@ -86,6 +86,7 @@ __all__ = [
     "format_answer",
     "numbers_equal",
     "parse_plain_number",
+    "parse_rewards",
     "strip_thinking",
     "too_many_undecided",
     "weighted_reward",

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from ponder.errors import Interrupted, PonderError
 from ponder.types import Score, Trace
+from ponder.user_errors import describe_error
 
 
 class BadProblemData(Exception):
@@ -65,4 +66,4 @@ def grade_or_undecided(grade: Callable[[], Score]) -> Score:
     except PonderError as error:  # it says itself what to do
         return Score(None, str(error))
     except Exception as error:  # a grader must never raise into the training loop
-        return Score(None, f"crashed: {type(error).__name__}: {error}")
+        return Score(None, f"crashed: {describe_error(error)}")

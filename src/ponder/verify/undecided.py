@@ -87,6 +87,11 @@ def _advice(reason: str) -> str:
     return next((advice for pattern, advice in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
 
 
+# A number in a reason; those that say where the user's code is wrong stay.
+_NUMBER = re.compile(r"((?:, line |returned |rewards for )[0-9]+)|[0-9]+")
+MAX_REASON_CHARS = 200
+
+
 def _reason_kind(reason: str) -> str:
-    kind = re.sub(r"'[^']{0,80}'|\"[^\"]{0,80}\"", "'...'", reason[:200])
-    return re.sub(r"[0-9]+", "N", kind)[:100] or "no reason given"
+    kind = re.sub(r"'[^']{0,80}'|\"[^\"]{0,80}\"", "'...'", reason[: 2 * MAX_REASON_CHARS])
+    return _NUMBER.sub(lambda match: match[1] or "N", kind)[:MAX_REASON_CHARS] or "no reason given"

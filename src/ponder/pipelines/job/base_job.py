@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any, cast
 
+from ponder.pipelines.job.python_use import run_as_user_would
 from ponder.protocols import Job, Progress, Strategy
 from ponder.runs.run_summary import HEADLINE_METRICS as HEADLINE_METRICS
 
@@ -16,7 +17,13 @@ class BaseJob:
     """`protocols.Job` for a job with the usual fields: `task` or `data`, `model`, `steps`, `strategy`, `budget`.
 
     A subclass is a frozen dataclass with a `__call__`. What it says here is of a job that trains; others override it.
+    Called from Python, a job shows its progress and cleans up as on the command line (see `python_use`).
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):
+            cls.__call__ = run_as_user_would(vars(cls)["__call__"])  # type: ignore[method-assign]
 
     def __call__(self, folder: str | Path, progress: Progress | None = None, /) -> Any:
         raise NotImplementedError

@@ -32,10 +32,12 @@ from ponder.runs.encoded_walk import strings
 from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
 from ponder.tasks.generated.generated_task import GeneratedProblems
 from ponder.types import Problem, problem_key
+from ponder.user_modules import module_of
 
 NUM_HASHED_PROBLEMS = 16
 SPLIT_NAMES = {"train": "training", "test": "held-out"}
-_OBJECT_PATTERN = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")  # module:object
+# module:name or file.py:name
+_OBJECT_PATTERN = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*|.{1,1024}\.py):[A-Za-z_][\w.]*")
 
 
 def input_fingerprints(job: Any) -> dict[str, str]:
@@ -48,7 +50,7 @@ def input_fingerprints(job: Any) -> dict[str, str]:
             if not (_is_task(owner) and _is_ponder_type(owner)):  # its problems stand for its files
                 add_fingerprints(marks, _path_fingerprint(where, part, not _is_ponder_type(owner)))
         else:
-            modules.append(type(part).__module__)
+            modules.append(module_of(type(part)))
             if _is_task(part):
                 add_fingerprints(marks, _problem_fingerprints(part, reads))
     for run in getattr(job, "runs", ()):  # their verifiers may grade again

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ponder.errors import PonderError
+from ponder.errors import NoGoldAnswer, PonderError
 from ponder.pipelines.preflight.gradient_probe import UNLIMITED_TOKENS, PreflightData, TrainedSequence, gradient_norms
 from ponder.protocols import Task
+from ponder.tasks.reward_functions import NOTHING_RETURNED
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
@@ -292,6 +293,8 @@ async def check_verifier(e: PreflightData, task: Task) -> Check:
     for problem in e.problems:
         try:
             gold = task.gold(problem)
+        except (NoGoldAnswer, NotImplementedError):
+            return await _check_without_gold(task, problem)
         except Exception as why:  # a task of the user's own
             return Check("grader", False, f"gold({problem.id}) failed: {type(why).__name__}: {why}", VERIFIER_ADVICE)
         texts = {"gold": gold, "wrong": _wrong_answer(task, problem), "empty": ""}
@@ -307,6 +310,17 @@ async def check_verifier(e: PreflightData, task: Task) -> Check:
         if not good > wrong or (empty is not None and not good > empty):
             return Check("grader", False, f"{summary[-1]} for {gold[:40]!r} ({scores['gold'].reason})", VERIFIER_ADVICE)
     return Check("grader", True, "; ".join(dict.fromkeys(summary)), VERIFIER_ADVICE)
+
+
+async def _check_without_gold(task: Task, problem: Problem) -> Check:
+    """Without a gold answer: the reward must work on a text and on none, whatever it says of them."""
+    texts = {"a text": NO_ANSWER, "an empty answer": ""}
+    scores = {name: await _score(task, problem, text) for name, text in texts.items()}
+    for name, score in scores.items():
+        if score.value is None and score.reason != NOTHING_RETURNED:
+            return Check("grader", False, f"{name} is undecided: {score.reason}", VERIFIER_ADVICE)
+    values = ", ".join(f"{n} {'undecided' if s.value is None else f'{s.value:g}'}" for n, s in scores.items())
+    return Check("grader", None, f"the task has no gold answers to compare with; {values}", VERIFIER_ADVICE)
 
 
 def _wrong_answer(task: Task, problem: Problem) -> str:

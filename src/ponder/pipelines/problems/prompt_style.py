@@ -11,13 +11,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.models.chat_templates import R1
+from ponder.models.chat_templates import DEEPSEEK_R1_ZERO, R1
 from ponder.protocols import Task
 from ponder.tasks.answer_style import with_style
 from ponder.types import Problem, user_messages
 from ponder.verify.answers.style import THINKING_STYLES, find_style, question_with_instruction
 
-_TEMPLATE_STYLES = {"r1": "r1", R1: "r1"}  # templates that say how to answer, and the style that fits each
+# Templates that say how to answer, and the style that fits each.
+_TEMPLATE_STYLES = {"r1": "r1", R1: "r1", "deepseek-r1-zero": "r1", DEEPSEEK_R1_ZERO: "r1"}
 
 
 def apply_style(task: Task, strategy: Any = None, template: str | None = None) -> Task:

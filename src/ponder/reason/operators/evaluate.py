@@ -18,6 +18,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.cut import WHOLE_ANSWER
 from ponder.reason.operators.generate import expand, prune, prune_undecided
 from ponder.types import Cost, Sampling, Score, Trace
+from ponder.user_errors import describe_error
 
 Reduction = Literal["min", "product", "last", "mean"]
 REDUCTIONS: dict[Reduction, Callable[[Sequence[float]], float]] = {
@@ -78,7 +79,7 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
     except PonderError as error:  # its message says what to do
         return [Score(None, str(error))] * len(steps)
     except Exception as error:
-        return [Score(None, f"the scorer {scorer.name} crashed: {type(error).__name__}: {error}")] * len(steps)
+        return [Score(None, f"the scorer {scorer.name} crashed: {describe_error(error)}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} steps")] * len(steps)
     if strange := [s for s in scores if not isinstance(s, Score)]:

@@ -22,6 +22,7 @@ class WeightedSum:
     """
 
     parts: tuple[tuple[Scorer, float], ...]
+    verifier_name: str = ""  # of the part that is the task's verifier, if one is
 
     def __post_init__(self) -> None:
         names = [scorer.name for scorer, _ in self.parts]

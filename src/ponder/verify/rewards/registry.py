@@ -21,12 +21,49 @@ REWARDS: dict[str, Callable[[], Scorer]] = {
 }
 
 
-def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedSum:
-    """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in.
+ACCURACY = "accuracy"  # in a weighted reward: the task's verifier, whatever its own name is
 
-    `language:en` asks for a language whatever the question is in, as where it is a formula.
+
+def weighted_reward(
+    weights: Mapping[str, float], verifier: Scorer, from_function: Callable[[str], Scorer] | None = None
+) -> WeightedSum:
+    """The verifier as `accuracy` or by its own name, others from `REWARDS`, from `module:name` or `file.py:name`, or
+    from a plug-in.
+
+    `language:en` asks for a language whatever the question is in, as where it is a formula. `from_function` makes a
+    scorer of a name that leads to a plain function.
     """
-    return WeightedSum(tuple((_find_reward(name, verifier), float(weight)) for name, weight in weights.items()))
+    verifier = _without_sum(verifier)
+    parts = tuple((_find_part(name, verifier, from_function), float(weight)) for name, weight in weights.items())
+    return WeightedSum(parts, verifier.name if verifier in [scorer for scorer, _ in parts] else "")
+
+
+def parse_rewards(text: str) -> tuple[tuple[str, float], ...]:
+    """`accuracy=1,format=0.2,mine.py:reward=0.5` as names with weights. A name without a weight has the weight 1."""
+    pairs: list[tuple[str, float]] = []
+    for part in text.split(","):
+        name, equals, weight = part.strip().rpartition("=")
+        if not equals:
+            name, weight = weight, "1"
+        try:
+            pairs.append((name.strip(), float(weight)))
+        except ValueError:
+            raise UsageError(f"{part.strip()!r} is no reward: write name=weight, with commas between rewards") from None
+        if not pairs[-1][0]:
+            raise UsageError(f"{part.strip()!r} names no reward: write name=weight, with commas between rewards")
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"the reward {twice!r} is given twice: give it once, with one weight")
+    return tuple(pairs)
+
+
+def find_reward(name: str, more: Mapping[str, Callable[[], Scorer]] | None = None) -> object:
+    """What a reward's name stands for: one of `REWARDS` or `more`, a language, the user's own code, or a plug-in."""
+    kind, _, setting = name.partition(":")
+    if kind == "language" and setting:
+        return LanguageConsistency(setting)
+    found = lookup("reward", name, {**REWARDS, **(more or {})})
+    return found() if isinstance(found, type) else found
 
 
 def reward_code(name: str) -> str:
@@ -34,14 +71,18 @@ def reward_code(name: str) -> str:
     return name if ":" in name and not name.startswith("language:") else ""
 
 
-def _find_reward(name: str, verifier: Scorer) -> Scorer:
-    if name == verifier.name:
+def _without_sum(verifier: Scorer) -> Scorer:
+    """The verifier inside a weighted reward, as of a run that was trained with one."""
+    named = dict((s.name, s) for s, _ in verifier.parts) if isinstance(verifier, WeightedSum) else {}
+    return named.get(getattr(verifier, "verifier_name", ""), verifier)
+
+
+def _find_part(name: str, verifier: Scorer, from_function: Callable[[str], Scorer] | None) -> Scorer:
+    if name in (verifier.name, ACCURACY):
         return verifier
-    kind, _, setting = name.partition(":")
-    if kind == "language" and setting:
-        return LanguageConsistency(setting)
-    reward = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
-    scorer = reward() if isinstance(reward, type) else reward
-    if not isinstance(scorer, Scorer):
-        raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")
-    return scorer
+    found = find_reward(name, {verifier.name: lambda: verifier, ACCURACY: lambda: verifier})
+    if isinstance(found, Scorer):
+        return found
+    if from_function is not None and callable(found):
+        return from_function(name)
+    raise UsageError(f"the reward {name!r} is a {type(found).__name__}, which does not score traces")
