@@ -179,7 +179,9 @@ def add_unless_empty(trace: Trace, end: int, c: Completion) -> int:
     return end
 
 
-async def try_continue(trace: Trace, step: int, policy: Policy, sampling: Sampling, cut: Cut) -> list[Completion]:
+async def try_continue(
+    trace: Trace, step: int, policy: Policy, sampling: Sampling, cut: Cut | None
+) -> list[Completion]:
     """One continuation of a step; none if the policy fails, for example because the context is full."""
     try:
         return await sample_continuations(trace, step, policy, sampling, 1, cut)
