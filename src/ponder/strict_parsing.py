@@ -86,7 +86,7 @@ def _refuse_duplicate_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out:
-            raise ValueError(f"the key {key!r} stands there twice")
+            raise ValueError(f"the key {key!r:.80} stands there twice")
         out[key] = value
     return out
 

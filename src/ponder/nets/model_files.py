@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import ModelError
+from ponder.strict_parsing import parse_json
 
 MAX_JSON_BYTES = 64 << 20  # of a configuration or an index; the largest published have 15 MB
 MAX_HEADER_BYTES = 64 << 20  # of a safetensors file; 100,000 tensors take about 15 MB
@@ -94,7 +95,7 @@ def _header_entries(path: Path) -> Iterable[TensorEntry]:
             raise ValueError(f"its header has {length:,} bytes, the file {size:,}")
         if length > MAX_HEADER_BYTES:
             raise ValueError(f"its header has {length:,} bytes, and at most {MAX_HEADER_BYTES:,} make sense")
-        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_reject_duplicate_keys)
+        header = parse_json(file.read(length).decode("utf-8"))
     if not isinstance(header, dict):
         raise ValueError("its header is no JSON object")
     room, places = size - 8 - length, []
@@ -115,10 +116,3 @@ def _header_entries(path: Path) -> Iterable[TensorEntry]:
     for (_, end, one), (begin, _, other) in pairwise(places):
         if begin < end:
             raise ValueError(f"{one!r:.80} and {other!r:.80} lie on the same bytes")
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError("a name appears in it twice")
-    return members

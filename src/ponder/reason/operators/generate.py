@@ -179,20 +179,23 @@ def add_unless_empty(trace: Trace, end: int, c: Completion) -> int:
     return end
 
 
+async def try_continue(
+    trace: Trace, step: int, policy: Policy, sampling: Sampling, cut: Cut | None
+) -> list[Completion]:
+    """One continuation of a step; none if the policy fails, for example because the context is full."""
+    try:
+        return await sample_continuations(trace, step, policy, sampling, 1, cut)
+    except (Interrupted, BudgetExhausted):
+        raise
+    except PonderError:
+        return []
+
+
 async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
     """Continue the answers that a budget truncated before their `max_tokens`. If that is impossible (the context is
     full), they stay as they are."""
-
-    async def more(step: int) -> list[Completion]:
-        try:
-            return await sample_continuations(trace, step, policy, sampling, 1, WHOLE_ANSWER)
-        except (Interrupted, BudgetExhausted):
-            raise
-        except PonderError:
-            return []
-
     short = [i for i in answers if _is_truncated(trace, i, sampling)]
-    groups, spent = await gather_within_budget(*(more(i) for i in short))
+    groups, spent = await gather_within_budget(*(try_continue(trace, i, policy, sampling, WHOLE_ANSWER) for i in short))
     for step, completions in zip(short, groups, strict=True):
         for c in completions or ():
             if len(c.token_ids):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
+from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
 from ponder.reason.operators.auto_cut import AutoCut
 from ponder.reason.operators.evaluate import path_score
-from ponder.reason.operators.generate import add_completion, sample_continuations
+from ponder.reason.operators.generate import add_completion, try_continue
 from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
-from ponder.types import Completion, Trace
+from ponder.types import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +86,7 @@ class LookaheadBeamSearch(BeamSearch):
         """One greedy step from each; a branch that cannot be extended is scored as it is."""
         greedy, cut = replace(self.sampling, temperature=0.0), self.cut
         assert not isinstance(cut, AutoCut)
-
-        async def one(end: int) -> list[Completion]:
-            try:
-                return await sample_continuations(trace, end, policy, greedy, 1, cut)
-            except (Interrupted, BudgetExhausted):
-                raise
-            except PonderError:
-                return []
-
-        groups, spent = await gather_within_budget(*(one(end) for end in ends))
+        groups, spent = await gather_within_budget(*(try_continue(trace, end, policy, greedy, cut) for end in ends))
         for end, completions in zip(ends, groups, strict=True):
             for c in completions or ():
                 trace.steps[add_completion(trace, end, c)].pruned = LOOKAHEAD_ONLY
