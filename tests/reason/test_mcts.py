@@ -399,6 +399,24 @@ def test_undecided_guide_prunes_the_step() -> None:
     assert "no rollout was scored: no idea" in judged.steps[1].pruned
 
 
+def test_resample_rounds_replace_duplicate_children() -> None:
+    policy = ScriptedPolicy({**SCRIPT, "": ["a\n", "a\n", "a\n", "b\n"]})
+    for rounds, kept, asked in ((0, ["a\n"], [2]), (1, ["a\n"], [2, 1]), (2, ["a\n", "b\n"], [2, 1, 1])):
+        policy.asked.clear()
+        policy.given.clear()
+        trace = grown(replace(TWO, simulations=1, resample_rounds=rounds), policy)
+        children = [trace.steps[k] for k in trace.children(0)]
+        assert [c.text for c in children if not c.pruned] == kept and [n for t, n in policy.asked if not t] == asked
+        assert sum(c.prior for c in children if not c.pruned) == pytest.approx(1), "priors are of those that stay"
+        assert all(c.pruned == "the same as step 1 of these" for c in children if c.pruned)
+    poor = ScriptedPolicy({**SCRIPT, "": ["a\n", "a\n", "b\n"]}, spends=1)
+    trace = grown(replace(TWO, simulations=2, resample_rounds=3), poor)
+    assert trace.steps[1].visits and trace.budget_exhausted, "a round that is not paid for loses nothing"
+    assert "greedy" in MCTS(sampling=Sampling(temperature=0), resample_rounds=1).unused()["resample_rounds"]
+    with pytest.raises(UsageError, match="resample_rounds is -1"):
+        MCTS(resample_rounds=-1)
+
+
 def test_empty_repeated_and_endless_steps_are_pruned() -> None:
     trace = grown(replace(TWO, simulations=4, width=3), ScriptedPolicy({**SCRIPT, "": ["a\n", "a\n", ""]}))
     assert [s.pruned for s in trace.steps[1:4]] == ["", "the same as step 1 of these", "nothing was written"]

@@ -51,6 +51,7 @@ class MCTS:
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # added to the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
+    resample_rounds: int = 0  # rounds in which duplicates among the continuations are sampled again, until none is left
     parallel_simulations: int = 1  # simulations in flight at a time
     virtual_loss: float | None = 0.0  # value that a simulation in flight counts as; None: only as a visit
     two_player: bool = False  # a game: scores are for the player who made the step, and 0 is a draw
@@ -61,7 +62,8 @@ class MCTS:
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        for name, least in (("simulations", 1), ("width", 1), ("parallel_simulations", 1), ("rollouts", 0)):
+        for name, least in (("simulations", 1), ("width", 1), ("parallel_simulations", 1), ("rollouts", 0),
+                            ("resample_rounds", 0)):  # fmt: skip
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         for name, known in (
@@ -79,6 +81,8 @@ class MCTS:
 
     def unused(self) -> dict[str, str]:
         out = {} if self.rollouts else {"rollout_weight": "there are no rollouts: give rollouts"}
+        if self.sampling.temperature == 0:
+            out["resample_rounds"] = "sampling is greedy, and would give the same again: give a temperature"
         if self.parallel_simulations == 1:
             out["virtual_loss"] = "one simulation runs at a time: give parallel_simulations"
         if not isinstance(self.selection, PUCT):
@@ -243,17 +247,32 @@ class MCTS:
         return [i for i in new if not trace.steps[i].pruned]
 
     async def _expand_step(self, trace: Trace, at: int, policy: Policy) -> list[int]:
-        """Sample continuations; prune duplicates."""
+        """Sample continuations; prune duplicates, and sample in their place for `resample_rounds` rounds."""
+        allowed = self._continuations_allowed(trace, at)
+        new = await self._sample_distinct(trace, at, policy, allowed)
+        for _ in range(self.resample_rounds):
+            if not 0 < len(new) < allowed:
+                break
+            try:
+                new += await self._sample_distinct(trace, at, policy, allowed - len(new))
+            except Interrupted:
+                raise
+            except PonderError:  # no budget or no room left: go on with those that are there
+                break
+        noise = self.root_noise if trace.steps[at].parent is None else None
+        set_priors(trace, open_children(trace, at), self.prior_temperature, noise)
+        return new
+
+    async def _sample_distinct(self, trace: Trace, at: int, policy: Policy, n: int) -> list[int]:
+        """Sample n continuations; returns those that are like no other child, and prunes the rest."""
         assert not isinstance(self.cut, AutoCut)  # resolved before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
-        new = await generate(trace, at, policy, self.sampling, self._continuations_allowed(trace, at), cut=self.cut)
+        new = await generate(trace, at, policy, self.sampling, n, cut=self.cut)
         if not new:
             raise PonderError("the policy gave no continuation; a text that is complete must end with a stop")
         for k in new:
             if (same := before.setdefault(trace.steps[k].token_ids.tobytes(), k)) != k:
                 prune(trace, [k], f"the same as step {trace.children(at).index(same) + 1} of these")
-        noise = self.root_noise if trace.steps[at].parent is None else None
-        set_priors(trace, open_children(trace, at), self.prior_temperature, noise)
         return [k for k in new if not trace.steps[k].pruned]
 
     # At the end.
