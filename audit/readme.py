@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,8 +49,17 @@ FILES = {
         [{"name": "pens", "domain": "adding", "question": "{who} has {a} pens and buys {b}. How many are there now?",
           "variables": {"who": ["Ada", "Max"], "a": [1, 60], "b": [1, 60]}, "answer": "a + b"}]
     ),
+    "rows.jsonl": "".join(json.dumps({"prompt": f"What is {n} times 3?", "answer": 3 * n}) + "\n" for n in range(20)),
+    "rewards.py": "def right(completions, answer, **columns):\n"
+    "    return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer)]\n",
 }  # fmt: skip
-PUBLIC_DATASETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
+# Files that a page says to fetch: published logs, from the folder PONDER_DATA.
+LOGS = {
+    "direct.json": "gpt-4_0.7_naive_standard_sample_100_start900_end1000.json",
+    "cot.json": "gpt-4_0.7_naive_cot_sample_100_start900_end1000.json",
+    "tree.json": "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json",
+}
+PUBLIC_DATASETS = ("direct.json", "gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
 
 
 def check() -> Iterator[CheckResult]:
@@ -65,13 +75,18 @@ def check() -> Iterator[CheckResult]:
 def commands(page: Path) -> list[str]:
     """The commands of the page's code blocks, without their comments."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith("ponder ")]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.startswith("ponder ")]
     return [line.partition(" #")[0].strip().replace('"..."', '"What is 2 + 3?"') for line in lines]
 
 
 def walk(home: CleanInstall, lines: list[str]) -> Iterator[CheckResult]:
     for name, text in FILES.items():
         (home.work / name).write_text(text)
+    if "PONDER_DATA" in os.environ:
+        folder = Path(os.environ["PONDER_DATA"]) / "logs" / "tree_of_thoughts_game24"
+        for name, log in LOGS.items():
+            if (folder / log).exists():
+                shutil.copy(folder / log, home.work / name)
     made: set[str] = set()
     for line in lines:
         if why := unreachable(line):

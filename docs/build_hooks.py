@@ -46,7 +46,9 @@ def api_reference() -> str:
         parts += [f"## {module}", ""]
         for entry in entries:
             name, _, alias = entry.partition(" as ")
-            parts += [f"::: {module}.{name}", "    options:", f"      heading: {alias or name}", f"      toc_label: {alias or name}", ""]
+            shown = alias or name
+            options = ["    options:", f"      heading: {shown}", f"      toc_label: {shown}"]
+            parts += [f"::: {module}.{name}", *options, ""]
     return "\n".join(parts)
 
 
@@ -58,6 +60,8 @@ def benchmarks() -> str:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links to files of the repository that are no pages of this site become their paths."""
+    if page.file.src_uri == "benchmarks.md":
+        page.meta["hide"] = ["toc"]  # its table is wide
 
     def replaced(link: re.Match[str]) -> str:
         text, target = link.groups()

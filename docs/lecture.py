@@ -1,7 +1,7 @@
 """Make the pictures of docs/lecture.md again: its commands in their order, and the game of tic-tac-toe.
 
-    python docs/lecture.py             all: runs go to runs/, pictures to docs/figures (minutes on two idle cores)
-    python docs/lecture.py tictactoe   that picture alone, in seconds
+python docs/lecture.py             all: runs go to runs/, pictures to docs/figures (minutes on two idle cores)
+python docs/lecture.py tictactoe   that picture alone, in seconds
 """
 
 import asyncio
@@ -36,7 +36,8 @@ TAKES_LONG = ("ponder demo",)  # its picture is docs/demo_curve.png
 def commands() -> list[str]:
     """The `ponder` lines of the page's shell blocks."""
     blocks = re.findall(r"^```sh\n(.*?)^```", (DOCS / "lecture.md").read_text(encoding="utf-8"), re.M | re.S)
-    return [line for block in blocks for line in block.splitlines() if line.startswith("ponder ")]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if line.startswith("ponder ")]
 
 
 def run_commands() -> None:

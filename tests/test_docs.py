@@ -133,7 +133,9 @@ def test_glossary_has_thirty_words() -> None:
 def shell_lines(page: Path) -> list[str]:
     """The `ponder` commands of a page's code blocks, in their order, without comments."""
     blocks = re.findall(r"^```(?:sh|text)?\n(.*?)^```", page.read_text(), re.M | re.S)
-    lines = [line for block in blocks for line in block.splitlines() if re.match("ponder [a-z]", line)]
+    lines = [
+        line for block in blocks for line in block.replace("\\\n", " ").splitlines() if re.match("ponder [a-z]", line)
+    ]
     return [line.partition(" #")[0].strip() for line in lines]
 
 
@@ -217,6 +219,9 @@ FROM_THE_READER = {
     "rows.jsonl": "`rows.jsonl` ha",
     "rewards.py": "`rewards.py`",
     "templates.json": "in `templates.json`",
+    "direct.json": "`direct.json` (",
+    "cot.json": "`cot.json` (",
+    "tree.json": "`tree.json` (",
     "runs/prm": "`runs/prm` is a process reward model",
 }
 
