@@ -55,7 +55,7 @@ def test_unknown_is_not_zero() -> None:
     assert (nothing.low, nothing.high) == (0.0, 1.0)
     with pytest.raises(UsageError, match="more than all"):
         Accuracy(2, 3, 2)
-    with pytest.raises(UsageError, match="mean_of"):
+    with pytest.raises(UsageError, match="bootstrap_mean"):
         Accuracy.from_outcomes([0.5])
 
 
@@ -66,7 +66,7 @@ def test_every_problem_is_in_the_denominator() -> None:
         bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low,
         bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high,
     )
-    assert "over 4 problems; 1 undecided, not right as far as is known" in str(found)
+    assert "37.5 % [0.0, 100.0] (mean of 4 problems; 1 undecided, not right as far as is known" in str(found)
     assert (
         isinstance(mean_with_undecided([1.0, None, 0.0]), Accuracy)
         and mean_with_undecided([1.0, None, 0.0]).mean == 1 / 3

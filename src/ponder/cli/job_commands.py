@@ -146,8 +146,8 @@ def evaluate(
         raise UsageError("--shared-budget shares out a budget: give --budget.tokens or --budget.seconds too")
     place = (fields.get("template"), fields.get("device", "auto"), fields.get("dtype", "auto"))
     return Evaluate(
-        build_rewarded_task(task, task_settings, rewards), model=resolve_remote_model(model, effort, *place, guide), strategy=thinking, guide=guide or own_guide,
-        budget=budget, **fields,
+        build_rewarded_task(task, task_settings, rewards), strategy=thinking, guide=guide or own_guide, budget=budget,
+        model=resolve_remote_model(model, effort, *place, guide), **fields,
     )  # fmt: skip
 
 

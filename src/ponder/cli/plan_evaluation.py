@@ -64,7 +64,7 @@ def plan_evaluation(
     parameters: Annotated[
         float | None, "the model's parameters (7e9), where no run tells the FLOPs", GreaterThan(0), When("gpu_tflops")
     ] = None,
-    tokens: Annotated[int | None, "tokens per sample, prompt included", GreaterThan(0), When("parameters")] = None,
+    tokens: Annotated[int | None, "tokens per sample, prompt included", GreaterThan(0), When("gpu_tflops")] = None,
     gpu_tflops: Annotated[
         float | None, "a GPU's peak, in TFLOP/s (989 for an H100 in bfloat16)", GreaterThan(0)
     ] = None,
@@ -149,6 +149,8 @@ def _with_cost(
         if tokens is None:
             raise UsageError("--parameters needs --tokens: how many a sample has, prompt included")
         each = ModelShape(parameters, 0, 0).flops(tokens)
+    elif tokens is not None:
+        raise UsageError("--tokens needs --parameters: the run's own FLOPs count its tokens already")
     else:
         cost = system.cost if system is not None else None
         attempts = sum(g.size for g in system.groups) if system is not None else 0

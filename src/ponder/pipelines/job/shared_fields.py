@@ -15,7 +15,9 @@ TASK_HELP = "addition, countdown, gsm8k ... (ponder tasks lists them) or module:
 MODEL_HELP = "smollm2, a Hugging Face folder or hub name, a .gguf file, a run directory, or openai:URL for a server"
 
 Model = Annotated[str, MODEL_HELP]
-Template = Annotated[str | None, "plain, qa, r1, deepseek-r1-zero or jinja2 text, in place of the model's own chat template"]
+Template = Annotated[
+    str | None, "plain, qa, r1, deepseek-r1-zero or jinja2 text, in place of the model's own chat template"
+]
 Guide = Annotated[
     str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
 ]
