@@ -45,6 +45,6 @@ def data(
     print(f"in {data_folder()}:")
     for row in rows:
         here = "here   " if row["here"] else "missing"
-        print(f"  {row['data']:<13} {here} {row['kilobytes']:>6,} kB  {row['licence']:<10.10}  {row['origin']}")
+        print(f"  {row['data']:<13} {here} {row['kilobytes']:>6,} kB  {row['origin']}  ({row['licence']})")
     print("\n`ponder data get NAME` fetches one; PONDER_DATA names another folder.")
     return 0

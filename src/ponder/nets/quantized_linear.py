@@ -52,14 +52,14 @@ class QuantizedLinear(nn.Module):
         return dequantize(self.codes, self.scales, self.base, shape).to(self.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = _FrozenProduct.apply(x, self)
+        out: Tensor = _FrozenProduct.apply(x, self)  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias
 
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
         """To another device; another dtype is that of the product, while the scales stay float32."""
         stored = dict(self._buffers)
         like = fn(torch.empty(0, dtype=self.dtype, device=self.scales.device))
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype = like.dtype
         self._buffers.update({name: t if t is None else t.to(like.device) for name, t in stored.items()})
         return self
@@ -77,7 +77,7 @@ class _FrozenProduct(torch.autograd.Function):
         return F.linear(x, layer.weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         return grad @ ctx.layer.weight, None
 
 

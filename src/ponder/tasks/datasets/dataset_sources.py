@@ -52,7 +52,7 @@ class DatasetSource:
 SOURCES: dict[str, DatasetSource] = {
     "gsm8k": DatasetSource("openai/gsm8k", "MIT", 4_700, {
         "train.jsonl": "main/train-00000-of-00001.parquet", "test.jsonl": "main/test-00000-of-00001.parquet"}),
-    "math500": DatasetSource("HuggingFaceH4/MATH-500", "MIT (the problems belong to their authors)", 450, {
+    "math500": DatasetSource("HuggingFaceH4/MATH-500", "MIT; the problems belong to their authors", 450, {
         "test.jsonl": "test.jsonl"}),
     "processbench": DatasetSource("Qwen/ProcessBench", "Apache-2.0", 2_500, {
         "gsm8k.json": "gsm8k.json", "math.json": "math.json"}),
