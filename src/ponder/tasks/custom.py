@@ -69,8 +69,12 @@ class CustomTask:
     def unused(self) -> dict[str, str]:
         return {} if self.test_data is None else {"held_out_tenths": "test_data brings all rows for testing"}
 
-    @cached_property
+    @property
     def verifier(self) -> RewardFunctions:
+        return self._reward_functions
+
+    @cached_property
+    def _reward_functions(self) -> RewardFunctions:
         return RewardFunctions(as_functions(self.rewards), self.weights)
 
     @property

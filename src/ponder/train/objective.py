@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,8 +202,8 @@ class BaseObjective:
     needs_reward: bool = True
     needs_teacher: bool = False
     needs_pairs: bool = False
-    learns_from_samples: ClassVar[bool] = True
-    learns_from_given: ClassVar[bool] = False
+    learns_from_samples = True  # constants of the class, and no fields
+    learns_from_given = False
     critic: Critic | None = None
     dynamic_sampling_rounds: int = 0
     needs_reference_distribution: bool = False

@@ -72,12 +72,20 @@ class QuestionFile(StyledTask):
         scorer: Scorer = judges[self.answer_type](self.answer_forms)
         return scorer
 
-    @cached_property
+    @property
     def test(self) -> Sequence[Problem]:
-        return self._problems("test", self._rows(self.data))
+        return self._test_problems
 
     @cached_property
+    def _test_problems(self) -> Sequence[Problem]:
+        return self._problems("test", self._rows(self.data))
+
+    @property
     def train(self) -> Sequence[Problem]:
+        return self._train_problems
+
+    @cached_property
+    def _train_problems(self) -> Sequence[Problem]:
         if self.train_data is None:
             raise TaskError(f"{self.data} is to measure with: name other questions to train on with train_data=FILE")
         held_out_keys = {same_question_key(row.question) for row in self._rows(self.data)}

@@ -103,8 +103,12 @@ class GeneratedTask(ABC, Generic[Item]):
     def train(self) -> Sequence[Problem]:
         return GeneratedProblems(self)
 
-    @cached_property
+    @property
     def test(self) -> Sequence[Problem]:
+        return self._test_problems
+
+    @cached_property
+    def _test_problems(self) -> Sequence[Problem]:
         memory_check.require_memory(self.test_size * memory_check.PROBLEM_BYTES, test_size=self.test_size)
         items = list(self._test_items())
         if not items:

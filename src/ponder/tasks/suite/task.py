@@ -94,8 +94,12 @@ class Suite(StyledTask):
     def train(self) -> Sequence[Problem]:
         raise TaskError("task 'suite' has no training problems: it is made to measure with; train on a drawn task")
 
-    @cached_property
+    @property
     def test(self) -> Sequence[Problem]:
+        return self._test_problems
+
+    @cached_property
+    def _test_problems(self) -> Sequence[Problem]:
         return [self._problem(c, i, item) for c in self.categories for i, item in enumerate(category_questions(c))]
 
     def gold(self, problem: Problem) -> str:

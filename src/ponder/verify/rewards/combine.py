@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ponder.errors import UsageError
 from ponder.protocols import Scorer
@@ -22,7 +22,7 @@ class WeightedSum:
     """
 
     parts: tuple[tuple[Scorer, float], ...]
-    verifier_name: str = ""  # of the part that is the task's verifier, if one is
+    verifier_name: str = field(default="", compare=False)  # of the part that is the task's verifier, if one is
 
     def __post_init__(self) -> None:
         names = [scorer.name for scorer, _ in self.parts]
