@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fake_runs import right_answer, write_run, wrong_answer
 from ponder.errors import UsageError
 from ponder.measure.figures import FigureSettings, draw_figure
 from ponder.measure.readers.score_table import read_score_table
@@ -177,3 +178,10 @@ def test_two_axis_tells_control_scaling_and_performance(tmp_path: Path) -> None:
     assert f"Control 50.0 %, Scaling {slope:+.2f} points per 1,000 tokens, Performance 87.5 %" in figure.notes[0]
     with pytest.raises(UsageError, match="3 numbers for 2 runs"):
         rows("two-axis", short, long, budgets=(1, 2, 3))
+
+
+def test_coverage_of_a_run_is_drawn_over_flops(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p), wrong_answer(p, 2)] for p in range(4)])
+    found = [r for r in rows("coverage", str(path), cost="flops") if r["curve"] == "coverage"]
+    assert [r["cost"] for r in found] == pytest.approx([2e12 / 3 * k for k in (1, 2, 3)])
+    assert [r["mean"] for r in found] == pytest.approx([1 / 3, 2 / 3, 1.0])
