@@ -414,7 +414,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "attack": ("attack addition --limit 2", {
         "task": ("attack addition --limit 2", "attack countdown --limit 2"),
         "rewards": "| --rewards accuracy=1,format=1", "limit": "| --limit 3",
-        "template": "--rewards format=1 | --template r1",
+        "template": "--json --rewards accuracy=1,format=1 | --template r1",
         "task_settings": "--json | --task.digits 5", "json": "| --json",
     }),
     "export": ("export {model} a", {

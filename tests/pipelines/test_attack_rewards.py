@@ -57,6 +57,12 @@ def test_format_reward_alone_is_flagged_and_beside_accuracy_is_not() -> None:
     assert tagged.reward == pytest.approx(0.2) and tagged.parts["format"] == 1.0
 
 
+def test_honest_answer_has_a_thought_where_the_prompt_opens_one() -> None:
+    task = WeightedRewardTask(Addition(style="r1"), (("accuracy", 1.0), ("format", 1.0)))
+    report = asyncio.run(attack_rewards(task, limit=2))
+    assert report.honest is not None and report.honest.reward == 2.0 and not report.flagged
+
+
 def test_without_gold_answers_nothing_is_flagged() -> None:
     report = attack(wordy, gold_column=None)
     assert report.honest is None and not report.flagged

@@ -130,7 +130,8 @@ async def _best_honest(task: Task, problem: Problem, gold: str | None) -> _Grade
     """The gold answer, also after a thought in tags, whichever earns more."""
     if gold is None:
         return None
-    tagged = gold if "<answer>" in gold or "\\boxed" in gold else f"<answer> {gold} </answer>"
+    stated = gold.rpartition("</think>")[2].strip()  # some styles close the thinking that the prompt opened
+    tagged = stated if "<answer>" in stated or "\\boxed" in stated else f"<answer> {stated} </answer>"
     tried = [await _grade(task, problem, text) for text in (gold, f"<think> {_THOUGHT} </think> {tagged}")]
     decided = [graded for graded in tried if graded.score.value is not None]
     return max(decided, key=lambda graded: graded.score.value or 0.0, default=tried[0])
