@@ -22,7 +22,7 @@ from ponder.cli.completion import SCRIPTS, complete
         (["eval", "addition", "--strategy", "best"], {"best-of-n"}),
         (["train", "addition", "--algorithm", "dr"], {"dr-grpo"}),
         (["train", "addition", "--steps", "3", "--task.dig"], {"--task.digits"}),
-        (["train", "--lora."], {"--lora.rank", "--lora.alpha", "--lora.targets"}),
+        (["train", "--lora."], {"--lora.rank", "--lora.alpha", "--lora.base", "--lora.targets"}),
         (["eval", "addition", "--strategy", "beam-search", "--strategy.beam"], {"--strategy.beam_width"}),
         (["solve", "why?", "--effort", "m"], {"minimal", "medium", "max"}),
         (["plot", "par"], {"pareto"}),

@@ -85,7 +85,7 @@ def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
     [
         (("reward", "--algorithm", "prm"), "required: DATA"),
         (("reward", "x.jsonl"), "--algorithm"),
-        (("reward", "x.jsonl", "--algorithm", "rpm"), "'rpm' is not one of pairs, orm, prm, value"),
+        (("reward", "x.jsonl", "--algorithm", "rpm"), "no algorithm named 'rpm'. Did you mean 'prm' or 'orm'?"),
         (("reward", "x.jsonl", "--algorithm", "value", "--algorithm.bin", "5"), "no algorithm setting named 'bin'"),
         (("reward", "x.jsonl", "--algorithm", "value", "--algorithm.kind", "huber"), "--algorithm.kind"),
         (

@@ -81,7 +81,7 @@ def test_run_stops_at_last_step_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
     assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
     assert replace(JOB, max_steps_without_signal=0)(tmp_path / "on").version == 7
-    with pytest.raises(UsageError, match="max_steps_without_signal at least 0"):
+    with pytest.raises(UsageError, match="max_steps_without_signal is -1; it must be 0 or more"):
         replace(JOB, max_steps_without_signal=-1)
 
 

@@ -205,7 +205,7 @@ def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Pa
     for filters in ({"min_votes": 1}, {"max_pass_rate": 1.0, "min_pass_rate": 0.0}, {"max_kept": 2}):
         assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9), **filters)[1] == {}
     assert (folder / "traces.jsonl").read_bytes() == before
-    with pytest.raises(RunError, match=r"another job \(count: 12 -> 13; seed: 3 -> 4\).*only solvers and filters"):
+    with pytest.raises(RunError, match=r"another job \(seed: 3 -> 4; count: 12 -> 13\).*only solvers and filters"):
         now(count=13, seed=4)
     with pytest.raises(RunError, match=r"writer_sampling.max_tokens: 1024 -> 7"):
         now(writer_sampling=Sampling(max_tokens=7))

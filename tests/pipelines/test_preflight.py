@@ -84,7 +84,7 @@ def test_every_algorithm_passes(name: str) -> None:
     [
         replace(JOB, dtype="bfloat16"),
         replace(JOB, algorithm=GRPO(kl=KL(0.1, "k2"), entropy_coef=0.01)),
-        replace(JOB, temperature=0.7, strategy=Samples(4, Sampling(temperature=0.7, max_tokens=6))),
+        replace(JOB, strategy=Samples(4, Sampling(temperature=0.7, max_tokens=6))),
         replace(JOB, frozen_layers=1, gradient_checkpointing=True),
         replace(JOB, strategy=Samples(4, Sampling(max_tokens=1))),
         replace(JOB, task=DigitTask(size=1, answer="7")),

@@ -57,7 +57,9 @@ def test_a_vote_weighted_by_score() -> None:
     later = think(MajorityVote(2, "score"), ScriptedPolicy({"": ["a=1", "=1"]}), TableScorer({"a=1": None, "=1": 0.1}))
     assert said(later) == "=1", "the one that voted"
     broken = think(MajorityVote(2, "score"), ScriptedPolicy(tree), TableScorer({"=1": ValueError("no")}))
-    assert broken.chosen is None and broken.failed == "no chain has a score: the scorer rated crashed: ValueError: no"
+    assert broken.chosen is None and broken.failed.startswith(
+        "no chain has a score: the scorer rated crashed: ValueError: no ("
+    )
     with pytest.raises(UsageError, match="needs a guide"):
         think(MajorityVote(weight="score"), ScriptedPolicy(tree))
 

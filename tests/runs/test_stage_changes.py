@@ -224,7 +224,8 @@ def test_no_stale_result_survives_any_sequence_of_changes(turns: list[tuple[Stag
                 continue
             assert may
             before = now
-            assert json.loads((folder / "job.json").read_text()) == job_json.encode(now)
+            if folder.exists():  # a run that fails before its first result leaves nothing
+                assert json.loads((folder / "job.json").read_text()) == job_json.encode(now)
 
 
 def test_reference_to_removed_stage_is_refused(stopped: Path) -> None:

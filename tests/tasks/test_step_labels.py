@@ -352,7 +352,7 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
             {"completions": [{"text": "a", "rating": 1}], "chosen_completion": 0}], "finish_reason": "solution"}},
     }  # fmt: skip
     path = put(tmp_path / "a.jsonl", good[name], row)
-    with pytest.raises(TaskError, match=rf"a\.jsonl, line 2:? .*{why}.*go on without them: skip_bad"):
+    with pytest.raises(TaskError, match=rf"a\.jsonl, line 2:? .*{why}.*leave them out: skip_bad"):
         read_labels(path, name)
     with pytest.warns(UserWarning, match="1 of 2 rows were left out"):
         assert len(read_labels(path, name, skip_bad=True)) == 1

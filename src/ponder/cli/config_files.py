@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 
 from ponder.cli import schema
 from ponder.errors import UsageError
-from ponder.settings import SettingsOf
+from ponder.settings import SettingsOf, When
 
 NOT_IN_A_FILE = ("run", "no_resume", "json", "out")  # where a job runs and how it reports, not what it is
 
@@ -83,6 +83,8 @@ def config_text(given: Mapping[str, Any], parameters: Sequence[schema.Parameter]
     for parameter in parameters:
         if parameter.name in NOT_IN_A_FILE:
             continue
+        if parameter.name not in given and not _counts(parameter, given, parameters):
+            continue
         value = given.get(parameter.name, None if parameter.required else parameter.default)
         prefix = next((m.prefix for m in _markers(parameter) if isinstance(m, SettingsOf)), None)
         if prefix is not None:
@@ -90,6 +92,13 @@ def config_text(given: Mapping[str, Any], parameters: Sequence[schema.Parameter]
         elif value is not None and value != []:
             out[parameter.name] = _plain_value(value)
     return str(yaml.safe_dump(out, sort_keys=False, allow_unicode=True))
+
+
+def _counts(parameter: schema.Parameter, given: Mapping[str, Any], parameters: Sequence[schema.Parameter]) -> bool:
+    """Whether a setting means something beside the others (see settings.When)."""
+    values = {p.name: given.get(p.name, None if p.required else p.default) for p in parameters}
+    conditions = [m for m in _markers(parameter) if isinstance(m, When)]
+    return all(any(c.is_met(values.get(name)) for name in c.names) for c in conditions)
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

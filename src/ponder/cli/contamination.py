@@ -141,7 +141,7 @@ def _questions_without_style(path: Path) -> dict[str, str]:
     try:
         task = run_task(path)
         with only_allowed(allowed_names()):
-            return {} if task is None else {p.id: p.question for p in without_instruction(task).test}
+            return {} if not hasattr(task, "test") else {p.id: p.question for p in without_instruction(task).test}
     except PonderError:
         return {}
 

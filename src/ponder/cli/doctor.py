@@ -18,6 +18,7 @@ from ponder.cli.progress import print_json
 # What pyproject.toml names, and the name each is imported by where that differs.
 CORE = (
     "torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "gguf", "math-verify",
+    "huggingface_hub", "pyyaml",
 )  # fmt: skip
 EXTRAS = {
     "hf": ("transformers", "peft", "datasets"),

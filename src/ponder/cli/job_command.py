@@ -22,7 +22,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from ponder.cli import flags, schema
 from ponder.cli import shared_flags as opt
-from ponder.cli.launch import JobLaunch
 from ponder.cli.named_objects import build_named, settings_prefix
 from ponder.cli.run_names import default_run_folder
 from ponder.errors import UsageError
@@ -61,6 +60,8 @@ class JobCommand:
         return {p.name: p.hint for p in self.signature.parameters}
 
     def __call__(self, *places: Any, **given: Any) -> Any:
+        from ponder.cli.launch import JobLaunch
+
         given |= self._by_place(places)
         function = inspect.signature(self._function)
         own = {name: given.pop(name) for name in list(function.parameters) if name in given}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ponder.pipelines.job.shared_fields import TASK_HELP, Device, Dtype, Guide, Model, Template
+from ponder.common_settings import TASK_HELP, Device, Dtype, Guide, Model, Template
 from ponder.settings import Named, SettingsOf
 
 __all__ = ["Device", "Dtype", "Guide", "Model", "Template"]  # of jobs, too

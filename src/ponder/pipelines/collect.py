@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder import event_loop, memory_check
+from ponder.common_settings import MaxConcurrency
 from ponder.errors import UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
@@ -17,7 +18,7 @@ from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
-from ponder.pipelines.job.shared_fields import ComputeFields, MaxConcurrency
+from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
+from ponder.common_settings import TASK_HELP, Guide, MaxConcurrency, Model, Template
 from ponder.errors import TaskError, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
@@ -16,7 +17,7 @@ from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
-from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, Guide, MaxConcurrency, Model, Template
+from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
+from ponder.common_settings import TASK_HELP, MaxConcurrency, Model, Template
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
@@ -15,7 +16,7 @@ from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
-from ponder.pipelines.job.shared_fields import TASK_HELP, ComputeFields, MaxConcurrency, Model, Template
+from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder import event_loop, memory_check, registry
+from ponder.common_settings import MaxConcurrency
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.filter_report import FilterReport
 from ponder.pipelines.job.base_job import BaseJob
-from ponder.pipelines.job.shared_fields import ComputeFields, MaxConcurrency
+from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.filters import Filters, without_instruction
 from ponder.pipelines.problems.held_out import HELD_OUT_REASON, TRAINING_ONLY_STAGE, is_held_out
 from ponder.pipelines.problems.solve_many import solve_many

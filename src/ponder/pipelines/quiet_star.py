@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from ponder import event_loop, memory_check
+from ponder.common_settings import KeepCheckpoints, SaveEvery
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.models.load import load_policy
@@ -23,7 +24,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
-from ponder.pipelines.job.shared_fields import KeepCheckpoints, SaveEvery, TrainingFields
+from ponder.pipelines.job.shared_fields import TrainingFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import text_answer_trace

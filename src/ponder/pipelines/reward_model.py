@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ponder import memory_check
+from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
 from ponder.measure.statistics.verifier_metrics import (
@@ -28,7 +29,6 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
-from ponder.pipelines.job.shared_fields import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
 from ponder.pipelines.training.session import TrainingSession

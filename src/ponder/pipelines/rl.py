@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
+from ponder.common_settings import MODEL_HELP, TASK_HELP, Template
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -21,7 +22,6 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
-from ponder.pipelines.job.shared_fields import MODEL_HELP, TASK_HELP, Template
 from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 
 from ponder import memory_check
+from ponder.common_settings import MODEL_HELP, SaveEvery, Template
 from ponder.errors import ModelError, TaskError, UsageError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -22,7 +23,6 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
-from ponder.pipelines.job.shared_fields import MODEL_HELP, SaveEvery, Template
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style

@@ -36,7 +36,11 @@ def is_training_job(job: Any) -> bool:
 
 
 def without_steps(encoded: Mapping[str, Any]) -> dict[str, Any]:
-    """An encoded training job without its number of steps: what stays the same when a run gets more of them."""
+    """An encoded training job without its number of steps: what stays the same when a run gets more of them. A learning
+    rate that decays to the last step depends on their number."""
+    optimizer = encoded.get("optimizer")
+    if isinstance(optimizer, Mapping) and optimizer.get("cosine") and not optimizer.get("decay_steps"):
+        return dict(encoded)
     return {name: value for name, value in encoded.items() if name != "steps"}
 
 

@@ -38,7 +38,7 @@ from ponder.runs.environment import (
     read_environment,
 )
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
-from ponder.runs.status import RunStatus, remove_status, write_status
+from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
 from ponder.runs.trust import external_code
 from ponder.types import Trace
@@ -48,6 +48,7 @@ _STARTUP_FILES = (
     "environment.json",
     f"environment.json{TEMPORARY_SUFFIX}",
     f"job.json{TEMPORARY_SUFFIX}",
+    STATUS_FILE,
 )  # all that a start cut short leaves
 _RECORD_FILES = ("metrics", "traces")
 _LOCK_ATTEMPTS, _LOCK_RETRY_SECONDS = 4, 0.05

@@ -1,7 +1,7 @@
 """More steps for a training run: the same job with another number of steps goes on from the newest checkpoint.
 
-Nothing that a step computes depends on how many follow. A learning rate that decays to a given step does, but that step
-is a setting of the optimizer, so such a job differs in more than its steps and is refused.
+Nothing that a step computes depends on how many follow, unless the learning rate decays to the last step: such a run is
+refused more of them.
 """
 
 from __future__ import annotations
@@ -29,5 +29,6 @@ def extend_training(run: Run, stored: Any) -> None:
 
 def extension_hint(job: Any) -> str:
     """How a finished training goes on."""
-    decays = getattr(getattr(job, "optimizer", None), "decay_steps", 0)
+    optimizer = getattr(job, "optimizer", None)
+    decays = getattr(optimizer, "decay_steps", 0) or getattr(optimizer, "cosine", False)
     return "another --run trains anew" if decays else "a larger --steps goes on from there"
