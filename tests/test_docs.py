@@ -136,7 +136,7 @@ def shell_lines(page: Path) -> list[str]:
     lines = [
         line for block in blocks for line in block.replace("\\\n", " ").splitlines() if re.match("ponder [a-z]", line)
     ]
-    return [line.partition(" #")[0].strip() for line in lines]
+    return [re.sub(r" [<>] \S+", "", line.partition(" #")[0]).strip() for line in lines]  # without redirection
 
 
 def inline_commands(page: Path) -> list[str]:
@@ -180,8 +180,9 @@ def test_documented_command_parses(page: Path, line: str) -> None:
     from ponder.cli.flags import Parser
 
     _, command, *words = shlex.split(line)
-    if command == "plan":
-        return  # it takes the arguments of another command
+    if command == "plan" or "--config" in words:
+        return  # it takes the arguments of another command, or of a file that the page makes
+    words = [word for word in words if word != "--print-config"]  # which ends the parsing
     parser = Parser(line)
     for signature in read_signatures(command, words):
         parser.add_signature(signature)
@@ -194,14 +195,14 @@ def check_names(command: str, words: list[str], given: dict[str, Any]) -> None:
     from ponder.models.chat_templates import CHAT_TEMPLATES
     from ponder.reason.presets import PRESETS
     from ponder.reason.strategies import STRATEGIES
-    from ponder.tasks import TASKS
+    from ponder.tasks import TASKS, find
     from ponder.train.algorithms import OFFLINE, ON_POLICY
 
     if command == "run":
         assert (ROOT / "recipes" / f"{words[0]}.py").exists()
     if command in ("train", "eval", "label", "tasks") and words:
-        assert words[0] in TASKS
-        settings = {f.name for f in dataclasses.fields(TASKS[words[0]])}
+        kind = given.get("task_settings", {}) and find(words[0], {})[0] if "/" in words[0] else TASKS[words[0]]
+        settings = {f.name for f in dataclasses.fields(kind)} if kind else set()
         assert given.get("task_settings", {}).keys() <= settings
     if strategy := given.get("strategy"):
         assert strategy in {**STRATEGIES, **PRESETS}
