@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ponder.errors import PonderError, UsageError
     from ponder.models.load import load_inference_policy as load
     from ponder.models.scratch_model import ScratchModel
+    from ponder.nets.lora import LoRA
     from ponder.pipelines.ask import Answer, ask
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
     from ponder.pipelines.solve import solve
-    from ponder.pipelines.stages import Stages
+    from ponder.pipelines.stages import Stage, Stages
     from ponder.protocols import NoProgress, Policy, Scorer, Strategy, Task
     from ponder.reason.budget import Budget
     from ponder.reason.strategies import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ponder.train.distill import Distill
     from ponder.train.dpo import DPO
     from ponder.train.imitation import SFT
+    from ponder.train.objective import KL
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
@@ -52,6 +54,7 @@ _MODULES = {
     "ponder.errors": ("PonderError", "UsageError"),
     "ponder.models.load": ("load_inference_policy as load",),
     "ponder.models.scratch_model": ("ScratchModel",),
+    "ponder.nets.lora": ("LoRA",),
     "ponder.pipelines.ask": ("Answer", "ask"),
     "ponder.pipelines.collect": ("Collect",),
     "ponder.pipelines.evaluate": ("Evaluate",),
@@ -61,7 +64,7 @@ _MODULES = {
     "ponder.pipelines.rl": ("RL",),
     "ponder.pipelines.sft": ("FineTune",),
     "ponder.pipelines.solve": ("solve",),
-    "ponder.pipelines.stages": ("Stages",),
+    "ponder.pipelines.stages": ("Stage", "Stages"),
     "ponder.protocols": ("NoProgress", "Policy", "Scorer", "Strategy", "Task"),
     "ponder.reason.budget": ("Budget",),
     "ponder.reason.strategies": (
@@ -81,6 +84,7 @@ _MODULES = {
     "ponder.train.distill": ("Distill",),
     "ponder.train.dpo": ("DPO",),
     "ponder.train.imitation": ("SFT",),
+    "ponder.train.objective": ("KL",),
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
