@@ -21,7 +21,9 @@ os.environ.pop("CI", None)
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # A slow machine is not a failure, and a test that fails today must fail tomorrow.
-settings.register_profile("ponder", deadline=None, derandomize=True)
+settings.register_profile(
+    "ponder", deadline=None, derandomize=True, max_examples=100 if os.environ.get("PONDER_FUZZ") else 40
+)
 settings.load_profile("ponder")
 
 

@@ -23,12 +23,23 @@ MAX_BLOCK_CHARS = 110
 FIRST = {"rewards_table.py": "grpo_own_reward.py"}  # a snippet that reads what another one wrote
 
 
+@pytest.fixture(scope="module")
+def snippet_folders() -> dict[str, Path]:
+    """The working directory of each snippet that has run."""
+    return {}
+
+
 @pytest.mark.parametrize("path", SNIPPETS, ids=lambda p: p.name)
-def test_snippet_runs(path: Path, tmp_path: Path) -> None:
+def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path]) -> None:
     skip_without_smollm2(path)
+    folder = tmp_path
     if path.name in FIRST:
-        run(DOCS / "snippets" / FIRST[path.name], tmp_path)
-    output = run(path, tmp_path)
+        first = DOCS / "snippets" / FIRST[path.name]
+        if first.name not in snippet_folders:
+            run(first, tmp_path)
+        folder = snippet_folders.get(first.name, tmp_path)
+    output = run(path, folder)
+    snippet_folders[path.name] = folder
     if path.name == "own_task.py":
         first, last = map(float, re.findall(r"\d\.\d\d", output)[:2])
         assert last > first + 0.3, output

@@ -27,7 +27,7 @@ from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_me
 
 from .conftest import SUBPROCESS_ENV
 
-STEPS = 30
+STEPS = 12
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
@@ -134,7 +134,7 @@ def test_no_moment_gives_a_traceback(here: Path, model: Path, trained: Path) -> 
     interrupt_at_random_moments(1, 0, model, trained, here)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_moment_of_many_gives_a_traceback(here: Path, model: Path, trained: Path) -> None:
     interrupt_at_random_moments(3, 1, model, trained, here)
 

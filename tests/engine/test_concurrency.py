@@ -44,7 +44,7 @@ def make_engine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
 
 def wait_until_idle(engine: Engine) -> None:
     """Nobody holds anything any more: every slot is free or can be had."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while engine.busy or engine.mailbox._cancelled or engine.mailbox._busy:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -341,10 +341,11 @@ def test_closed_stream_cancels_request() -> None:
             break
         await words.aclose()  # type: ignore[attr-defined]
 
-    began = time.monotonic()
+    written: list[int] = []
+    engine.on_tokens = written.append
     run_async(leave())
     wait_until_idle(engine)
-    assert time.monotonic() - began < 8
+    assert 0 < sum(written) < 1000, "what was cancelled is not written to its end"
 
 
 def test_closed_engine_fails_all_requests() -> None:
@@ -632,7 +633,7 @@ def test_idle_thread_ends_and_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(tiny_decoder())
     for _ in range(3):
         run_async(engine.generate(request([5, 6])))
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while engine.mailbox._thread is not None:
             assert time.monotonic() < deadline
             time.sleep(0.01)

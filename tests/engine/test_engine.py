@@ -97,7 +97,7 @@ def test_greedy_equals_plain_loop_when_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
     net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
-    for slots, chunk in ((24, 2), (40, 3), (60, 7)):
+    for slots, chunk in ((24, 2), (60, 7)):
         result = run(net, requests, slots=slots, prefill_chunk_tokens=chunk)
         assert token_lists(result) == [[e, e] for e in greedy_by_kind(kind)]
 

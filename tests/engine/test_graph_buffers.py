@@ -246,7 +246,7 @@ def test_short_prefill_is_not_mixed_and_long_is(graphs: Callable[..., Engine]) -
     machine.close()
 
 
-@pytest.mark.parametrize("slots", [74, 80, 86, 92])
+@pytest.mark.parametrize("slots", [74, 92, *(pytest.param(n, marks=pytest.mark.nightly) for n in (80, 86))])
 @pytest.mark.parametrize("young", [{}, {"token_stats": ("entropy",)}])
 def test_preempted_sequence_reads_its_new_slots(
     graphs: Callable[..., Engine], slots: int, young: dict[str, Any]

@@ -99,7 +99,7 @@ def key_of(uniform: float, place: int) -> int:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_samples_follow_the_option(name: str) -> None:
-    rule, draws = Sampling(**OPTIONS[name]), 8_000
+    rule, draws = Sampling(**OPTIONS[name]), 2_000
     uniform = np.random.default_rng(3).random(draws)
     rows = [row(rule, u) for u in uniform]
     failed = sample_and_append(

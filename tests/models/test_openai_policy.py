@@ -541,26 +541,27 @@ def test_max_concurrency_is_kept() -> None:
 
 def test_cancelled_call_closes_its_connections() -> None:
     begun, go = threading.Event(), threading.Event()
+    answered: list[Any] = []
 
     def stuck(body: Any) -> Any:
         begun.set()
-        go.wait(10)
+        go.wait(60)
+        answered.append(body)
         return answer()
 
     with policy_over(stuck, max_concurrency=2) as (policy, server):
 
-        async def give_up() -> float:
+        async def give_up() -> None:
             call = asyncio.create_task(policy.generate(ids([1]), Sampling(max_tokens=2), 60))
             await asyncio.to_thread(begun.wait, 10)
             call.cancel()
-            began = time.perf_counter()
             with pytest.raises(asyncio.CancelledError):
                 await call
+            assert not answered, "a cancelled call does not wait for the server"
             go.set()
             assert (await policy.generate(ids([2]), Sampling(max_tokens=2)))[0].token_ids.tolist() == [5, 6]
-            return time.perf_counter() - began
 
-        assert run_async(give_up()) < 5
+        run_async(give_up())
         sent = [s["prompt"] for s in server.asked].count([1])
         assert sent <= 10, "of those that waited for their turn, some may slip through while all are told"
 

@@ -41,7 +41,7 @@ JOB = RL(
     steps=9,
     problems_per_step=6, max_tokens_per_microbatch=20, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
-KILLS = 8  # by time, and as many inside saves; writing in the background, and not
+KILLS = 8 if os.environ.get("PONDER_FUZZ") else 4  # by time, and as many inside saves; in the background, and not
 CHAIN = 4  # at most so many in one run
 PATIENCE = 60.0  # seconds for one life
 

@@ -200,9 +200,9 @@ def test_values_equal_is_fast_on_hostile_trees(tree):
         set(range(30_000)),
         dict.fromkeys(range(30_000), 0),
     ]
-    started = time.process_time()
+    started = time.thread_time()
     assert not any(values_equal(t, e) for t in (tree, ["s", tree], ["d", [tree, 0]]) for e in (*wanted, {1}, {1: 0}))
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5
 
 
 def test_values_equal_rejects_sets_with_repeats():

@@ -171,7 +171,7 @@ def test_find_answer_lines_equals_a_full_pattern_search(text):
 )
 def test_extract_is_fast_on_hostile_text(piece):
     text = piece * (60_000 // len(piece))
-    before = time.process_time()
+    before = time.thread_time()
     for whole in (text, "\\boxed{" + text, "The answer is " + text, "\\boxed{42}" + text):
         extract(whole, ANSWER_FORMS)
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8

@@ -107,7 +107,7 @@ def test_text_verifiers_refuse_the_sentence_form(scorer):
 @pytest.mark.parametrize("piece", ["1 + 1 = ", "1 = ", "1, a ", "is 1. ", "(1", "1x", "the sum of ", "\n= 1", "1 and "])
 def test_find_stated_results_is_fast_on_hostile_text(piece):
     text = piece * (60_000 // len(piece))
-    before = time.process_time()
+    before = time.thread_time()
     for whole in (text, text + "= 5", "the sum is " + text + "5"):
         extract(whole, ("sentence",))
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8

@@ -205,9 +205,9 @@ CATASTROPHIC = [
 
 @pytest.mark.parametrize(("pattern", "text"), CATASTROPHIC)
 def test_regex_matches_never_hangs(pattern, text):
-    begin = time.process_time()
+    begin = time.thread_time()
     assert not regex_matches(pattern, text)
-    assert time.process_time() - begin < 2.0
+    assert time.thread_time() - begin < 2.0
 
 
 def test_regex_matches_agrees_with_python():
@@ -332,14 +332,14 @@ def test_a_recursive_schema_cannot_hang():
         "anyOf": [{"items": {"$ref": "#"}, "minItems": 2}, {"items": {"$ref": "#"}, "maxItems": 0}],
         "type": "array",
     }
-    begin = time.process_time()
+    begin = time.thread_time()
     score = JsonSchema().grade("<answer>" + "[" * 60 + "]" * 60 + "</answer>", both)
-    assert time.process_time() - begin < 5.0
+    assert time.thread_time() - begin < 5.0
     assert score.value is None and "more than" in score.reason
     big = json.dumps([[i] if i % 2 else {"a": i} for i in range(1900)], separators=(",", ":"))
-    begin = time.process_time()
+    begin = time.thread_time()
     assert JsonSchema().grade(f"<answer>{big}</answer>", {"uniqueItems": True}).value == 1.0
-    assert time.process_time() - begin < 2.0
+    assert time.thread_time() - begin < 2.0
 
 
 def test_json_schema_is_fast_on_hostile_json():

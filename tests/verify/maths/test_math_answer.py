@@ -20,6 +20,7 @@ from ponder.verify import ANSWER_FORMS, MathAnswer, format_answer
 from ponder.verify.maths.equivalence import approximate_values, same_value
 from ponder.verify.maths.expression_tree import parse_expression
 from ponder.verify.maths.normalize_latex import OutsideGrammar
+from processor_time import processor_time_below
 
 VERIFIER = MathAnswer()
 REASONS = {"wrong", "malformed", "hedged", "several answers", "no answer", "too long", "too large"}
@@ -143,9 +144,9 @@ def test_grade_is_fast_on_hostile_answers(wrap):
     slow = []
     for answer in HOSTILE:
         for gold in ("5", "x+1", "(3, 1)"):
-            before = time.process_time()
+            before = time.thread_time()
             score = VERIFIER.grade(wrap.replace("%s", answer), gold)
-            slow.append((time.process_time() - before, answer[:40]))
+            slow.append((time.thread_time() - before, answer[:40]))
             assert score.value in (0.0, None), (answer, gold, score)
     assert max(slow)[0] < 2, max(slow)
 
@@ -155,10 +156,10 @@ def test_grade_is_fast_on_hostile_answers(wrap):
 )
 def test_grade_is_fast_on_long_texts(piece):
     text = piece * (200_000 // len(piece))
-    before = time.process_time()
+    before = time.thread_time()
     for whole in (text, "\\boxed{42}" + text, text + "\\boxed{42}", "\\boxed{" + text + "}", "Answer: " + text):
         VERIFIER.grade(whole, "42")
-    assert time.process_time() - before < 10
+    assert time.thread_time() - before < 10
 
 
 SYMBOLS = ["x", "y", "\\pi", "e", "2", "3", "10", "0.5", "\\frac{1}{2}", "\\sqrt{2}", "i"]
@@ -268,9 +269,8 @@ def test_shared_exploit_list_scores_zero():
 def test_shared_hostile_list_is_graded():
     for row in json.loads(folder("..", "attacks", "math_hostile.json").read_text()):
         for text in (row["output"], rf"\boxed{{{row['output'].strip('$')}}}"):
-            before = time.perf_counter()
-            assert VERIFIER.grade(text, row["gold"]).value in (0.0, None), row["name"]
-            assert time.perf_counter() - before < 20, row["name"]
+            with processor_time_below(20, row["name"]):
+                assert VERIFIER.grade(text, row["gold"]).value in (0.0, None), row["name"]
 
 
 def test_math500_accepts_its_golds_and_nothing_of_its_neighbours():

@@ -1,7 +1,6 @@
 """What only math-verify can compare, in its jail: verdicts, patterns, and honest answers beside hostile ones."""
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -82,10 +81,8 @@ def test_an_unreadable_gold_is_undecided():
 
 
 def test_a_hanging_comparison_is_killed_and_undecided():
-    before = time.perf_counter()
-    score = MathAnswer(timeout_seconds=0.5).grade(boxed(BESIDE), HANGS)
+    score = MathAnswer(timeout_seconds=0.5).grade(boxed(BESIDE), HANGS)  # uninterrupted, it would not return
     assert score.value is None and score.reason.startswith("timed out")
-    assert time.perf_counter() - before < 20
     assert PATIENT.grade(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
 
 

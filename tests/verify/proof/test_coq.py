@@ -174,9 +174,9 @@ def test_check_coq_source_refuses_forbidden_words(source, refused):
 
 @pytest.mark.parametrize("piece", ["(*", "*)", '"', "(*)", "Print ", "Guard\n", "1_", '(* "', "\n"])
 def test_check_coq_source_is_fast_on_hostile_text(piece):
-    before = time.process_time()
+    before = time.thread_time()
     check_coq_source(piece * (50_000 // len(piece)))
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8
 
 
 def test_check_coq_source_allows_words_of_the_trusted_part():

@@ -113,9 +113,9 @@ def test_check_lean_source_refuses_forbidden_words(graded, source):
 
 @pytest.mark.parametrize("piece", ['"\\', '"', "/-", "-/", "--", "@[", "sorr", "\n", "attribute [", "\\"])
 def test_check_lean_source_is_fast_on_hostile_text(piece):
-    before = time.process_time()
+    before = time.thread_time()
     check_lean_source(piece * (50_000 // len(piece)))
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8
 
 
 @pytest.mark.parametrize(

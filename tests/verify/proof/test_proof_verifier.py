@@ -37,9 +37,9 @@ def test_extract_proof_rejects_other_text(text, reason):
 
 @pytest.mark.parametrize("piece", ["```\n", "```a\n", "`", "\n", "<answer>", "<think>", "  ```\nx\n"])
 def test_extract_proof_is_fast_on_hostile_text(piece):
-    before = time.process_time()
+    before = time.thread_time()
     extract_proof(piece * (200_000 // len(piece)))
-    assert time.process_time() - before < 8
+    assert time.thread_time() - before < 8
 
 
 @dataclass(frozen=True)

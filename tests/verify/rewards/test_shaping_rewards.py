@@ -309,9 +309,9 @@ def test_step_arithmetic_counts_each_equation_once():
     "text", ["=" * 200_000, "1+1=" * 50_000, "(" * 200_000, "1" * 99_999 + "=1", "$" * 99_999 + "="]
 )
 def test_step_arithmetic_is_fast_on_hostile_text(text):
-    begin = time.process_time()
+    begin = time.thread_time()
     assert StepArithmetic().grade(text).value is not None
-    assert time.process_time() - begin < 2.0
+    assert time.thread_time() - begin < 2.0
 
 
 def test_step_arithmetic_accepts_gsm8k_annotations():

@@ -43,23 +43,31 @@ def test_landlock_as_nobody_stops_all_attacks():
     assert result["user"] == 65534 and "namespaces" not in result["layers"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_landlock_stops_all_attacks():
     assert_nothing_escaped(run_attacks_as("landlock"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
 def test_namespaces_as_nobody_stop_all_attacks():
     assert_nothing_escaped(run_attacks_as("namespaces", "--user", "nobody"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not ROOT, reason="only root can make its Python readable to others")
 def test_landlock_as_root_stops_all_attacks():
     result = run_attacks_as("landlock", "--user", "root")
     assert_nothing_escaped(result)
     assert "another user" in result["layers"]
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another user or make its Python readable to others")
+@pytest.mark.parametrize(("isolation", "user"), [("namespaces", "nobody"), ("landlock", "me"), ("landlock", "root")])
+def test_other_users_cannot_read_secrets(isolation, user):
+    result = run_attacks_as(isolation, "--user", user, "--only", "read_")
+    assert result["attacks"] >= 5 and result["trouble"] == []
+    assert user != "root" or "another user" in result["layers"]
 
 
 def test_attacks_succeed_without_a_jail():

@@ -141,11 +141,11 @@ def test_decode_bounds_depth():
 
 def test_decode_is_fast_on_colliding_keys():
     keys = [["i", hex((i + 1) * ((1 << 61) - 1))] for i in range(30_000)]
-    started = time.process_time()
+    started = time.thread_time()
     for tree in (["s", *keys], ["d", *([k, 0] for k in keys)], ["z", *(["t", k] for k in keys)]):
         with pytest.raises(NotPlainData, match=str(MAX_NON_STRING_KEYS)):
             decode(tree)
-    assert time.process_time() - started < 5
+    assert time.thread_time() - started < 5
     few = decode(["s", *keys[:MAX_NON_STRING_KEYS]])
     assert len(few) == MAX_NON_STRING_KEYS
     assert decode(["d", *([str(i), i] for i in range(5000))]) == {str(i): i for i in range(5000)}

@@ -415,6 +415,17 @@ def test_a_run_that_breaks_every_worker_is_lost(best, monkeypatch):
     assert best.call_program(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
 
 
+def test_time_before_the_confinement_is_not_the_programs(jail):
+    """A busy machine may need longer to confine a run than the run may take: it timed out, and no jail broke."""
+    short = SandboxLimits(wall_seconds=1e-6)
+    spin = "while True: pass"
+    for _ in range(3):
+        assert jail.call_program(spin, "f", [((1,), {})], short)[0].run_status == "timed out"
+        assert jail.run_script(spin, "", short).run_status == "timed out"
+        assert jail.run_tests(spin, ["assert f(1)"], "f", short).run_status == "timed out"
+    assert jail.call_program(ADD, "f", [((1,), {})])[0].value == 2
+
+
 def test_a_run_without_confinement_is_lost(best, monkeypatch):
     monkeypatch.setattr(sandbox_run, "CONFINED_FRAME", b"something else")
     assert best.call_program(ADD, "f", [((1,), {})])[0].run_status == "lost"

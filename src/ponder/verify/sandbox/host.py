@@ -41,7 +41,7 @@ def call(worker: Worker, request: Tree, limits: SandboxLimits, reuse: int) -> Ca
         reply = CallResult("malformed", None, str(error))
     except RunEnded as ended:
         return _ended(ended, run.wait_for_exit(stop=ended.run_status is not None))
-    if run.served < reuse and time.monotonic() + limits.deadline < run.deadline:
+    if run.served < reuse and time.monotonic() + limits.deadline < run.reusable_until:
         worker.run = run
     else:
         run.end_without_waiting()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ponder.verify.sandbox.codec import NotPlainData, Tree, dumps, loads
 from ponder.verify.sandbox.results import RunStatus, SandboxLimits
+from ponder.verify.sandbox.wire import CONFINEMENT_SECONDS
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.worker import Worker
@@ -43,10 +44,10 @@ class RunExit(NamedTuple):
 class SandboxRun:
     """One run: frames to and from it, and its exit."""
 
-    def __init__(
-        self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, deadline: float
-    ) -> None:
-        self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
+    def __init__(self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, wall: float) -> None:
+        self.worker, self.channel, self.number, self.limits, self._wall = worker, channel, number, limits, wall
+        self.reusable_until = time.monotonic() + wall
+        self.deadline = self.reusable_until + CONFINEMENT_SECONDS  # until it is confined, which starts its clock
         self.served = 0
         self._buffer = bytearray()
         self._confined = False
@@ -68,24 +69,31 @@ class SandboxRun:
                 raise RunEnded(None) from None
 
     def receive(self, until: float | None = None) -> tuple[str, bytes]:
-        """The next frame: its letter, and its tree as unparsed bytes."""
-        self.await_confinement()
-        return self._frame(until)
+        """The next frame: its letter, and its tree as unparsed bytes. `until` moves by what the confinement took."""
+        waited = self.await_confinement()
+        return self._frame(until if until is None else until + waited)
 
-    def await_confinement(self) -> None:
-        """Check that trusted code confirmed the confinement before the program began; else raise `WorkerLost`."""
+    def await_confinement(self) -> float:
+        """Wait until trusted code confirms the confinement, before the program begins; the seconds that this took.
+
+        Raises `WorkerLost` where it does not.
+        """
         if self._confined:
-            return
-        self.channel.settimeout(max(GRACE_SECONDS, self.deadline - time.monotonic()))
+            return 0.0
+        began = time.monotonic()
+        self.channel.settimeout(CONFINEMENT_SECONDS + GRACE_SECONDS)
         try:
             while len(self._buffer) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
                 self._buffer += piece
         except OSError:
             pass
         if not self._buffer.startswith(CONFINED_FRAME):
-            raise WorkerLost(f"a run could not be confined: {self._buffer[5:300].decode(errors='replace')}")
+            reason = self._buffer[5:300].decode(errors="replace") or "its process ended, or took too long, before that"
+            raise WorkerLost(f"a run could not be confined: {reason}")
         del self._buffer[: len(CONFINED_FRAME)]
         self._confined = True
+        self.deadline = time.monotonic() + self._wall
+        return time.monotonic() - began
 
     def _frame(self, until: float | None) -> tuple[str, bytes]:
         size = int.from_bytes(self._receive_exactly(4, until), "big")

@@ -12,3 +12,4 @@ HEADER = struct.Struct("=Qd")  # the run's number, and its seconds by the clock
 STOP = b"stop"
 REPORT = struct.Struct("=QBid")  # the run's number, how it ended, its status as `wait` gives it, processor seconds
 EXITED, STOPPED, TIMED_OUT = range(3)
+CONFINEMENT_SECONDS = 10.0  # in which a run must be confined; on a busy machine that can take longer than the run

@@ -184,7 +184,7 @@ class Worker:
             raise WorkerLost(f"the worker does not accept requests: {error}") from None
         finally:
             theirs.close()
-        return SandboxRun(self, ours, number, limits, time.monotonic() + wall)
+        return SandboxRun(self, ours, number, limits, wall)
 
     def _processes(self, mode: Mode, limits: SandboxLimits) -> int | None:
         """The limit counts all of a user's processes, so it can be set only where the user is the run's alone."""

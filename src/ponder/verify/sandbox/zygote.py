@@ -16,11 +16,10 @@ import signal
 import socket
 import struct
 import sys
-import time
 from typing import Any
 
 from ponder.verify.sandbox import guest, jail, kernel, run_tests, seccomp
-from ponder.verify.sandbox.wire import EXITED, HEADER, REPORT, STOP, STOPPED, TIMED_OUT
+from ponder.verify.sandbox.wire import CONFINEMENT_SECONDS, EXITED, HEADER, REPORT, STOP, STOPPED, TIMED_OUT
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
 PRELOADED_MODULES = [
@@ -29,6 +28,7 @@ PRELOADED_MODULES = [
     "threading", "types", "typing",
 ]  # fmt: skip
 CHANNEL = guest.CHANNEL
+UNCONFINED = CHANNEL + 1  # open in a run until it is confined, which starts its clock
 MODES = {**guest.MODES, "tests": run_tests.tests}
 RIGHTS = socket.CMSG_SPACE(4 * 8)  # bytes for the descriptors that may come with one request
 
@@ -103,15 +103,15 @@ def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
         data, descriptors = _receive(control)
         if data == STOP:  # for a run that has ended meanwhile
             continue
-        started = time.monotonic()
         number, wall = HEADER.unpack_from(data)
         bounds, locks = _prepare(settings, data[HEADER.size :])
+        confined, unconfined = os.pipe()
         pid = kernel.clone(flags)
         if pid == 0:
-            run(settings, bounds, locks, descriptors)
-        for descriptor in descriptors:
+            run(settings, bounds, locks, descriptors, unconfined)
+        for descriptor in (*descriptors, unconfined):
             os.close(descriptor)
-        end, status, seconds = _wait_for_run(control, host, pid, started + wall)
+        end, status, seconds = _wait_for_run(control, host, pid, confined, wall)
         control.send(REPORT.pack(number, end, status, seconds))
 
 
@@ -139,12 +139,18 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return data, descriptors
 
 
-def _wait_for_run(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
-    """Wait for the run, kill it at its deadline or at the host's request, and return how it ended."""
+def _wait_for_run(control: socket.socket, host: int, pid: int, confined: int, wall: float) -> tuple[int, int, float]:
+    """Wait for the run, kill it at its deadline or at the host's request, and return how it ended.
+
+    Its `wall` seconds count from its confinement, so that a busy machine takes none of them before the program began.
+    """
     process = os.pidfd_open(pid)
     end = EXITED
     watched = [process, control.fileno(), host]
-    ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
+    ready, _, _ = select.select([*watched, confined], [], [], CONFINEMENT_SECONDS)
+    os.close(confined)
+    if ready == [confined]:
+        ready, _, _ = select.select(watched, [], [], wall)
     if process not in ready:
         end = STOPPED if ready else TIMED_OUT
         if host in ready or (ready and not control.recv(256)):
@@ -164,14 +170,17 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call], descriptors: list[int]) -> None:
+def run(
+    settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call], descriptors: list[int], unconfined: int
+) -> None:
     """In the clone: confine the process, then run the program. Never returns."""
     try:
         os.setsid()
-        _arrange_descriptors(descriptors)
+        _arrange_descriptors(descriptors, unconfined)
         jail.confine(settings, bounds, locks)
-        kernel.close_from(CHANNEL + 1)
+        kernel.close_from(UNCONFINED + 1)
         guest.send("s", None)  # confined; nothing untrusted has run yet
+        os.close(UNCONFINED)
         if bounds["mode"] == "program":
             guest.program(settings["environment"])
         MODES[bounds["mode"]]()
@@ -182,8 +191,8 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
         os._exit(125)
 
 
-def _arrange_descriptors(descriptors: list[int]) -> None:
-    """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2.
+def _arrange_descriptors(descriptors: list[int], unconfined: int) -> None:
+    """The channel to the host at 3, the pipe to the zygote at 4, and stdin, stdout and stderr at 0, 1 and 2.
 
     Without streams, each is an empty file of this run alone. Not /dev/null: it is one file for the host and all
     jails, and its locks, or the flags of a descriptor that runs inherit, would go from one run to the next.
@@ -195,3 +204,5 @@ def _arrange_descriptors(descriptors: list[int]) -> None:
         os.dup2(source, target, inheritable=True)
     if channel != CHANNEL:
         os.dup2(channel, CHANNEL)
+    if unconfined != UNCONFINED:
+        os.dup2(unconfined, UNCONFINED)
