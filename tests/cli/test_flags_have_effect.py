@@ -411,6 +411,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "json": "addition | --json",
                         "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
                         "template": "addition | --template r1"}),
+    "data": ("data", {"action": ("data get", "data list"), "name": ("data get nothing-like-it", "data"),
+        "json": "| --json"}),
     "attack": ("attack addition --limit 2", {
         "task": ("attack addition --limit 2", "attack countdown --limit 2"),
         "rewards": "| --rewards accuracy=1,format=1", "limit": "| --limit 3",

@@ -105,7 +105,7 @@ def test_what_cannot_be_is_one_sentence(ponder: Ponder, here: Path, argv: tuple[
 
 def test_every_kind_has_its_objective(ponder: Ponder) -> None:
     said = ponder("reward", "--help")
-    assert "|".join(REWARD_OBJECTIVES) in said.out and StateValue().paper
+    assert ", ".join(REWARD_OBJECTIVES) in " ".join(said.out.split()) and StateValue().paper
 
 
 def test_a_reward_model_is_not_asked_questions(ponder: Ponder, here: Path, model: Path) -> None:
