@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
         "traces": 2, "of training problems": 2, "answers": 8, "to the question itself": 8, "ended by themselves": 8,
         "judged": 7, "right": 4, "unique": 3, "kept": 3,
     }  # fmt: skip
+
+
+def test_rows_do_not_depend_on_the_order_in_which_traces_were_finished(tmp_path: Path):
+    traces = [trace(f"{i}+0", {str(i): 1.0}) for i in range(12)]
+    for i, one in enumerate(traces):
+        one.problem = replace(one.problem, id=f"sums/train/{i}")
+    rows = []
+    for name, order in (("a", traces), ("b", traces[::-1])):
+        with Run(tmp_path / name, Harvest(("x",))) as opened:
+            opened.write_traces(0, order)
+        rows.append([row["messages"] for row in Harvest((str(tmp_path / name),)).rows(FilterReport())])
+    assert rows[0] == rows[1] and rows[0][9][0]["content"] == "9+0"
 
 
 def test_pairs_are_read_back_by_dpo(run: Path, tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -152,13 +153,16 @@ class Harvest(BaseJob):
             check_has_traces(run)
         scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
         codec = None if self.tokenizer is None else _TokenizerText.of(self.tokenizer)
-        rows: list[HarvestedRow] = []
+        placed: list[tuple[Any, HarvestedRow]] = []
         problems: dict[str, Problem] = {}
         for origin, trace in self._training_traces(report, scorer):
             new = list(self._harvest_trace(trace, scorer[origin.run], report, origin, codec))
-            rows += new
+            place = (self.runs.index(origin.run), origin.at, _natural_order(trace.problem.id))
+            placed += [(place, row) for row in new]
             if new:
                 problems[new[0].problem] = trace.problem
+        # Traces are stored in the order in which they were finished, which another run would not repeat.
+        rows = [row for _, row in sorted(placed, key=lambda pair: pair[0])]
         if not rows:
             raise_if_all_held_out(report)
             report.fail(f"the runs hold no {self.kind} by {_scorers_text(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
@@ -317,6 +321,11 @@ def count_scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
 def _has_step_labels(run: str, first: int = 200) -> bool:
     """Whether steps of its first traces have labels."""
     return any(LABEL_SCORE in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
+
+
+def _natural_order(problem_id: str) -> tuple[str | int, ...]:
+    """A key that puts train/9 before train/10."""
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split(r"(\d+)", problem_id)))
 
 
 def check_has_traces(run: str) -> None:
