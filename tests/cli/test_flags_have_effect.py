@@ -47,13 +47,14 @@ JOB_COMMANDS = {
     "eval": job_commands.evaluate,
     "problems": problems_.problems,
 }
-JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
+JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label", "collect")}
 
 BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
     "sft": {"data": "addition"},
     "eval": {"task": "addition"},
     "label": {"task": "addition"},
+    "collect": {"task": "addition"},
     "reward": {"data": ["run"], "algorithm": "prm"},
     "problems": {"operation": "write", "out": Path("new.jsonl"), "model": "m", "source": "addition"},
 }
@@ -92,6 +93,15 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
     ("eval", "task_settings"): ({}, {"digits": "3"}),
     ("eval", "prices"): ({}, Path("prices.json")),
+    ("collect", "task"): ({}, "countdown"),
+    ("collect", "strategy"): ({}, "majority-vote"),
+    ("collect", "effort"): ({}, "low"),
+    ("collect", "n"): ({}, 3),
+    ("collect", "guide"): ({"strategy": "best-of-n"}, "oracle"),
+    ("collect", "budget_settings"): ({}, {"seconds": "9"}),
+    ("collect", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
+    ("collect", "task_settings"): ({}, {"digits": "3"}),
+    ("collect", "prices"): ({}, Path("prices.json")),
     ("label", "task"): ({}, "countdown"),
     ("label", "data"): ({}, ["run"]),
     ("label", "include_held_out"): ({"data": ["run"]}, True),
