@@ -29,6 +29,8 @@ from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
 from ponder.settings import GreaterThan, Named, SettingsOf
 from ponder.tasks import Sums
+from ponder.tasks.mixture import WeightedRewardTask
+from ponder.tasks.reward_functions import RewardFunctions
 from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
@@ -118,6 +120,13 @@ class RecipeBase:
             gold(self.task.train[0])
         except NoGoldAnswer as why:
             raise UsageError(f"{purpose}: {why}") from None
+
+    def with_rewards(self, **parts: float) -> Task:
+        """The task with further rewards by weight beside its verifier's; a sum of own rewards stays as it is."""
+        name = self.task.verifier.name
+        if isinstance(self.task.verifier, RewardFunctions):
+            return self.task
+        return WeightedRewardTask(self.task, ((name, 1.0), *parts.items()))
 
     def template_of(self, model: str) -> str | None:
         """The template of the model as it is; one that a stage has trained has its own."""

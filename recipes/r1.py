@@ -44,7 +44,7 @@ from ponder.protocols import Task
 from ponder.reason.strategies import Samples
 from ponder.settings import Named
 from ponder.tasks import Addition, Sums
-from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
+from ponder.tasks.mixture import TaskMixture
 from ponder.train.distill import Distill
 from ponder.train.policy_gradient import GRPO, DrGRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -80,8 +80,7 @@ def recipe(
     few = max(1, rl_steps // 4)
     softly = DrGRPO(max_completion_tokens=b.sampling.max_tokens)
     all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
-    accuracy = b.task.verifier.name
-    reasoning = b.task if model == "tiny" else WeightedRewardTask(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
+    reasoning = b.task if model == "tiny" else b.with_rewards(**{"language:en": 0.1})
     lessons, distill = "stage:lessons/data.jsonl", {"algorithm": Distill(), "teacher": "stage:all-rl"}
     by_logits = b.fine_tune(lessons, small, seed, sft_steps, None, **distill)
     stages += [

@@ -12,7 +12,8 @@ steps, the sums with it; answers get shorter, not longer, and the few words of d
 think about here. With R1's own template, 256 tokens and sums of three numbers below 100, not one of 4,096 answers was
 right.
 
-On a given task the prompt is R1's, the rewards are the same, and the model starts as it is.
+On a given task the prompt is R1's, the rewards are the same, and the model starts as it is. A
+task with reward functions of its own has these alone.
 
 The tiny model is no base model: a short imitation stands for all that one has read, and it knows no words, so only
 accuracy earns. It shows the loop in minutes.
@@ -40,7 +41,6 @@ from _bases import (
 from ponder.pipelines.stages import Stage, Stages
 from ponder.settings import GreaterThan, When
 from ponder.tasks import Sums
-from ponder.tasks.mixture import WeightedRewardTask
 from ponder.train.policy_gradient import GRPO
 
 ONE_SHOT_TEMPLATE = """\
@@ -76,7 +76,7 @@ def recipe(
         usual = "r1"
     b = replace(b, template=template or usual, model=start or b.model)
     assert isinstance(b.model, str)
-    task_rewards = WeightedRewardTask(b.task, ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0)))
+    task_rewards = b.with_rewards(format=0.2, language=0.0)
     zero = b.rl_job(
         b.model, group_size, grpo, seed, steps or 60, lr or 3e-5,
         problems_per_step=problems_per_step or 64, task=task_rewards,
