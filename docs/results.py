@@ -83,7 +83,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
         sys.modules["_bases"].measure_on_training_problems()
     if title not in (START, "distillation"):
         flags += ["--start", start]
-    job = run_command(recipe, [*flags, "--base-model", model, "--seed", str(seed)], "results")
+    job = run_command(recipe, [*flags, "--model", model, "--seed", str(seed)], "results")
     job(folder, Lean(job, folder))
     told = {
         "run": name, "on": on, "seed": seed, "command": command(name, on, seed), "seconds": round(time.time() - began),

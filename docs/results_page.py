@@ -29,7 +29,7 @@ def brief(row: dict[str, Any]) -> list[str]:
 
 def command(name: str, on: str, seed: int) -> str:
     recipe, *more = name.split()
-    return " ".join(["ponder run", recipe, f"--base-model {on}", *more, f"--seed {seed}"])
+    return " ".join(["ponder run", recipe, f"--model {on}", *more, f"--seed {seed}"])
 
 
 def share(stage: dict[str, Any]) -> float:

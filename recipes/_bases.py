@@ -1,16 +1,21 @@
-"""What a recipe starts from: a model that has just learned the notation, the task, and settings that suit its size.
+"""What a recipe starts from: a model, a task, and settings that suit both.
 
-`--base-model tiny` is a transformer from scratch (minutes on two CPU cores), `--base-model smollm2` is
-SmolLM2-135M-Instruct (minutes on one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`,
-`5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
-A short fine-tuning on worked answers, stopped early, leaves the rest for the recipes to learn.
+`--model tiny` is a transformer from scratch (minutes on two CPU cores), `--model smollm2` is SmolLM2-135M-Instruct
+(minutes on one GPU). Without `--task` both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`,
+`5+3=8`, `8+2=10`, `10+4=14`, `#### 14`. A short fine-tuning on worked answers, stopped early, leaves the rest for the
+recipes to learn.
+
+With `--task gsm8k`, any other task or one of your own, a language model starts as it is, with its own chat template.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+from ponder.cli.flags import build_with_settings
+from ponder.cli.named_objects import build_task
+from ponder.errors import NoGoldAnswer, UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -18,18 +23,32 @@ from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
-from ponder.protocols import Strategy
+from ponder.protocols import Strategy, Task
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
-from ponder.settings import GreaterThan
+from ponder.settings import GreaterThan, Named, SettingsOf
 from ponder.tasks import Sums
+from ponder.tasks.mixture import WeightedRewardTask
+from ponder.tasks.reward_functions import RewardFunctions
 from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import RewardObjective
 from ponder.types import Problem, Sampling
 
-BaseModelName = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]
+ModelName = Annotated[str, "tiny, smollm2, a Hugging Face folder or hub name, or a run directory"]
+TaskName = Annotated[
+    str | None,
+    Named("ponder.tasks:TASKS"),
+    "gsm8k, countdown ... (ponder tasks lists them), module:object or file.py:object; None: sums",
+]
+TaskSettings = Annotated[dict[str, str], SettingsOf("task"), "a setting of the task (ponder tasks TASK lists them)"]
+Template = Annotated[
+    str | None, "plain, qa, r1 or jinja2 text; None: for sums what suits the model, else its own chat template"
+]
+MaxTokens = Annotated[int | None, "longest answer; None: 40 for sums, 256 for other tasks", GreaterThan(0)]
+Limit = Annotated[int, "held-out problems to measure on, at most", GreaterThan(0)]
 Start = Annotated[str | None, "a run directory or folder with a model to start from; None: the recipe makes its own"]
 Lr = Annotated[float | None, "learning rate; None: what suits the model", GreaterThan(0)]
 Steps = Annotated[int | None, "of training; None: what suits the model", GreaterThan(0)]
@@ -37,6 +56,8 @@ Problems = Annotated[
     int | None, "to sample answers of; None: as many as the model's budget of answers allows", GreaterThan(0)
 ]
 Count = Annotated[int, GreaterThan(0)]
+NO_SETTINGS: dict[str, str] = {}
+LIMIT = 300
 
 
 @dataclass(frozen=True)
@@ -66,8 +87,8 @@ class RecipeBase:
 
     model: str | ScratchModel
     student: str | ScratchModel  # the model that learns from a teacher
-    template: str
-    task: Sums
+    template: str | None
+    task: Task
     sampling: Sampling
     answer_budget: int  # answers that a recipe may sample to learn from; the same for all, for a fair comparison
     cold_start: StepsAndRate  # the imitation at the start
@@ -76,6 +97,9 @@ class RecipeBase:
     dpo_objective: DPO
     rl: StepsAndRate
     reward_model: StepsAndRate  # reward and value models
+    has_cold_start: bool = True  # the model must learn the notation first; a language model starts as it is
+    cut: CutOrAuto = CUTS["line"]  # where a step of a search ends
+    limit: int = LIMIT  # held-out problems to measure on, at most
 
     def cold_start_job(self, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
         """Fine-tuning on worked answers, stopped early."""
@@ -87,10 +111,34 @@ class RecipeBase:
             save_every=steps, seed=seed,
         )  # fmt: skip
 
+    def require_gold(self, purpose: str) -> None:
+        """Refuse a task without gold answers."""
+        gold = getattr(self.task, "gold", None)
+        try:
+            if gold is None:
+                raise NoGoldAnswer(f"the task {self.task.name!r} has no method gold(problem)")
+            gold(self.task.train[0])
+        except NoGoldAnswer as why:
+            raise UsageError(f"{purpose}: {why}") from None
+
+    def with_rewards(self, **parts: float) -> Task:
+        """The task with further rewards by weight beside its verifier's; a sum of own rewards stays as it is."""
+        name = self.task.verifier.name
+        if isinstance(self.task.verifier, RewardFunctions):
+            return self.task
+        return WeightedRewardTask(self.task, ((name, 1.0), *parts.items()))
+
+    def template_of(self, model: str) -> str | None:
+        """The template of the model as it is; one that a stage has trained has its own."""
+        return self.template if model == self.model else None
+
     def cold_start_stages(self, seed: int, start: str | None) -> tuple[list[Stage], str]:
         """The first stages and the model they train; no stages if there is a model to start from."""
         if start is not None:
             return [], start
+        if not self.has_cold_start:
+            assert isinstance(self.model, str)
+            return [Stage("start-accuracy", self.evaluate(self.model, seed))], self.model
         made = [Stage("start", self.cold_start_job(seed)), Stage("start-accuracy", self.evaluate("stage:start", seed))]
         return made, "stage:start"
 
@@ -101,6 +149,7 @@ class RecipeBase:
         return Collect(
             self.task,
             model,
+            self.template_of(model),
             strategy=strategy,
             guide=guide,
             limit=problems,
@@ -110,9 +159,9 @@ class RecipeBase:
         )
 
     def mcts(self, simulations: int, **more: Any) -> MCTS:
-        """MCTS whose steps are lines."""
+        """MCTS whose steps end where this model's do."""
         return MCTS(
-            simulations=simulations, width=4, sampling=self.sampling, cut=CUTS["line"], parallel_simulations=4, **more
+            simulations=simulations, width=4, sampling=self.sampling, cut=self.cut, parallel_simulations=4, **more
         )
 
     def fine_tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
@@ -159,7 +208,12 @@ class RecipeBase:
 
     def evaluate(self, model: str, seed: int, n: int = 4) -> Evaluate:
         """Accuracy at temperature 1 on the held-out problems, with majority vote and pass@k of n samples."""
-        return Evaluate(self.task, model, strategy=Samples(n, self.sampling), max_concurrency=512, seed=seed)
+        return self.evaluate_with(Samples(n, self.sampling), model, seed, max_concurrency=512)
+
+    def evaluate_with(self, strategy: Strategy, model: str, seed: int, **more: Any) -> Evaluate:
+        """Accuracy of a strategy on the held-out problems."""
+        given = {"limit": self.limit, **more}
+        return Evaluate(self.task, model, self.template_of(model), strategy=strategy, seed=seed, **given)
 
 
 CHARACTERS = ScratchModel("0123456789+=#\n ", width=64, layers=2, context=80)
@@ -181,9 +235,36 @@ BASES = {
 }  # fmt: skip
 
 
-def find_base(base_model: str) -> RecipeBase:
-    """A base by name; any other text is a model in place of SmolLM2."""
-    return BASES[base_model] if base_model in BASES else replace(BASES["smollm2"], model=base_model, student=base_model)
+def find_base(
+    model: str = "tiny",
+    task: str | Task | None = None,
+    task_settings: Mapping[str, str] = NO_SETTINGS,
+    template: str | None = None,
+    max_tokens: int | None = None,
+    limit: int = LIMIT,
+) -> RecipeBase:
+    """A base by the name of its model, on sums or on a given task; other models than tiny have SmolLM2's settings."""
+    base = BASES[model] if model in BASES else replace(BASES["smollm2"], model=model, student=model)
+    base = replace(base, limit=limit)
+    if task is not None:
+        base = _on_task(base, model, task, task_settings)
+    elif task_settings:
+        base = replace(base, task=build_with_settings("task", base.task, task_settings, "task"))
+    if template is not None:
+        base = replace(base, template=template)
+    if max_tokens is not None:
+        base = replace(base, sampling=replace(base.sampling, max_tokens=max_tokens))
+    return base
+
+
+def _on_task(base: RecipeBase, model: str, task: str | Task, settings: Mapping[str, str]) -> RecipeBase:
+    """The same model on a given task, as it is."""
+    if model == "tiny":
+        name = task if isinstance(task, str) else task.name
+        raise UsageError(f"the tiny model knows digits alone: for the task {name} give --model smollm2 or another")
+    built = build_task(task, settings) if isinstance(task, str) else task
+    sampling = Sampling(max_tokens=256)
+    return replace(base, task=built, template=None, sampling=sampling, has_cold_start=False, cut=AUTO_CUT)
 
 
 def measure_on_training_problems() -> None:

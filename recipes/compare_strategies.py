@@ -3,25 +3,43 @@
 No reward model is trained: a strategy that needs a guide uses the likelihood of the model's own text. Afterwards
 `ponder compare runs/compare_strategies/chain runs/compare_strategies/vote ...` compares them with paired intervals.
 
-The searches cut steps at lines, which is what the model writes, so beam, DVTS and MCTS grow trees of several steps. No
-figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and DVTS were
-best of n in them: do not compare those with new ones.
+The searches cut steps where the model ends them, for sums at lines, so beam, DVTS and MCTS grow trees of several
+steps. No figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and
+DVTS were best of n in them: do not compare those with new ones.
 """
 
 from dataclasses import replace
 
-from _bases import BaseModelName, Start, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Limit,
+    MaxTokens,
+    ModelName,
+    Start,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
-from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOfN, Chain, MajorityVote
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0
+    model: ModelName = "tiny",
+    task: TaskName = None,
+    task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None,
+    max_tokens: MaxTokens = None,
+    limit: Limit = LIMIT,
+    n: int = 16,
+    start: Start = None,
+    seed: int = 0,
 ) -> Stages:
-    b = find_base(base_model)
-    stages, model = b.cold_start_stages(seed, start)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    stages, first = b.cold_start_stages(seed, start)
     ways = {
         "chain": Chain(replace(b.sampling, temperature=0.0)),
         "vote": MajorityVote(n, sampling=b.sampling),
@@ -34,5 +52,5 @@ def recipe(
     }
     for name, way in ways.items():
         guide = "" if name.startswith(("chain", "vote")) else "likelihood"
-        stages.append(Stage(name, Evaluate(b.task, model, strategy=way, guide=guide, limit=limit, seed=seed)))
+        stages.append(Stage(name, b.evaluate_with(way, first, seed, guide=guide)))
     return Stages(tuple(stages))

@@ -10,7 +10,22 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -19,13 +34,15 @@ from ponder.settings import When
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    by: Literal["samples", "search"] = "samples", rounds: Count = 2,
     problems: Problems = None,
     n: Annotated[Count, When("by", "samples")] = 8, simulations: Annotated[Count, When("by", "search")] = 16,
     steps: Steps = None, beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(base_model)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, newest = b.cold_start_stages(seed, start)
     given = {name: value for name, value in (("beta", beta), ("nll_weight", nll)) if value is not None}
     problems = problems or b.answer_budget // (rounds * (n if by == "samples" else simulations))

@@ -10,9 +10,23 @@ Results with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated, Literal
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
-from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
@@ -21,12 +35,14 @@ from ponder.train.reward_objectives import StateValue
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
     problems: Problems = None, simulations: Annotated[Count, When("by", "search", "value")] = 16,
     n: Annotated[Count, When("by", "sampling")] = 8, steps: Steps = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(base_model)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, newest = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * rounds * n)  # searches take their time
     search, guided = b.mcts(simulations, rollouts=1), b.mcts(simulations)
@@ -41,14 +57,14 @@ def recipe(
             Stage(f"accuracy-{k}", b.evaluate(f"stage:tune-{k}", seed)),
         ]
         if by != "sampling":
-            think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
+            think = {"guide": f"reward:stage:value-{k}", "limit": min(100, limit)}
             stages += [
                 Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", include_oracle=True)),
                 Stage(
                     f"value-{k}",
                     b.train_reward_model(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps),
                 ),
-                Stage(f"search-accuracy-{k}", Evaluate(b.task, f"stage:tune-{k}", **think)),
+                Stage(f"search-accuracy-{k}", b.evaluate_with(guided, f"stage:tune-{k}", seed, **think)),
             ]
         newest = f"stage:tune-{k}"
     return Stages(tuple(stages))

@@ -12,60 +12,74 @@ steps, the sums with it; answers get shorter, not longer, and the few words of d
 think about here. With R1's own template, 256 tokens and sums of three numbers below 100, not one of 4,096 answers was
 right.
 
+On a given task the prompt is R1's, the rewards are the same, and the model starts as it is. A
+task with reward functions of its own has these alone.
+
 The tiny model is no base model: a short imitation stands for all that one has read, and it knows no words, so only
 accuracy earns. It shows the loop in minutes.
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.settings import GreaterThan, When
-from ponder.tasks.mixture import WeightedRewardTask
+from ponder.tasks import Sums
 from ponder.train.policy_gradient import GRPO
 
 ONE_SHOT_TEMPLATE = """\
 {{- 'User: What is 20+15?\\nAssistant: <think> 20+15 is 35. </think> <answer> 35 </answer>\\n' }}
 {{- 'User: ' + messages[-1].content + '\\nAssistant: <think>' }}"""
+EASY_SUMS: dict[str, Any] = {"terms": 2, "limit": 50, "forms": ("tag",)}  # for a model that has seen no worked answer
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8,
-    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)]
-    = None,
-    lr: Lr = None,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Annotated[Template, "r1, if none is given with a task"] = None,
+    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 for sums, 256", GreaterThan(0)]
+    = None, limit: Limit = LIMIT,
+    steps: Steps = None, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
     one_shot: Annotated[
-        bool, "leave the worked answer out of SmolLM2's prompt", When("base_model", other_than=("tiny",))
+        bool,
+        "leave the worked answer out of the prompt of sums",
+        When("model", other_than=("tiny",)), When("task", None), When("template", None),
     ] = True,
-    limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
+    start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, grpo = find_base(base_model), GRPO(kl=None)
-    most = max_tokens or (b.sampling.max_tokens if base_model == "tiny" else 64)
-    b = replace(b, task=replace(b.task, test_size=limit), sampling=replace(b.sampling, max_tokens=most))
-    if base_model == "tiny":
+    b, grpo = find_base(model, task, task_settings, template, max_tokens, limit), GRPO(kl=None)
+    if model == "tiny":
         stages, first = b.cold_start_stages(seed, start)
         zero = b.rl_job(first, group_size, grpo, seed, steps, lr, problems_per_step=problems_per_step)
+        return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.evaluate("stage:zero", seed))))
+    if isinstance(b.task, Sums) and task is None:
+        easy = {name: value for name, value in EASY_SUMS.items() if name not in task_settings}
+        usual = ONE_SHOT_TEMPLATE if one_shot else "r1"
+        sampling = replace(b.sampling, max_tokens=max_tokens or 64, stop=("\nUser",))
+        b = replace(b, task=replace(b.task, **easy), sampling=sampling)
     else:
-        task = replace(b.task, terms=2, limit=50, forms=("tag",))
-        b = replace(
-            b,
-            task=task,
-            template=ONE_SHOT_TEMPLATE if one_shot else "r1",
-            sampling=replace(b.sampling, stop=("\nUser",)),
-        )
-        first = start or b.model
-        stages = [Stage("start-accuracy", replace(b.evaluate(first, seed), template=b.template))]
-        rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
-        zero = b.rl_job(
-            first,
-            group_size,
-            grpo,
-            seed,
-            steps or 60,
-            lr or 3e-5,
-            problems_per_step=problems_per_step or 64,
-            task=WeightedRewardTask(b.task, rewards),
-        )
-    return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.evaluate("stage:zero", seed))))
+        usual = "r1"
+    b = replace(b, template=template or usual, model=start or b.model)
+    assert isinstance(b.model, str)
+    task_rewards = b.with_rewards(format=0.2, language=0.0)
+    zero = b.rl_job(
+        b.model, group_size, grpo, seed, steps or 60, lr or 3e-5,
+        problems_per_step=problems_per_step or 64, task=task_rewards,
+    )  # fmt: skip
+    stages = [Stage("start-accuracy", b.evaluate(b.model, seed)), Stage("zero", zero)]
+    return Stages((*stages, Stage("accuracy", b.evaluate("stage:zero", seed))))

@@ -3,7 +3,22 @@
 Results with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -11,11 +26,13 @@ from ponder.reason.strategies import Samples
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    problems: Problems = None, n: Count = 8, max_per_problem: Count = 4,
     steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(base_model)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // n
     stages += [

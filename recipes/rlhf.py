@@ -1,5 +1,7 @@
 """RLHF: fine-tuning, a reward model from pairs, then PPO on the reward model with a KL term to the start.
 
+The critic starts from the reward model (Ouyang et al. 2022).
+
 The pairs are correct and wrong answers, so the verifier measures afterwards how good the learned reward was.
 
 Results with three seeds, hardware and time: docs/results.md.
@@ -7,7 +9,22 @@ Results with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
@@ -19,20 +36,23 @@ from ponder.train.reward_objectives import BradleyTerry
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", problems: Problems = None, answers_per_problem: Count = 8,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    problems: Problems = None, answers_per_problem: Count = 8,
     reward_steps: Steps = None, rl_steps: Count = 32,
     problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3,
     lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(base_model)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, sft = b.cold_start_stages(seed, start)
     problems, problems_per_step = (
         problems or b.answer_budget // (2 * answers_per_problem),
         problems_per_step or b.answer_budget // (2 * rl_steps * group_size),
     )
     rewarded = RewardModelTask(b.task, "reward:stage:reward-model")
-    rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimizer=AdamW(lr=b.reward_model.lr)))
+    critic = Critic(model="stage:reward-model", optimizer=AdamW(lr=b.reward_model.lr))
+    rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=critic)
     ppo = b.rl_job(
         sft,
         group_size,

@@ -9,7 +9,22 @@ Results with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import BaseModelName, Count, Lr, Problems, Start, Steps, find_base
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -17,14 +32,16 @@ from ponder.reason.strategies import STaR
 
 
 def recipe(
-    base_model: BaseModelName = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    rounds: Count = 2, problems: Problems = None, n: Count = 4,
     rationalise: Annotated[bool | None, "hints where nothing is right; None: of a language model"] = None,
     steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(base_model)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (rounds * n)
-    newest, way = first, STaR(n, b.sampling, rationalise=base_model != "tiny" if rationalise is None else rationalise)
+    newest, way = first, STaR(n, b.sampling, rationalise=model != "tiny" if rationalise is None else rationalise)
     for k in range(1, rounds + 1):
         stages += [
             Stage(f"sample-{k}", b.collect(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),

@@ -90,7 +90,7 @@ def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: 
     start = tmp_path / "cold" / "start"
     first = results.run("cold_start", "tiny", "tiny", 0, "", tmp_path / "cold")
     second = results.run("grpo --problems-per-step 2 --group-size 2", "tiny", "tiny", 0, str(start), tmp_path / "grpo")
-    assert second["command"] == "ponder run grpo --base-model tiny --problems-per-step 2 --group-size 2 --seed 0"
+    assert second["command"] == "ponder run grpo --model tiny --problems-per-step 2 --group-size 2 --seed 0"
     (before,) = [s for s in first["stages"] if s["stage"] == "start-accuracy"]
     assert second["start"] == {"samples": 4, "right": before["right"]} and len(before["right"]) == 4
     grpo, after = second["stages"]
@@ -145,5 +145,5 @@ def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = results_page.page()
     assert "| GRPO | 33.3 % (33.3, 33.3) | 58.3 % (58.3, 58.3) | +25.0 (+25.0, +25.0) |" in page
-    assert "| 5 k | 3 k |" in page and "ponder run grpo --base-model tiny --seed 0" in page
+    assert "| 5 k | 3 k |" in page and "ponder run grpo --model tiny --seed 0" in page
     assert "STaR" not in page and "4 minutes" in page

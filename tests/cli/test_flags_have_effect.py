@@ -47,13 +47,14 @@ JOB_COMMANDS = {
     "eval": job_commands.evaluate,
     "problems": problems_.problems,
 }
-JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
+JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label", "collect")}
 
 BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
     "sft": {"data": "addition"},
     "eval": {"task": "addition"},
     "label": {"task": "addition"},
+    "collect": {"task": "addition"},
     "reward": {"data": ["run"], "algorithm": "prm"},
     "problems": {"operation": "write", "out": Path("new.jsonl"), "model": "m", "source": "addition"},
 }
@@ -92,6 +93,15 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
     ("eval", "task_settings"): ({}, {"digits": "3"}),
     ("eval", "prices"): ({}, Path("prices.json")),
+    ("collect", "task"): ({}, "countdown"),
+    ("collect", "strategy"): ({}, "majority-vote"),
+    ("collect", "effort"): ({}, "low"),
+    ("collect", "n"): ({}, 3),
+    ("collect", "guide"): ({"strategy": "best-of-n"}, "oracle"),
+    ("collect", "budget_settings"): ({}, {"seconds": "9"}),
+    ("collect", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
+    ("collect", "task_settings"): ({}, {"digits": "3"}),
+    ("collect", "prices"): ({}, Path("prices.json")),
     ("label", "task"): ({}, "countdown"),
     ("label", "data"): ({}, ["run"]),
     ("label", "include_held_out"): ({"data": ["run"]}, True),
@@ -121,8 +131,20 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run compare_strategies", "n"): ({}, 32),
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
-    ("run r1_zero", "one_shot"): ({"base_model": "smollm2"}, False),
+    ("run r1_zero", "one_shot"): ({"model": "smollm2"}, False),
     ("run star", "rationalise"): ({}, True),
+    ("run r1", "plain_task"): ({}, "countdown"),
+    ("run distillation", "teacher_steps_factor"): ({}, 5),
+    ("run genrm", "template"): ({"model": "smollm2"}, "qa{{ messages[-1].content }}"),
+    ("run genrm", "max_tokens"): ({"model": "smollm2"}, 9),
+    ("run quiet_star", "template"): ({"model": "smollm2"}, "plain"),
+    ("run quiet_star", "max_thought_tokens"): ({"model": "smollm2"}, 9),
+    ("run quiet_star", "thought_tokens"): ({"model": "smollm2"}, "(,)"),
+    ("run quiet_star", "thought_tokens_like"): ({"model": "smollm2"}, ":,;"),
+}
+EVERY_RECIPE = {
+    "task": ({"model": "smollm2"}, "addition"),
+    "task_settings": ({"model": "smollm2"}, {"test_size": "50"}),
 }
 
 
@@ -200,7 +222,7 @@ RECIPES = {f"run {name}": recipe_files.load_recipe(path) for name, path in recip
 )
 def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> None:
     function = RECIPES[recipe]
-    beside, value = COMPANIONS.get((recipe, name), ({}, None))
+    beside, value = COMPANIONS.get((recipe, name), EVERY_RECIPE.get(name, ({}, None)))
     default = inspect.signature(function).parameters[name].default
     hint = get_type_hints(function, include_extras=True).get(name, type(default))
     given = {**beside, name: other(hint, beside.get(name, default)) if value is None else value}
@@ -216,19 +238,19 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
     for recipe, function in RECIPES.items():
         parameters = inspect.signature(function).parameters
         hints = get_type_hints(function, include_extras=True)
-        for base_model in ("tiny", "smollm2") if "base_model" in parameters else ():
-            for name in set(parameters) - {"base_model"}:
-                beside, value = COMPANIONS.get((recipe, name), ({}, None))
-                beside = {**beside, "base_model": base_model}
+        for model in ("tiny", "smollm2") if "model" in parameters else ():
+            for name in set(parameters) - {"model"}:
+                beside, value = COMPANIONS.get((recipe, name), EVERY_RECIPE.get(name, ({}, None)))
+                beside = {**beside, "model": model}
                 given = {**beside, name: other(hints[name], parameters[name].default) if value is None else value}
                 if name == "rationalise":
-                    given[name] = base_model == "tiny"
+                    given[name] = model == "tiny"
                 try:
                     flags.check_conditions(function, given)
+                    jobs_of = [job_json.encode(recipe_files.build_job(function, one)) for one in (beside, given)]
                 except UsageError:
                     continue
-                jobs_of = [job_json.encode(recipe_files.build_job(function, one)) for one in (beside, given)]
-                assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --base-model {base_model} --{name}` changes nothing"
+                assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --model {model} --{name}` changes nothing"
 
 
 # Conditions: whatever says `When` is refused elsewhere.

@@ -31,6 +31,7 @@ from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids
 
+REWRITTEN = ("lock", "metrics.jsonl", "status.json")  # by every process that opens a run
 SMALL: dict[str, dict[str, Any]] = {
     "cold_start": {},
     "star": {"problems": 8, "n": 4, "steps": 2},
@@ -98,14 +99,14 @@ def test_every_recipe_makes_a_job_that_encodes() -> None:
         job = made(name)
         assert job_json.decode(job_json.encode(job)) == job
     for name in SMALL:
-        job = made(name, base_model="smollm2")
+        job = made(name, model="smollm2")
         assert job_json.decode(job_json.encode(job)) == job != made(name)
-        assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, base_model="some/folder")))
+        assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, model="some/folder")))
 
 
 @pytest.mark.parametrize("shown", [True, False])
 def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
-    job = made("r1_zero", base_model="smollm2", one_shot=shown).stages[1].job
+    job = made("r1_zero", model="smollm2", one_shot=shown).stages[1].job
     assert isinstance(job, RL) and job.template is not None
     problem = job.task.train[0]
     template = CHAT_TEMPLATES.get(job.template, job.template)
@@ -158,11 +159,7 @@ def test_recipe_runs_once(
 
     monkeypatch.setattr(Learner, "step", again)
     monkeypatch.setattr(PonderPolicy, "generate", again)
-    before = {
-        path: path.stat().st_mtime_ns
-        for path in folder.rglob("*")
-        if path.name not in ("lock", "metrics.jsonl", "status.json")
-    }
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in REWRITTEN}
     before = {path: at for path, at in before.items() if path.is_file() and path.name != "traces.jsonl"}
     second = stages(folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -28,6 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dr-grpo": {"max_completion_tokens": 1},
     "dapo": {"overlong_buffer": 0},
     "ppo": {"critic": Critic(optimizer=AdamW(lr=1e-2))},
+    "ppo-max": {"critic": Critic(optimizer=AdamW(lr=1e-2), warmup_steps=1)},
 }
 STEPS = 16
 

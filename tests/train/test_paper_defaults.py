@@ -37,6 +37,11 @@ PAPERS: dict[str, dict[str, Any]] = {
         "advantage_estimator": "gae",
         "whiten_advantages": True, "entropy_coef": 0.0, "adaptive_kl": None, "critic": Critic(value_clip=0.2),
     },
+    "ppo-max": {  # section 5: rewards normalised by their history and clipped, token-level KL of 0.05
+        "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.05, "k1", "reward"), "gamma": 1.0, "lam": 0.95,
+        "normalize_rewards": True, "reward_clip": 0.8, "whiten_advantages": True,
+        "critic": Critic(value_clip=0.2, warmup_steps=10),
+    },
     "tree": {"clip": 0.2, "upper_clip": 0.2, "kl": None, "treerl": False},
     "rejection": {"min_reward": 1.0},
     "sft": {},
@@ -101,11 +106,11 @@ def test_objectives_declare_their_requirements(name: str) -> None:
     assert objective.trains_zero_advantage == (name == "grpo"), "only where KL or entropy enters the loss"
     assert objective.kl is None or isinstance(objective.kl, KL)
     assert objective.needs_teacher == (name == "distill") and objective.needs_pairs == (name == "dpo")
-    assert (objective.critic is not None) == (name == "ppo")
-    alone = ("reinforce", "reinforce++", "ppo", "rejection", "distill")
+    assert (objective.critic is not None) == (name in ("ppo", "ppo-max"))
+    alone = ("reinforce", "reinforce++", "ppo", "ppo-max", "rejection", "distill")
     assert objective.needs_group == (name not in alone), "others of the group are the baseline"
     assert objective.needs_reward == (name not in ("sft", "distill"))
-    assert objective.credit_needs_reference == (name in ("rloo", "reinforce++", "ppo")), "KL in the reward"
+    assert objective.credit_needs_reference == (name in ("rloo", "reinforce++", "ppo", "ppo-max")), "KL in the reward"
     assert objective.weigh([1, 2]).shape == (2,)
 
 

@@ -122,7 +122,7 @@ def test_value_and_gradient(name: str) -> None:
 
 
 def test_every_algorithm_has_a_case() -> None:
-    assert {name.partition(",")[0] for name in CASES} | {"ppo", "rejection"} == set(ONLINE)
+    assert {name.partition(",")[0] for name in CASES} | {"ppo", "ppo-max", "rejection"} == set(ONLINE)
 
 
 def test_toy_answers_cover_every_branch() -> None:

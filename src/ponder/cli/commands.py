@@ -38,6 +38,9 @@ COMMANDS = {
     "problems": CommandSpec(
         "ponder.cli.problems:problems", "data", "make problems, and keep those of fitting difficulty"
     ),
+    "collect": CommandSpec(
+        "ponder.cli.job_commands:collect", "data", "a model's answers to training problems, to learn from"
+    ),
     "label": CommandSpec("ponder.cli.reward_models:label", "data", "label the steps of answers by completing them"),
     "harvest": CommandSpec("ponder.cli.harvest:harvest", "data", "the traces of runs as data to learn from"),
     "contamination": CommandSpec(

@@ -50,7 +50,7 @@ HOW_TO = {
     "zsh": '# In ~/.zshrc: eval "$(ponder completion zsh)"',
     "fish": "# Once: ponder completion fish > ~/.config/fish/completions/ponder.fish",
 }
-MODEL_FLAGS = ("model", "teacher", "solver", "tokenizer", "base_model")
+MODEL_FLAGS = ("model", "teacher", "solver", "tokenizer")
 
 
 def completion(

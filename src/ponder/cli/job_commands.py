@@ -1,4 +1,4 @@
-"""Commands that run a job in a run directory: run, train, sft, eval."""
+"""Commands that run a job in a run directory: run, train, sft, eval, collect."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ponder.errors import UsageError
 from ponder.settings import Named
 
 if TYPE_CHECKING:
+    from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
@@ -147,6 +148,43 @@ def evaluate(
     place = (fields.get("template"), fields.get("device", "auto"), fields.get("dtype", "auto"))
     return Evaluate(
         build_rewarded_task(task, task_settings, rewards), strategy=thinking, guide=guide or own_guide, budget=budget,
+        model=resolve_remote_model(model, effort, *place, guide), **fields,
+    )  # fmt: skip
+
+
+@job_command("ponder.pipelines.collect:Collect", place="task")
+def collect(
+    fields: Fields,
+    /,
+    *,
+    strategy: opt.Strategy = None,
+    effort: opt.Effort = None,
+    n: Annotated[int | None, "samples per problem (4), beams or simulations"] = None,
+    temperature: Annotated[float | None, "of samples (1)"] = None,
+    max_tokens: Annotated[int | None, "longest answer (256)"] = None,
+    prices: opt.Prices = None,
+    strategy_settings: opt.StrategySettings = {},  # noqa: B006 (never changed)
+    budget_settings: opt.BudgetSettings = {},  # noqa: B006
+) -> Collect:
+    """Answers of a model, such as a teacher, to training problems: data for `ponder harvest`, and so for `ponder sft`.
+    The run directory keeps every trace with its verdict."""
+    from ponder.cli.remote_model import resolve_remote_model
+    from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
+    from ponder.pipelines.collect import Collect
+
+    if n is not None and n < 1:
+        raise UsageError(f"--n is {n}; take at least one sample per problem")
+    if strategy is None and effort is None and "n" not in strategy_settings:
+        n = n or 4
+    thinking, own_guide, level = strategy_from_flags(
+        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=strategy_settings,
+        default_name="samples", sampling_defaults={"max_tokens": 256},
+    )  # fmt: skip
+    model, guide = fields.pop("model", "smollm2"), fields.pop("guide", "")
+    refuse_unused_guide(thinking, guide)
+    place = (fields.get("template"), fields.get("device", "auto"), fields.get("dtype", "auto"))
+    return Collect(
+        strategy=thinking, guide=guide or own_guide, budget=budget_from_flags(level, budget_settings, prices, model),
         model=resolve_remote_model(model, effort, *place, guide), **fields,
     )  # fmt: skip
 

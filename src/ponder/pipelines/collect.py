@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
-from ponder.common_settings import MaxConcurrency
+from ponder.common_settings import TASK_HELP, MaxConcurrency, Model, Template
 from ponder.errors import UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report
 from ponder.models.guides import guide_code, is_oracle, load_guide
@@ -28,22 +28,25 @@ from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
 from ponder.runs import read_traces
 from ponder.runs.trust import names_code
+from ponder.settings import Named
 from ponder.types import Trace
+
+COLLECT_GUIDE_HELP = "what guides a search: oracle (the gold answer), likelihood, p_true, reward:FOLDER, genrm:MODEL"
 
 
 @dataclass(frozen=True)
 class Collect(ComputeFields, BaseJob):
     """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
-    task: Task
-    model: str = "smollm2"
-    template: str | None = None
+    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    model: Model = "smollm2"
+    template: Template = None
     strategy: Strategy = Samples(4)
     # "oracle": the gold answer guides the search, which training data allows; the traces say so
-    guide: str = field(default="", metadata=names_code(guide_code))
-    budget: Budget | None = None
-    limit: int = 256
-    start_index: int = 0
+    guide: Annotated[str, COLLECT_GUIDE_HELP] = field(default="", metadata=names_code(guide_code))
+    budget: Budget | None = None  # of each problem
+    limit: Annotated[int, "training problems to answer"] = 256
+    start_index: Annotated[int, "the first of them, in the order of a training run with this seed"] = 0
     max_concurrency: MaxConcurrency = 128
 
     def __post_init__(self) -> None:
@@ -83,7 +86,8 @@ class Collect(ComputeFields, BaseJob):
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures
         lines = self._report(list(last.values())).lines()
-        return [f"traces          of {len(last)} problems", *lines, f"run       {folder}"]
+        use = f"use it    ponder harvest {folder} --out chains.jsonl"
+        return [f"traces          of {len(last)} problems", *lines, use, f"run       {folder}"]
 
     def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier

@@ -18,7 +18,7 @@ from ponder.train.policy_gradient import (
     ReinforcePlusPlus,
     TreeCredit,
 )
-from ponder.train.ppo import PPO
+from ponder.train.ppo import PPO, PPOMax
 
 # The command line reads these tables from the source, without importing torch: keep them literal.
 ONLINE: dict[str, Any] = {  # what only an RL job can run
@@ -31,6 +31,7 @@ ONLINE: dict[str, Any] = {  # what only an RL job can run
     "gspo": GSPO,
     "cispo": CISPO,
     "ppo": PPO,
+    "ppo-max": PPOMax,
     "tree": TreeCredit,
     "rejection": RejectionSampling,
 }

@@ -116,6 +116,21 @@ class PPO(ClippedSurrogate):
         return r if self.reward_clip is None else r.clip(-self.reward_clip, self.reward_clip)
 
 
+@dataclass(frozen=True)
+class PPOMax(PPO):
+    """PPO-max: PPO with normalised and clipped rewards, a stronger KL in each token's reward, normalised advantages,
+    clipped values, and a critic that learns alone at first.
+
+    Start the policy from a fine-tuned model and the critic from the reward model (`critic.model`).
+    """
+
+    paper: ClassVar[str] = "Zheng et al. 2023, arXiv:2307.04964"
+    kl: KL | None = KL(0.05, "k1", "reward")
+    normalize_rewards: bool = True
+    reward_clip: float | None = 0.8
+    critic: Critic = Critic(warmup_steps=10)
+
+
 def explained_variance(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> float:
     """The share of the returns' variance that the critic predicted; 1 is all of it."""
     residuals = np.concatenate(advantages)  # return minus value
