@@ -100,6 +100,8 @@ def plan(argv: Sequence[str]) -> int:
 
     run_plan = RunPlan(*find_training_job(job))
     run_plan.job.check_memory()
+    if not run_plan.stage:  # what a stage names may not be there yet
+        run_plan.job.check_inputs()
     run_plan.ineffective_settings = [
         line for strategy, budget in run_plan.job.strategies() for line in ineffective_settings(strategy, budget)
     ]

@@ -95,6 +95,10 @@ class FineTune(LearnerFields, BaseJob):
         learner = build_sft_learner(self, policy)
         return PreflightReport(learner, *preflight_sft(self, _read_problems(self), policy, learner))
 
+    def check_inputs(self) -> None:
+        super().check_inputs()
+        _read_problems(self)
+
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})

@@ -45,9 +45,13 @@ class Forest:
         within = getattr(self.strategy, "unused", dict[str, str])()
         return {k: v for k, v in within.items() if k == "guide" and self.weight != "score"}
 
+    def missing_guide(self) -> str:
+        needs = self.weight == "score"
+        return "a forest weighted by score needs a guide: give a scorer, or weight by count" if needs else ""
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        if self.weight == "score" and scorer is None:
-            raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
+        if scorer is None and (why := self.missing_guide()):
+            raise UsageError(why)
         trees = split_forest(trace)
         trees += [_empty_tree(trace) for _ in range(len(trees), self.trees)]
         of = await _with_resolved_cut(self.strategy, trees[0], policy)

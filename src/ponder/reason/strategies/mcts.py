@@ -91,6 +91,12 @@ class MCTS:
             out["complete_answer"] = "the answer with the best score is taken: give another final_choice"
         return out
 
+    def missing_guide(self) -> str:
+        return (
+            "a tree search needs a guide: a value or process reward model that scores steps, or, with rollouts, an "
+            "outcome reward model, an LLM judge or a verifier"
+        )
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.two_player and not getattr(scorer, "two_player", False):
             raise UsageError(
@@ -98,10 +104,7 @@ class MCTS:
                 "GamePolicy with RandomPlayoutScorer or LearnedValueScorer); for a question in words use mcts"
             )
         if scorer is None:
-            raise UsageError(
-                "a tree search needs a guide: a value or process reward model that scores steps, or, with rollouts, an "
-                "outcome reward model, an LLM judge or a verifier"
-            )
+            raise UsageError(self.missing_guide())
         root = self.prompt.root_step(trace, policy)
         try:
             cut = await resolve_cut(self.cut, trace, root, policy, self.sampling)

@@ -187,10 +187,13 @@ class Stepwise:
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
         return path_score(trace, step, self.require_guide(guide).name, self.reduce or self.default_reduce)
 
+    def missing_guide(self) -> str:
+        """Why this search cannot run without a guide; empty if it can."""
+        return f"{type(self).__name__} ranks steps by a guide: give a scorer (a reward or value model, an LLM judge)"
+
     def require_guide(self, guide: Scorer | None) -> Scorer:
         if guide is None:
-            name = type(self).__name__
-            raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, an LLM judge)")
+            raise UsageError(self.missing_guide())
         if self.cut is not None and self.reduce not in (None, "last") and not scores_steps(guide):
             raise UsageError(
                 f"{guide.name} scores a path as a whole, so there are no step scores to take the {self.reduce} of:"
