@@ -189,7 +189,8 @@ def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -
         _dry_run(run_plan, probe, seen)
         gc.collect()
     seen.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    tokens = getattr(job, "added_tokens", ())
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype, added_tokens=tokens)
     policy.on_tokens = seen.tokens
     seen.phase("check")
     learner, run_plan.checks, data = job.preflight_report(policy)

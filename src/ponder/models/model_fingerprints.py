@@ -40,8 +40,8 @@ def download_models(job: Any) -> None:
     """Download the models of the Hugging Face hub that a job names and the local cache does not have."""
     named = [getattr(job, field, None) or () for field in MODEL_FIELDS]
     named.append(parse_reward_model(getattr(job, "guide", None) or "")[1])
-    for model in (m for names in named for m in ((names,) if isinstance(names, str) else tuple(names))):
-        if is_hub_name(name := split_library_prefix(model)[1]):
+    for model in (m for names in named for m in (names if isinstance(names, tuple) else (names,))):
+        if isinstance(model, str) and is_hub_name(name := split_library_prefix(model)[1]):
             find_model(name)
 
 

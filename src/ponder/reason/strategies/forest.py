@@ -14,6 +14,7 @@ from ponder.reason import answer_extraction
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, majority_step, vote
 from ponder.reason.operators.auto_cut import AutoCut, resolve_cut
+from ponder.reason.operators.cut import TokenCut
 from ponder.reason.strategies.beam_search import BeamSearch
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
@@ -98,7 +99,7 @@ class Forest:
 
 async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
     """Resolve an automatic cut once for all trees; the first tree keeps the probe."""
-    if not isinstance(cut := getattr(of, "cut", None), AutoCut):
+    if not isinstance(cut := getattr(of, "cut", None), AutoCut | TokenCut):
         return of
     root = of.prompt.root_step(first, policy) if hasattr(of, "prompt") else 0
     return replace(of, cut=await resolve_cut(cut, first, root, policy, of.sampling))

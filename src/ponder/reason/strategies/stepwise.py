@@ -19,6 +19,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, is_cut_probe, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.cut import Cut, TokenCut
 from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, scores_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
@@ -96,7 +97,7 @@ class Stepwise:
         root.pruned, root.visits = "", max(root.visits, width)
         try:
             how = self
-            if isinstance(self.cut, AutoCut):
+            if isinstance(self.cut, AutoCut | TokenCut):
                 how = replace(self, cut=await resolve_cut(self.cut, trace, search.root, policy, self.sampling))
             await how._levels(search, rule)
         except BudgetExhausted:
@@ -137,7 +138,7 @@ class Stepwise:
         if not missing:
             return None
         try:
-            assert not isinstance(self.cut, AutoCut)  # resolved before the first level
+            assert self.cut is None or isinstance(self.cut, Cut)  # resolved before the first level
             await expand(
                 trace, list(missing), search.policy, self.sampling, list(missing.values()),
                 cut=self.cut, last=self.cut is None,
