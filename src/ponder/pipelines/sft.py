@@ -27,7 +27,7 @@ from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswe
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
-from ponder.pipelines.problems.step_tokens import mark_answer_steps
+from ponder.pipelines.problems.step_tokens import mark_answer_steps, refuse_token_ids
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
@@ -105,9 +105,9 @@ class FineTune(LearnerFields, BaseJob):
         """What to answer to a problem, or the chosen and the rejected answer; with its steps marked, if there is a step
         token."""
         answers = problem.answer if isinstance(self.data, str) else self.data.gold(problem)
-        if self.step_token is None:
+        if self.step_token is None or isinstance(answers, TokenizedAnswer):
             return answers
-        return mark_answer_steps(problem.id, answers, self.step_token, self.step_separator)
+        return mark_answer_steps(answers, self.step_token, self.step_separator)
 
     def training_jobs(self) -> list[tuple[str, Any]]:
         return [("", self)]
@@ -181,7 +181,12 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
 
 
 def _read_problems(job: FineTune) -> Sequence[Problem]:
-    return read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
+    if not isinstance(job.data, str):
+        return job.data.train
+    problems = read_conversations(job.data, job.algorithm.needs_pairs)
+    if job.step_token is not None:
+        refuse_token_ids(problems)
+    return problems
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:

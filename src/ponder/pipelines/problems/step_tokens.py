@@ -4,12 +4,10 @@ Blueprint"): a model that learns it says itself where a step ends, and a search 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 from ponder.errors import TaskError
 from ponder.pipelines.problems.conversations import TokenizedAnswer
-
-Answers = TypeVar("Answers", bound=str | Sequence[str] | TokenizedAnswer)
+from ponder.types import Problem
 
 
 def mark_steps(text: str, token: str, separator: str) -> str:
@@ -20,10 +18,17 @@ def mark_steps(text: str, token: str, separator: str) -> str:
     return (marked + last) if last.strip() or not marked.endswith(end) else marked.removesuffix(token) + last
 
 
-def mark_answer_steps(name: str, answers: Answers, token: str, separator: str) -> Answers:
+def mark_answer_steps(answers: str | Sequence[str], token: str, separator: str) -> str | Sequence[str]:
     """One answer, or a chosen and a rejected one, with marked steps."""
-    if isinstance(answers, TokenizedAnswer):
-        raise TaskError(f"{name} has token ids, into which no step token goes: leave out 'token_ids', or step_token")
     if isinstance(answers, str):
-        return mark_steps(answers, token, separator)  # type: ignore[return-value]
-    return tuple(mark_steps(text, token, separator) for text in answers)  # type: ignore[return-value]
+        return mark_steps(answers, token, separator)
+    return tuple(mark_steps(text, token, separator) for text in answers)
+
+
+def refuse_token_ids(problems: Sequence[Problem]) -> None:
+    """Raise if an answer has token ids of its own, into which no step token goes."""
+    for problem in problems:
+        if isinstance(problem.answer, TokenizedAnswer):
+            raise TaskError(
+                f"{problem.id} has token ids, into which no step token goes: leave out 'token_ids', or step_token"
+            )

@@ -60,7 +60,7 @@ class UncertaintyTrigger:
 
     def __post_init__(self) -> None:
         if (self.threshold is None) == (self.quantile is None):
-            raise UsageError("a trigger has a threshold or a quantile: give one of the two")
+            raise UsageError("a trigger has a threshold or a quantile: give one of the two, and none for the other")
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
         if self.min_seen_tokens < 1:
