@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,21 @@ def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ponder.pipelines.job.progress_lines.HEARTBEAT_SECONDS", -1.0)
     run_three_steps(ProgressLines("RL · addition", GracefulStop()))
     assert "step 2/10  sampling 100 tokens, " in capsys.readouterr().err
+
+
+def test_lines_heartbeat_in_a_silent_phase(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.pipelines.job.progress_lines.HEARTBEAT_SECONDS", 0.01)
+    with ProgressLines("Evaluate", GracefulStop(), unit="problem") as seen:
+        seen.total = 300
+        seen.phase("check")  # and then nothing is reported
+        text, deadline = "", time.monotonic() + 30
+        while "problem 0/300  checking that all is right, for 0 s" not in text and time.monotonic() < deadline:
+            time.sleep(0.01)
+            text += capsys.readouterr().err
+    assert "problem 0/300  checking that all is right, for 0 s" in text
+    capsys.readouterr()
+    time.sleep(0.1)
+    assert capsys.readouterr().err == "", "a job that ended says nothing"
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:

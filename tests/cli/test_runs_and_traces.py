@@ -100,6 +100,21 @@ def test_traces_shows_advantages_and_a_tree(tmp_path: Path, capsys: pytest.Captu
     assert "✓ 1  chosen  right  reward 1  advantage +0.500  3 tokens  ended by eos" in out
 
 
+def test_traces_draws_token_statistics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = prompt_trace(TASK.test[0], ids([1]))
+    notes = {"entropy": np.asarray([0.0, 1.0, 0.5], np.float32), "gini": np.asarray([0.0, 0.5, 0.25], np.float32)}
+    trace.add(Step(0, "12", ids([2, 3, 4]), np.zeros(3, np.float32), "eos", scores={"s": Score(1.0)}, notes=notes))
+    with Run(tmp_path / "r", StoredJob(TASK)) as run:
+        run.write_traces(0, [trace])
+    assert main(["traces", str(tmp_path / "r")]) == 0
+    out = capsys.readouterr().out
+    assert "    entropy    mean 0.500, highest 1.000  ▁█▅" in out
+    assert "    gini       mean 0.250, highest 0.500  ▁█▅" in out and "varentropy" not in out
+    assert main(["traces", str(tmp_path / "r"), "--json"]) == 0
+    (answer,) = json.loads(capsys.readouterr().out)["answers"]
+    assert answer["token_stats"] == {"entropy": [0.0, 1.0, 0.5], "gini": [0.0, 0.5, 0.25]}
+
+
 def test_sizes_and_ages_are_short() -> None:
     assert [format_bytes(n) for n in (5, 1500, 2_340_000, 150e6, 5e9)] == ["5 B", "2 kB", "2.3 MB", "150 MB", "5.0 GB"]
     assert [format_age(s) for s in (5, 61, 7200, 200_000)] == ["5 s", "1 min", "2 h", "2 d"]

@@ -12,7 +12,7 @@ from ponder.errors import TaskError
 from ponder.filter_report import FilterReport
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
-from ponder.pipelines.rewards.labelled_traces import prepare_labels, read_labelled_traces
+from ponder.pipelines.rewards.labelled_traces import prepare_labels, read_labelled_traces, read_training_labels
 from ponder.train.reward_objectives import ProcessReward
 
 GOOD = json.dumps({"prompt": "1+1=", "completions": ["1+1=2", "2"], "labels": [True, True]})
@@ -27,7 +27,7 @@ def test_bad_rows_are_a_line_of_the_funnel(tmp_path: Path, recwarn: pytest.Warni
     policy = load_policy(
         ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
     )
-    found = prepare_labels((str(file),), policy, ProcessReward().targets, 0, skip_bad=True)
+    found = prepare_labels(read_training_labels((str(file),), skip_bad=True), policy, ProcessReward().targets, 0)
     lines = found.filter_report.lines()
     assert len(found.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]
     assert "1 is not JSON" in lines[0] and "1 is not a JSON object" in lines[0] and "and no text" in lines[0]

@@ -82,6 +82,7 @@ def by_hand(p: Sequence[float]) -> dict[str, float]:
         "gini": sum(x * (1 - x) for x in p),
         "variance": sum((x - mean) ** 2 for x in p) / len(p),
         "margin": first - second,
+        "two_way": 1 - (first - second) - (1 - first - second),
     }
 
 
@@ -153,7 +154,7 @@ def test_several_answers_vote() -> None:
 
 @pytest.mark.parametrize(
     ("measure", "bar"),
-    [("entropy", 0.6), ("gini", 0.4), ("varentropy", 0.02), ("margin", 0.5), ("variance", 0.007)],
+    [("entropy", 0.6), ("gini", 0.4), ("varentropy", 0.02), ("margin", 0.5), ("two_way", 0.7), ("variance", 0.007)],
 )
 def test_each_measure_can_fork(measure: str, bar: float) -> None:
     def once(text: str) -> Mapping[str, float]:
@@ -174,6 +175,14 @@ def test_variance_is_over_the_whole_vocabulary() -> None:
         token_uncertainty(c, "entropy")
     with pytest.raises(UsageError, match="two likeliest"):
         token_uncertainty(c, "margin")
+
+
+@pytest.mark.parametrize("p", [[0.5, 0.5], [0.6, 0.4], [0.4, 0.4, 0.2], [0.98, 0.02], [0.1] * 10])
+def test_two_way_is_large_where_two_are_close_and_the_rest_is_low(p: list[float]) -> None:
+    top = (np.arange(2, dtype=np.int32)[None], np.log(np.array(p[:2], np.float32))[None])
+    c = Completion("c", ids([0]), np.zeros(1, np.float32), "eos", top_logprobs=top)
+    assert token_uncertainty(c, "two_way")[0] == pytest.approx(by_hand(p)["two_way"], abs=1e-6)
+    assert (token_uncertainty(c, "two_way")[0] > 0.75) == (p in ([0.5, 0.5], [0.6, 0.4], [0.4, 0.4, 0.2]))
 
 
 def test_quantiles_are_over_seen_tokens() -> None:

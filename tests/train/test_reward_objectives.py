@@ -40,7 +40,7 @@ from ponder.train.reward_objectives import (
     StateValue,
     two_hot,
 )
-from ponder.types import Score, Step, Trace, ids
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from reference_decoder import plain_hidden, weights64
 
 RULES: dict[str, RewardObjective] = {
@@ -344,6 +344,21 @@ def test_adapters_and_the_head_learn_together() -> None:
     attach(net, LoRA(2, targets=("q_proj",)), 0)
     result = make_reward_learner(net, ProcessReward()).gradient(traces)
     assert all(".lora_" in n or n.startswith("score.") for n in result) and {"score.weight", "score.bias"} < set(result)
+
+
+def test_signed_outcomes_map_a_verifiers_scores_to_minus_one_and_one() -> None:
+    trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
+    for label in (0.0, 1.0, 0.25):
+        step = Step(0, "", ids([5]), np.zeros(1, np.float32), "eos")
+        step.scores["wanted"] = Score(label)
+        trace.add(step)
+    rule = StateValue("x1", hidden=(4,), signed_outcomes=True)
+    assert rule.targets(trace, "wanted") == [(1, -1.0), (2, 1.0), (3, -0.5)]
+    assert StateValue("x1", hidden=(4,)).targets(trace, "wanted") == [(1, 0.0), (2, 1.0), (3, 0.25)]
+    assert "signed_outcomes" in replace(rule, target_source="value").unused()
+    trace.steps[1].scores["wanted"] = Score(-1.0)
+    with pytest.raises(UsageError, match=r"does not lie in \[0, 1\]"):
+        rule.targets(trace, "wanted")
 
 
 def test_unscored_answers_get_no_target() -> None:

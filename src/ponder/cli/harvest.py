@@ -18,6 +18,7 @@ NEXT_COMMAND = {
     "labels": "ponder reward {out} --algorithm prm",
     "values": "ponder reward {out} --algorithm value",
     "verdicts": "ponder sft {out}, then --guide genrm:RUN",
+    "operators": "ponder sft {out}",
     "rationales": "ponder sft {out}, then --guide genrm+8:RUN",
 }
 

@@ -100,6 +100,8 @@ def plan(argv: Sequence[str]) -> int:
 
     run_plan = RunPlan(*find_training_job(job))
     run_plan.job.check_memory()
+    if not run_plan.stage:  # what a stage names may not be there yet
+        run_plan.job.check_inputs()
     run_plan.ineffective_settings = [
         line for strategy, budget in run_plan.job.strategies() for line in ineffective_settings(strategy, budget)
     ]
@@ -187,7 +189,8 @@ def fill_plan(run_plan: RunPlan, scan: int, probe: int, seen: ProgressTracker) -
         _dry_run(run_plan, probe, seen)
         gc.collect()
     seen.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    tokens = getattr(job, "added_tokens", ())
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype, added_tokens=tokens)
     policy.on_tokens = seen.tokens
     seen.phase("check")
     learner, run_plan.checks, data = job.preflight_report(policy)

@@ -69,7 +69,9 @@ def solve(
     from ponder.cli.launch import warn_ineffective_strategy
     from ponder.cli.remote_model import resolve_remote_model
     from ponder.cli.strategy_flags import budget_from_flags, refuse_unused_guide, strategy_from_flags
+    from ponder.models.chat_templates import check_template_name
     from ponder.models.guides import default_guide
+    from ponder.pipelines.job.check_inputs import check_strategy_guide
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
@@ -91,6 +93,9 @@ def solve(
     model = resolve_remote_model(model, effort, template, device, dtype, guide)
     chosen_guide = guide or own
     guide = chosen_guide or default_guide(thinking)
+    check_strategy_guide(thinking, guide)
+    if template is not None:
+        check_template_name(template)
     warn_ineffective_strategy(thinking, allowed)
     name = strategy or effort or "majority-vote"
     jobs = [QuestionJob(each, model, template, name, guide, seed) for each in questions]

@@ -106,7 +106,7 @@ def refuse_unused_guide(strategy: Any, guide: str) -> None:
 
 
 def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
-    """Where its steps end: `--strategy.cut sentence`, `tokens:32`, `mark:TEXT` or `auto`."""
+    """Where its steps end: `--strategy.cut sentence`, `tokens:32`, `mark:TEXT`, `token:TEXT` or `auto`."""
     from ponder.reason.operators.auto_cut import AUTO_CUT
     from ponder.reason.operators.cut import parse_cut
 

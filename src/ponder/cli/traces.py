@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder.cli.progress import print_json
 from ponder.errors import RunError, UnknownName, UsageError
+from ponder.sampling import TOKEN_STATS
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 MARKS = {"right": "✓", "wrong": "✗", "undecided": "?", "ungraded": "·"}
 INDENT = "    "
+STAT_BARS = 48  # bars of a statistic, at most
 
 
 def traces(
@@ -130,6 +132,7 @@ def answer_json(trace: Trace, leaf: int, scorer: str) -> dict[str, Any]:
         "scores": {name: each.value for name, each in step.scores.items()},
         "advantage": None if low_high is None else list(low_high),
         "tokens": sampled_tokens(trace, leaf),
+        **({"token_stats": stats} if (stats := token_stats(trace, leaf)) else {}),
         "stop": step.stop,
         "text": trace.text(leaf),
     }
@@ -168,7 +171,25 @@ def _answer(trace: Trace, leaf: int, number: int, scorer: str) -> Iterator[str]:
     parts += [f"{sampled_tokens(trace, leaf):,} tokens", f"ended by {step.stop}" if step.stop else ""]
     yield ""
     yield "  ".join(part for part in parts if part)
+    yield from _token_stat_lines(trace, leaf)
     yield from (INDENT + line for line in trace.text(leaf).strip().splitlines() or ["(nothing)"])
+
+
+def _token_stat_lines(trace: Trace, leaf: int) -> Iterator[str]:
+    """Each statistic of the path's tokens: its mean, its highest value, and its course in a line."""
+    from ponder.measure.figures.sparkline import sparkline
+
+    for name, values in token_stats(trace, leaf).items():
+        mean, high = sum(values) / len(values), max(values)
+        yield f"{INDENT}{name:<10} mean {mean:.3f}, highest {high:.3f}  {sparkline(values, STAT_BARS, low=0.0)}"
+
+
+def token_stats(trace: Trace, leaf: int) -> dict[str, list[float]]:
+    """Per token of the path: entropy, varentropy and Gini's measure of the distribution it was sampled from, where
+    `Sampling.token_stats` asked for them."""
+    notes = [trace.steps[i].notes for i in trace.path(leaf)]
+    found = {name: [float(v) for n in notes if name in n for v in n[name]] for name in TOKEN_STATS}
+    return {name: values for name, values in found.items() if values}
 
 
 def advantage_range(trace: Trace, leaf: int) -> tuple[float, float] | None:

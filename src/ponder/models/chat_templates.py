@@ -66,12 +66,17 @@ _TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, Attribu
 CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1, "deepseek-r1-zero": DEEPSEEK_R1_ZERO}
 
 
+def check_template_name(template: str) -> None:
+    """Raise unless this is jinja2 text or the name of one of ponder's templates."""
+    if template not in CHAT_TEMPLATES and "{" not in template:
+        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+
+
 def render_chat(
     template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
 ) -> str:
     """The text that a model continues. `template`: jinja2 text, a name in `CHAT_TEMPLATES`, or None for "plain"."""
-    if template is not None and "{" not in template and template not in CHAT_TEMPLATES:
-        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    check_template_name(template or "plain")
     text = CHAT_TEMPLATES.get(template or "plain", template or "")
     given = {"bos_token": "", "eos_token": "", **extra}
     try:
@@ -99,8 +104,7 @@ def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
 
     A template writes the BOS token itself, so ponder's get one if the tokenizer would add one.
     """
-    if template not in CHAT_TEMPLATES and "{" not in template:
-        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    check_template_name(template)
     text = CHAT_TEMPLATES.get(template, template)
     if (
         "bos_token" not in text

@@ -91,6 +91,16 @@ class GrammarCompiler:
         return library.LLTokenizer(library.TokenizerWrapper(given), eos_token=list(self.tokenizer.eos))
 
 
+def check_grammar(sampling: Sampling) -> None:
+    """Raise for a regex or JSON schema that cannot be used with any tokenizer, or whose library is not installed."""
+    if sampling.regex or sampling.json_schema:
+        library = _llguidance()
+        rule = _regex_rule(sampling.regex) if sampling.regex else _json_schema_rule(sampling.json_schema)
+        grammar = library.LLMatcher.grammar_from_lark(_LARK_GRAMMAR.format(rule))
+        if error := library.LLMatcher.validate_grammar(grammar):
+            raise UsageError(f"the regex or JSON schema cannot be used: {_error_sentence(error)}")
+
+
 class _GrammarMatcher:
     """The state of one text under a grammar."""
 

@@ -6,7 +6,8 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.evaluate import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
@@ -35,6 +36,7 @@ def load_guide(
     module:object   your own, or one of ponder's
     oracle+GUIDE    the oracle for finished answers, and the other guide before that
     """
+    check_guide(name, task)
     kind, _, rest = name.partition(":")
     if not name:
         return None
@@ -47,12 +49,10 @@ def load_guide(
     if name.startswith(ORACLE + "+"):
         outcome = load_guide(ORACLE, policy, task)
         value = load_guide(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
-        if outcome is None or value is None:
-            raise UsageError(f"{name!r} does not say what scores unfinished answers: oracle+reward:FOLDER does")
+        assert outcome is not None and value is not None
         return OutcomeAndValue(outcome, value)
     if name == ORACLE:
-        if task is None:
-            raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
+        assert task is not None
         return task.verifier
     if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
         from ponder.models.load_scorer import load_or_share_scorer
@@ -64,18 +64,45 @@ def load_guide(
         from ponder.models.load import load_inference_policy
         from ponder.models.weight_sharing import runs_model
 
-        if not parse_reward_model(name)[0]:
-            raise UsageError(
-                f"{kind!r} is not a guide: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first"
-            )
         rationales = int(kind.removeprefix("genrm") or 0)
         if policy is not None and runs_model(policy, rest, device, dtype):
             return GenRM(policy, rationales)
         return GenRM(load_inference_policy(rest, device=device, dtype=dtype), rationales)
-    if rest:
-        loaded: Any = import_object(name)
-        return loaded() if isinstance(loaded, type) else loaded
-    raise UnknownName("guide", name, KNOWN_GUIDES)
+    loaded: Any = import_object(name)
+    return loaded() if isinstance(loaded, type) else loaded
+
+
+def check_guide(name: str, task: Task | None = None) -> None:
+    """Raise if a guide of this name cannot be loaded, as far as that is known without loading a model."""
+    kind, _, rest = name.partition(":")
+    if name in ("", "likelihood", "p_true"):
+        return
+    if name == ORACLE or name.startswith(ORACLE + "+"):
+        if task is None:
+            raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
+        if name == ORACLE + "+":
+            raise UsageError(f"{name!r} does not say what scores unfinished answers: oracle+reward:FOLDER does")
+        check_guide(name.removeprefix(ORACLE).removeprefix("+"))
+    elif _REWARD_PATTERN.fullmatch(kind) and rest:
+        _check_reward_model(rest)
+    elif kind.startswith("genrm") and rest:
+        if not parse_reward_model(name)[0]:
+            raise UsageError(
+                f"{kind!r} is not a guide: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first"
+            )
+        if not rest.startswith(OPENAI_PREFIX):
+            find_model(split_library_prefix(rest)[1])
+    elif rest:
+        import_object(name)
+    else:
+        raise UnknownName("guide", name, KNOWN_GUIDES)
+
+
+def _check_reward_model(model: str) -> None:
+    from ponder.nets import hf
+
+    if not hf.is_score_model(find_model(model)):
+        raise ModelError(f"{model} holds a language model, which has no head: give a value or reward model")
 
 
 def default_guide(strategy: Any) -> str:

@@ -9,10 +9,13 @@ talks in token ids, with the served model's own tokenizer from a local folder or
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ponder.errors import UsageError
 from ponder.models import byte_tokenizer, chat_templates
+from ponder.models.added_tokens import add_tokens
 from ponder.models.base_policy import BasePolicy
 from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, split_library_prefix
 from ponder.models.openai_policy import OpenAIPolicy
@@ -28,16 +31,23 @@ from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 
 
 def load_policy(
-    model: str | ScratchModel, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
+    model: str | ScratchModel,
+    template: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
+    added_tokens: Sequence[str] = (),
 ) -> PonderPolicy:
     """A `PonderPolicy`, which can be trained. A `template` (its name or text) becomes the model's own, and is saved
-    with it."""
+    with it; so do `added_tokens`, which it has yet to learn."""
     if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
         raise UsageError(f"only ponder's own networks can be trained, in this process: give a folder, not {model!r}")
     if isinstance(model, str) and model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
     where, kind = _device_and_dtype(device, dtype)
     net, tokenizer = _load_net_and_tokenizer(model, kind, where)
+    if added_tokens:
+        tokenizer = add_tokens(net, tokenizer, added_tokens)
     return PonderPolicy(
         net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed
     )

@@ -40,11 +40,8 @@ def download_models(job: Any) -> None:
     """Download the models of the Hugging Face hub that a job names and the local cache does not have."""
     named = [getattr(job, field, None) or () for field in MODEL_FIELDS]
     named.append(parse_reward_model(getattr(job, "guide", None) or "")[1])
-    # a model that is no name (a ScratchModel) has nothing to download
-    for model in (
-        m for value in named for m in (value if isinstance(value, tuple) else (value,)) if isinstance(m, str)
-    ):
-        if is_hub_name(name := split_library_prefix(model)[1]):
+    for model in (m for names in named for m in (names if isinstance(names, tuple) else (names,))):
+        if isinstance(model, str) and is_hub_name(name := split_library_prefix(model)[1]):
             find_model(name)
 
 

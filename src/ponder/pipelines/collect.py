@@ -16,6 +16,7 @@ from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
@@ -62,6 +63,7 @@ class Collect(ComputeFields, BaseJob):
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
         self.check_memory()
         progress = progress or NoProgress()
+        require_problems(self.task, "train")
         chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
         job, run = open_run(self, folder)
         with run:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.common_settings import TASK_HELP, Guide, MaxConcurrency, Model, Template
-from ponder.errors import TaskError, UsageError
+from ponder.errors import UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
@@ -83,6 +84,7 @@ class Evaluate(ComputeFields, BaseJob):
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> EvaluationReport:
         progress = progress or NoProgress()
+        require_problems(self.task, "test")
         job, run = open_run(self, folder)
         with run:
             progress.phase("load")
@@ -97,8 +99,7 @@ async def evaluate(
     job: Evaluate, policy: Policy, run: Run, progress: Progress, guide: Scorer | None = None
 ) -> EvaluationReport:
     problems = job.problems()
-    if not problems:
-        raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
+    require_problems(job.task, "test")
     job.check_memory()
     verifier = job.task.verifier
     budget: Budget | BudgetLedger | None = job.budget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
@@ -30,7 +31,7 @@ from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.settings import Named
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.step_split import split_steps
-from ponder.types import Cost, Problem, Trace, problem_key
+from ponder.types import Cost, Problem, ProblemKey, Trace, problem_key
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,12 @@ class Label(ComputeFields, BaseJob):
         progress = progress or NoProgress()
         job, run = open_run(self, folder)
         with run:
+            answered = read_answers(job)
             progress.phase("load")
             policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
             policy.on_tokens = progress.tokens
             policy.reseed(job.seed)
-            traces = event_loop.run(label(job, policy, run, progress))
+            traces = event_loop.run(label(job, policy, run, progress, answered))
             if not (run.folder / FILTER_REPORT_FILE).exists():
                 write_json(run.folder / FILTER_REPORT_FILE, label_filter_report(traces).to_json())
             check_labels_useful(traces)
@@ -98,16 +100,25 @@ class Label(ComputeFields, BaseJob):
         ]
 
 
-async def label(job: Label, policy: BasePolicy, run: Run, progress: Progress) -> list[Trace]:
+def read_answers(job: Label) -> dict[ProblemKey, Trace]:
+    """The answers that `data` holds, by problem. Raises if there is nothing to label, which needs no model to see."""
     report = FilterReport()
     answered = {
         problem_key(t.problem): t for place in job.data for t in _read_answers(place, report, job.include_held_out)
     }
+    if job.data and not answered:
+        raise_if_all_held_out(report)
+        raise TaskError(f"{', '.join(job.data)} has no problems to label answers of")
+    if not job.data:
+        require_problems(job.task, "train")
+    return answered
+
+
+async def label(
+    job: Label, policy: BasePolicy, run: Run, progress: Progress, answered: Mapping[ProblemKey, Trace]
+) -> list[Trace]:
     problems = [t.problem for t in answered.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
-    if not problems:
-        raise_if_all_held_out(report)
-        raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
 
     async def work(problem: Problem) -> Trace:
         if job.data:

@@ -30,7 +30,7 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
-from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels
+from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels, read_training_labels
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.runs import Run, read_metrics, write_json
@@ -121,6 +121,9 @@ class TrainRewardModel(LearnerFields, BaseJob):
 
 def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
+    raw_labels = read_training_labels(
+        job.data, job.format, job.scorer, job.skip_bad, job.algorithm.needs_scores, job.include_held_out
+    )
     policy = load_policy_with_head(
         job.model, job.algorithm.head, job.template, job.device, checkpoint.resume_dtype(run, job.dtype), job.seed
     )
@@ -128,11 +131,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     assert isinstance(net, DecoderWithHead)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
-        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator,
-        job.skip_bad,
-        needs_scores=job.algorithm.needs_scores, pairwise=job.algorithm.pairwise,
-        must_differ=job.algorithm.needs_both_labels,
-        include_held_out=job.include_held_out,
+        raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
+        pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:

@@ -19,6 +19,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
@@ -179,8 +180,15 @@ class RL(LearnerFields, BaseJob):
             {"problems_per_step": self.problems_per_step}, {"n": getattr(self.rollout_strategy, "n", 1)}
         )
 
+    def check_inputs(self) -> None:
+        super().check_inputs()
+        for split in self.READ_SPLITS:
+            require_problems(self.task, split)
+
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
+        for split in self.READ_SPLITS:
+            require_problems(self.task, split)
         job, run = open_run(self, folder)
         with run:
             return event_loop.run(train(job, run, watch or NoProgress()))

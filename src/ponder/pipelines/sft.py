@@ -27,11 +27,12 @@ from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswe
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.problems.step_tokens import mark_answer_steps, refuse_token_ids
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run
-from ponder.settings import Named
+from ponder.settings import Named, When
 from ponder.train import checkpoint
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
@@ -70,6 +71,11 @@ class FineTune(LearnerFields, BaseJob):
     optimizer: OptimizerField = AdamW(lr=2e-5)
     batch_size: Annotated[int, "answers (or pairs) per step"] = 32
     teacher: Annotated[str | None, "the model that distill learns from"] = None
+    step_token: Annotated[
+        str | None,
+        "a token such as <step>, put after each step of the answers; a new one is added to the vocabulary",
+    ] = None
+    step_separator: Annotated[str, "the text at which a step ends", When("step_token")] = "\n"
     save_every: SaveEvery = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -85,6 +91,24 @@ class FineTune(LearnerFields, BaseJob):
         if self.algorithm.needs_teacher != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
+        if not self.step_separator:
+            raise UsageError("step_separator is empty: give the text at which a step ends, such as a line break")
+        if self.step_token is not None and (self.lora is not None or self.frozen_layers):
+            raise UsageError("a step token is learned in the embeddings: leave out lora and frozen_layers")
+
+    @property
+    def added_tokens(self) -> tuple[str, ...]:
+        """Tokens that the model's vocabulary gets."""
+        return () if self.step_token is None else (self.step_token,)
+
+    def target(self, problem: Problem) -> str | Sequence[str] | TokenizedAnswer:
+        """What to answer to a problem, or the chosen and the rejected answer; with its steps marked, if there is a step
+        token."""
+        answers = problem.answer if isinstance(self.data, str) else self.data.gold(problem)
+        if self.step_token is None or isinstance(answers, TokenizedAnswer):
+            return answers
+        return mark_answer_steps(answers, self.step_token, self.step_separator)
+
     def training_jobs(self) -> list[tuple[str, Any]]:
         return [("", self)]
 
@@ -94,6 +118,10 @@ class FineTune(LearnerFields, BaseJob):
 
         learner = build_sft_learner(self, policy)
         return PreflightReport(learner, *preflight_sft(self, _read_problems(self), policy, learner))
+
+    def check_inputs(self) -> None:
+        super().check_inputs()
+        _read_problems(self)
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
@@ -112,8 +140,9 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     if isinstance(job.data, str):
         warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
     policy = load_policy(
-        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
-    )
+        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype),
+        added_tokens=job.added_tokens,
+    )  # fmt: skip
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
@@ -125,7 +154,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
                 began = time.perf_counter()
                 watch.phase("learn")
                 chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
-                traces = [answer_trace(policy, p, target_answer(job.data, p)) for p in chosen]
+                traces = [answer_trace(policy, p, job.target(p)) for p in chosen]
                 metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
                 metrics |= session.learn(learner, traces, watch.share)
 
@@ -152,7 +181,12 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
 
 
 def _read_problems(job: FineTune) -> Sequence[Problem]:
-    return read_conversations(job.data, job.algorithm.needs_pairs) if isinstance(job.data, str) else job.data.train
+    if not isinstance(job.data, str):
+        return job.data.train
+    problems = read_conversations(job.data, job.algorithm.needs_pairs)
+    if job.step_token is not None:
+        refuse_token_ids(problems)
+    return problems
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
@@ -244,7 +278,3 @@ def answer_end_token(tokenizer: Tokenizer) -> int:
         raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
     written = tokenizer.chat_template or ""
     return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])
-
-
-def target_answer(data: Task | str, problem: Problem) -> str | Sequence[str] | TokenizedAnswer:
-    return problem.answer if isinstance(data, str) else data.gold(problem)

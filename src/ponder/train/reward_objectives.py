@@ -173,7 +173,8 @@ class StateValue(RewardObjective):
     the value that a search found (`Step.value` of visited steps).
 
     mse: 1/2 (v - y)^2. two-hot: cross-entropy of a distribution over `bins` with y spread on the two bins about it.
-    x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1.
+    x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1: `signed_outcomes` makes such targets of a
+    verifier's 0 and 1.
     """
 
     metric_name: ClassVar[str] = "rewards/errors"
@@ -185,6 +186,7 @@ class StateValue(RewardObjective):
     low: float = 0.0
     high: float = 1.0
     hidden: tuple[int, ...] = ()  # x1's are 1024 and 256 wide
+    signed_outcomes: bool = False  # a verifier's scores of 0 to 1 become x1's targets of -1 to 1
 
     def __post_init__(self) -> None:
         if self.kind not in ("mse", "two-hot", "x1") or self.target_source not in ("score", "value"):
@@ -198,9 +200,11 @@ class StateValue(RewardObjective):
         _ = self.head  # checks bins, low and high
 
     def unused(self) -> dict[str, str]:
-        if self.kind == "two-hot":
-            return {}
-        return dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
+        found = "values of a search are taken as they are: give target_source=score"
+        out = {"signed_outcomes": found} if self.target_source == "value" else {}
+        if self.kind != "two-hot":
+            out |= dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
+        return out
 
     @property
     def needs_scores(self) -> bool:
@@ -223,6 +227,8 @@ class StateValue(RewardObjective):
             targets = [(i, trace.steps[i].value) for i in visited]
         else:
             targets = _step_targets(trace, scorer, trace.score)
+            if self.signed_outcomes:
+                targets = [(i, 2 * score - 1) for i, score in _check_range(targets, trace, 0.0, 1.0)]
         return targets if self.kind == "mse" else _check_range(targets, trace, self.low, self.high)
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:

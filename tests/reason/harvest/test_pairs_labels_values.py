@@ -266,5 +266,8 @@ def test_operator_gain_is_the_change_of_the_mean(grow):
         ("generate", pytest.approx(0.0 - 2 / 3)),
     ]
     assert one.row["thoughts"][2] == {"parent": 1, "text": "x"}
+    assert one.row["completion"].split("\n\n") == [
+        "[generate 0 -> 1]\na", "[generate 1 -> 2 3]\nx\ny", "[backtrack 3 -> 0]", "[generate 0 -> 4]\nb",
+    ], "what `ponder sft` learns to write"  # fmt: skip
     funnel = FilterReport()
     assert list(operator_supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}

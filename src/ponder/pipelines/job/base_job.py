@@ -45,6 +45,12 @@ class BaseJob:
     def check_memory(self) -> None:
         pass
 
+    def check_inputs(self) -> None:
+        """Raise for what the job names and cannot use, as far as that is known without a model."""
+        from ponder.pipelines.job.check_inputs import check_inputs  # torch
+
+        check_inputs(self)
+
     def strategies(self) -> list[tuple[Strategy, Any]]:
         strategy = getattr(self, "strategy", None)
         return [] if strategy is None else [(strategy, getattr(self, "budget", None))]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ponder.models.model_fingerprints import pin_guide
 from ponder.models.model_paths import pin_checkpoint
+from ponder.pipelines.job.check_inputs import check_inputs
 from ponder.pipelines.job.extend_training import extend_training
 from ponder.pipelines.job.input_fingerprints import input_fingerprints
 from ponder.runs import Run, read_job
@@ -23,6 +24,7 @@ def open_run(job: JobType, folder: str | Path, inputs_of: JobType | None = None)
     steps. `inputs_of`: the part of the job whose inputs must not change; None: all of it.
     """
     pinned = pin_models(job, folder)
+    check_inputs(pinned)
     inputs = input_fingerprints(pinned if inputs_of is None else pin_models(inputs_of, folder))
     extend = extend_training if is_training_job(pinned) else None
     return pinned, Run(folder, pinned, inputs, getattr(pinned, "continue_from", extend))

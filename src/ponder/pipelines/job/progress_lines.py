@@ -191,6 +191,28 @@ class ProgressLines(ProgressTracker):
     def __init__(self, title: str, stop: StopRequests, folder: Path | None = None, unit: str = "step") -> None:
         super().__init__(title, stop, folder, unit)
         self.reported_at_step: dict[str, int] = {}  # findings, by name: the step that said them last
+        self._closed = threading.Event()
+
+    def __enter__(self) -> ProgressLines:
+        """From here on a line appears every HEARTBEAT_SECONDS, also in phases that report nothing."""
+        self.last_line_at = time.monotonic()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._closed.set()
+        super().__exit__(kind, error, tb)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(HEARTBEAT_SECONDS / 3):
+            with self.lock:
+                if self.phase_name and not self._closed.is_set():
+                    self._print_if_silent()
+
+    def _print_if_silent(self) -> None:
+        if time.monotonic() - self.last_line_at > HEARTBEAT_SECONDS:
+            elapsed = format_duration(time.monotonic() - self.phase_started_at)
+            self._print_line([self.position(next_one=True), f"{self.phase_line()}, for {elapsed}"])
 
     def on_change(self, what: str) -> None:
         if what == "step":
@@ -208,8 +230,8 @@ class ProgressLines(ProgressTracker):
         elif what == "phase" and self.phase_name == "load":
             self.reported_at_step.clear()
             self._print_line([self.title, PHASE_TEXTS["load"]])
-        elif what != "phase" and time.monotonic() - self.last_line_at > HEARTBEAT_SECONDS:
-            self._print_line([self.position(next_one=True), self.phase_line()])
+        elif what != "phase":
+            self._print_if_silent()
 
     def position(self, next_one: bool = False) -> str:
         if not self.total:

@@ -30,7 +30,6 @@ from ponder.pipelines.sft import (
     answer_end_token,
     answer_trace,
     as_single_step,
-    target_answer,
 )
 from ponder.train.learner import Learner
 from ponder.types import Problem, Sampling
@@ -81,7 +80,7 @@ def preflight_sft(
 ) -> tuple[list[Check], PreflightData]:
     """The checks of a fine-tuning job, where answers are given and nothing is sampled."""
     chosen = shortest_prompts(policy, shuffled_problems(problems, job.seed, 0, 8 * NUM_PROBLEMS))
-    traces = [answer_trace(policy, p, as_single_step(target_answer(job.data, p))) for p in chosen]
+    traces = [answer_trace(policy, p, as_single_step(job.target(p))) for p in chosen]
     for trace in traces:
         for step in trace.steps[1:]:  # the beginning and the end suffice
             step.token_ids = np.concatenate(

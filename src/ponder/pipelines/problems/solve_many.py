@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
@@ -14,6 +15,7 @@ from ponder.runs import Run, read_traces
 from ponder.runs.problem_changes import check_problems_unchanged
 from ponder.types import Problem, Trace, problem_key
 
+REPORT_SECONDS = 15.0  # between two reports of progress, where traces come slowly
 MAX_EARLY_FAILURES = 16  # so many failures before the first success end the job: the settings are wrong
 
 Work = Callable[[Problem], Coroutine[Any, Any, Trace]]
@@ -36,9 +38,10 @@ async def solve_many(
 ) -> list[Trace]:
     """One trace for each problem, in order: the ones that the run holds under this step, and new ones from `work`.
 
-    `phase` says what is done, as a verb. `report_every`: traces between two reports of progress. `fixed_problems`: the
-    run refuses to resume where one of its problems changed; otherwise it solves the changed ones. `retry_failed`: a
-    trace that failed is no result, so it is solved again when the run resumes.
+    `phase` says what is done, as a verb. `report_every`: traces between two reports of progress, the second of which
+    follows with the first trace after REPORT_SECONDS. `fixed_problems`: the run refuses to resume where one of its
+    problems changed; otherwise it solves the changed ones. `retry_failed`: a trace that failed is no result, so it is
+    solved again when the run resumes.
     """
     stored = [trace for at, trace in read_traces(run.folder) if at == step]
     if fixed_problems:
@@ -47,7 +50,7 @@ async def solve_many(
     results = {problem_key(trace.problem): trace for trace in stored if not (retry_failed and trace.failed)}
     done = {key: results[key] for key in keys if key in results}
     left = [problem for problem, key in zip(problems, keys, strict=True) if key not in done]
-    resumed, new = bool(done), list[Trace]()
+    resumed, new, reported, reported_at = bool(done), list[Trace](), 0, time.monotonic()
     progress.phase(phase)
     try:
         async with aclosing(_in_completion_order(left, work, max_concurrency)) as arriving:
@@ -58,9 +61,11 @@ async def solve_many(
                 early = retry_failed and not resumed and len(new) == min(len(left), MAX_EARLY_FAILURES)
                 if early and all(t.failed for t in new):
                     raise ModelError(f"every attempt to {phase} fails, the last one because: {trace.failed}")
-                if len(new) % report_every == 0 or len(new) == len(left):
+                is_due = len(new) - reported >= report_every or time.monotonic() - reported_at > REPORT_SECONDS
+                if is_due or len(new) == len(left):
                     values = {} if metrics is None else metrics(done.values())
-                    progress.step(len(done), len(problems), values, new[-report_every:])
+                    progress.step(len(done), len(problems), values, new[reported:])
+                    reported, reported_at = len(new), time.monotonic()
     except Interrupted:
         raise Interrupted(f"stopped after {len(done)} of {len(problems)} problems; the same command goes on") from None
     return [done[key] for key in keys]

@@ -29,6 +29,10 @@ from ponder.tasks.step_labels.step_split import split_steps
 from ponder.types import Cost, Trace, ids, problem_key
 
 MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that become one trace
+_NO_LABELS = (
+    "no trace has labels under {!r} that this objective can learn from (pairs need answers with different scores, "
+    "outcomes need answers that came to an end, steps need labels on steps)"
+)
 
 
 def read_labelled_traces(
@@ -173,6 +177,15 @@ def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace]
 
 
 @dataclass(frozen=True, slots=True)
+class RawLabels:
+    """Traces with labels as they were read, in no model's tokens, and the name of the score that is their label."""
+
+    traces: list[Trace]
+    scorer: str
+    filter_report: FilterReport
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledTraces:
     """The training and test data of a reward model."""
 
@@ -182,45 +195,53 @@ class LabelledTraces:
     filter_report: FilterReport = field(default_factory=FilterReport)  # how they were chosen
 
 
-def prepare_labels(
+def read_training_labels(
     data: Sequence[str],
-    policy: PonderPolicy,
-    places: Callable[[Trace, str], list[tuple[int, float]]],
-    held_out_tenths: int,
     format: str | None = None,
     scorer: str | None = None,
-    separator: str | None = None,
     skip_bad: bool = False,
     needs_scores: bool = True,
-    pairwise: bool = False,
-    must_differ: bool = False,
     include_held_out: bool = False,
-) -> LabelledTraces:
-    """The traces with labels, in the policy's tokens, split into training and test data.
-
-    `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
-    trace. `must_differ`: raise if all labels are equal.
-    """
+) -> RawLabels:
+    """The traces with decided labels. Needs no model, so that a wrong file is reported before one is loaded."""
     report = FilterReport()
     traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, report, include_held_out)
     report.add("traces", len(traces))
-    ready = []
+    left = []
     for trace in traces:
         known = [step.scores[name] for step in trace.steps if name in step.scores]
         decided = any(score.value is not None for score in known)
         why = "all undecided" if known else "no score"
         if not needs_scores or report.record(f"with a score by {name!r}", decided, why):
-            ready.append(tokenize_trace(trace, policy, separator))
+            left.append(trace)
+    if not left:
+        report.fail(_NO_LABELS.format(name))
+    return RawLabels(left, name, report)
+
+
+def prepare_labels(
+    labels: RawLabels,
+    policy: PonderPolicy,
+    places: Callable[[Trace, str], list[tuple[int, float]]],
+    held_out_tenths: int,
+    separator: str | None = None,
+    pairwise: bool = False,
+    must_differ: bool = False,
+) -> LabelledTraces:
+    """The traces in the policy's tokens, split into training and test data.
+
+    `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
+    trace. `must_differ`: raise if all labels are equal.
+    """
+    report, name = labels.filter_report, labels.scorer
+    ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
     if pairwise:
         ready = merge_by_prompt(ready)
         report.add("prompts", len(ready))
     stage = "with something to learn"
     labelled = [t for t in ready if report.record(stage, bool(places(t, name)), "nothing for this objective")]
     if not labelled:
-        report.fail(
-            f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
-            "scores, outcomes need answers that came to an end, steps need labels on steps)"
-        )
+        report.fail(_NO_LABELS.format(name))
     train, test = split_by_question(labelled, held_out_tenths)
     if not train:
         raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")

@@ -17,7 +17,7 @@ The order of scores and back-ups is not stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ponder.filter_report import FilterReport
@@ -55,6 +55,17 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
     return out
 
 
+def operator_text(trace: Trace, events: Sequence[Mapping[str, Any]]) -> str:
+    """The events as text that a model can learn to write, one paragraph each: the operator, the steps it was applied
+    at, those it made or went to, and what the new steps say."""
+    out = []
+    for event in events:
+        at, made = " ".join(map(str, event["at"])), event.get("made", [event["to"]] if "to" in event else [])
+        head = f"[{event['operator']} {at}" + (f" -> {' '.join(map(str, made))}]" if made else "]")
+        out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in event.get("made", ()))]))
+    return "\n\n".join(out)
+
+
 def _operator_name(trace: Trace, i: int) -> str:
     step = trace.steps[i]
     if step.meta:
@@ -83,6 +94,7 @@ def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin
         "prompt": prompt_messages(trace.problem),
         "thoughts": thoughts,
         "operators": events,
+        "completion": operator_text(trace, events),
         "from": origin.record(trace, steps=list(range(len(trace.steps)))),
     }
     text = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)

@@ -15,7 +15,7 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.inner_strategies import inner_strategies
-from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.cut import CUTS, Cut, TokenCut
 from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.types import Sampling, Step, Trace
 
@@ -50,7 +50,7 @@ class AutoCut:
 
 
 AUTO_CUT = AutoCut()
-CutOrAuto = Cut | AutoCut
+CutOrAuto = Cut | TokenCut | AutoCut
 
 
 def split_into_steps(text: str, cut: Cut) -> list[str]:
@@ -66,9 +66,12 @@ def split_into_steps(text: str, cut: Cut) -> list[str]:
 
 
 async def resolve_cut(cut: CutOrAuto, trace: Trace, root: int, policy: Policy, sampling: Sampling) -> Cut:
-    """The cut itself; for `AutoCut` the one chosen for this trace before, or chosen now by a probe."""
-    if not isinstance(cut, AutoCut):
+    """The cut itself; for `TokenCut`, one at the policy's token; for `AutoCut`, the one chosen for this trace before,
+    or chosen now by a probe."""
+    if isinstance(cut, Cut):
         return cut
+    if isinstance(cut, TokenCut):
+        return cut.resolve(policy)
     if (name := chosen_cut(trace, root)) is None:
         most = min(sampling.max_tokens, cut.max_probe_tokens)
         greedy = replace(

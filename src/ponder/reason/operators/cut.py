@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy
 from ponder.types import Sampling
 
 # "1. ", "Dr. ", "e.g. ": a full stop that ends no sentence.
@@ -60,9 +61,29 @@ CUTS: dict[str, Cut] = {
 }
 
 
-def parse_cut(name: str) -> Cut:
-    """Parse `line`, `tokens:32` or `mark:TEXT`, where TEXT is the mark a model was trained to end its steps with."""
+@dataclass(frozen=True, slots=True)
+class TokenCut:
+    """A step ends at this token of the model's vocabulary, such as one that it was trained to end its steps with."""
+
+    token: str
+    max_step_tokens: int = 512
+
+    def resolve(self, policy: Policy) -> Cut:
+        found = policy.tokens(self.token)
+        if len(found) != 1:
+            raise UsageError(
+                f"{self.token!r} is {len(found)} tokens of this model, not one: train it (ponder sft --step-token), or "
+                f"cut at the text (mark:{self.token})"
+            )
+        return Cut(stop_token_ids=(int(found[0]),), max_step_tokens=self.max_step_tokens)
+
+
+def parse_cut(name: str) -> Cut | TokenCut:
+    """Parse `line`, `tokens:32`, `mark:TEXT` or `token:TEXT`, where TEXT is what a model was trained to end its steps
+    with: as a text, or as a single token."""
     kind, _, rest = name.partition(":")
+    if kind == "token" and rest:
+        return TokenCut(rest)
     if kind == "mark" and rest:
         return Cut(stop=(rest,))
     if kind == "tokens" and rest:
@@ -70,7 +91,7 @@ def parse_cut(name: str) -> Cut:
             raise UsageError(f"tokens:{rest} is no number of tokens; write tokens:32, say")
         return Cut(tokens=int(rest))
     if name not in CUTS:
-        raise UnknownName("cut", name, ["auto", *CUTS, "tokens:N", "mark:TEXT"])
+        raise UnknownName("cut", name, ["auto", *CUTS, "tokens:N", "mark:TEXT", "token:TEXT"])
     return CUTS[name]
 
 

@@ -1,12 +1,14 @@
 """Evaluate: how uncertain a policy was, from its next-token distributions: per token, and of a whole answer.
 
-Five measures of a distribution p over V tokens (Besta et al. 2025, appendix):
+Six measures of a distribution p over V tokens (Besta et al. 2025, appendix):
 
     entropy      -sum p log p, in nats
     varentropy   sum p (log p)^2 - entropy^2: the variance of the surprise
     gini         1 - sum p^2: the chance that two samples differ
     variance     sum (p - 1/V)^2 / V = (1 - gini - 1/V) / V: the spread of the probabilities
     margin       the likeliest token's probability less the second's
+    two_way      twice the second's probability: 1 less the margin and less the probability of all other tokens, so
+                 large where the two likeliest are close and the rest is low
 
 A flat distribution has large entropy and gini, small variance and margin. Varentropy is large where a few tokens are
 likely and many others are possible, and 0 for a flat one.
@@ -26,16 +28,16 @@ from ponder.errors import UsageError
 from ponder.types import Completion, Floats, Trace
 
 LOW_MEANS_UNCERTAIN = ("variance", "margin")
-UNCERTAINTY_MEASURES = ("entropy", "varentropy", "gini", *LOW_MEANS_UNCERTAIN)
+UNCERTAINTY_MEASURES = ("entropy", "varentropy", "gini", "two_way", *LOW_MEANS_UNCERTAIN)
 
 
 def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
     """One measure for each sampled token, from the statistics that the policy returns."""
-    if name == "margin":
+    if name in ("margin", "two_way"):
         if c.top_logprobs is None or c.top_logprobs[1].shape[-1] < 2:
-            raise UsageError("the margin needs the two likeliest tokens, and this policy does not return them")
+            raise UsageError(f"{name} needs the two likeliest tokens, and this policy does not return them")
         p = np.exp(c.top_logprobs[1][:, :2].astype(np.float64))
-        return (p[:, 0] - p[:, 1]).astype(np.float32)
+        return (2 * p[:, 1] if name == "two_way" else p[:, 0] - p[:, 1]).astype(np.float32)
     statistic = "gini" if name == "variance" else name
     if statistic not in c.notes:
         raise UsageError(
@@ -58,7 +60,7 @@ class UncertaintyTrigger:
 
     def __post_init__(self) -> None:
         if (self.threshold is None) == (self.quantile is None):
-            raise UsageError("a trigger has a threshold or a quantile: give one of the two")
+            raise UsageError("a trigger has a threshold or a quantile: give one of the two, and none for the other")
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
         if self.min_seen_tokens < 1:

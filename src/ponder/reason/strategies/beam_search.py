@@ -10,7 +10,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import split_evenly, top_indices
-from ponder.reason.operators.auto_cut import AutoCut
+from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.evaluate import path_score
 from ponder.reason.operators.generate import add_completion, try_continue
 from ponder.reason.strategies.stepwise import LOOKAHEAD_ONLY, SearchLevel, Stepwise
@@ -85,7 +85,7 @@ class LookaheadBeamSearch(BeamSearch):
     async def _extend_greedily(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
         """One greedy step from each; a branch that cannot be extended is scored as it is."""
         greedy, cut = replace(self.sampling, temperature=0.0), self.cut
-        assert not isinstance(cut, AutoCut)
+        assert cut is None or isinstance(cut, Cut)
         groups, spent = await gather_within_budget(*(try_continue(trace, end, policy, greedy, cut) for end in ends))
         for end, completions in zip(ends, groups, strict=True):
             for c in completions or ():

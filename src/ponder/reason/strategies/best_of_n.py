@@ -51,6 +51,9 @@ class BestOfN(Stepwise):
             out |= dict.fromkeys(("guide", "reduce"), "the answer is chosen by rank_by=logprob: give rank_by=score")
         return out
 
+    def missing_guide(self) -> str:
+        return Stepwise.missing_guide(self) if self.rank_by == "score" else ""
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         def rule(level: SearchLevel) -> dict[int, int]:
             return dict.fromkeys([*level.live, *level.ended], 1)

@@ -14,6 +14,7 @@ from ponder.reason import answer_extraction
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, majority_step, vote
 from ponder.reason.operators.auto_cut import AutoCut, resolve_cut
+from ponder.reason.operators.cut import TokenCut
 from ponder.reason.strategies.beam_search import BeamSearch
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
@@ -45,9 +46,13 @@ class Forest:
         within = getattr(self.strategy, "unused", dict[str, str])()
         return {k: v for k, v in within.items() if k == "guide" and self.weight != "score"}
 
+    def missing_guide(self) -> str:
+        needs = self.weight == "score"
+        return "a forest weighted by score needs a guide: give a scorer, or weight by count" if needs else ""
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        if self.weight == "score" and scorer is None:
-            raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
+        if scorer is None and (why := self.missing_guide()):
+            raise UsageError(why)
         trees = split_forest(trace)
         trees += [_empty_tree(trace) for _ in range(len(trees), self.trees)]
         of = await _with_resolved_cut(self.strategy, trees[0], policy)
@@ -94,7 +99,7 @@ class Forest:
 
 async def _with_resolved_cut(of: Any, first: Trace, policy: Policy) -> Any:
     """Resolve an automatic cut once for all trees; the first tree keeps the probe."""
-    if not isinstance(cut := getattr(of, "cut", None), AutoCut):
+    if not isinstance(cut := getattr(of, "cut", None), AutoCut | TokenCut):
         return of
     root = of.prompt.root_step(first, policy) if hasattr(of, "prompt") else 0
     return replace(of, cut=await resolve_cut(cut, first, root, policy, of.sampling))

@@ -64,9 +64,13 @@ class MajorityVote:
             out["min_leader_probability"] = "only early_stopping=beta reads it"
         return out
 
+    def missing_guide(self) -> str:
+        needs = self.weight == "score"
+        return "a vote weighted by score needs a guide: give a scorer, or weight by count" if needs else ""
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        if self.weight == "score" and scorer is None:
-            raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")
+        if scorer is None and (why := self.missing_guide()):
+            raise UsageError(why)
         sampling, spent, why = self.sampling, False, ""
         if self.weight in ("entropy", "gini") and self.weight not in sampling.token_stats:
             sampling = replace(sampling, token_stats=(*sampling.token_stats, self.weight))

@@ -8,9 +8,9 @@ from typing import Literal
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
-from ponder.reason.operators.cut import WHOLE_ANSWER
+from ponder.reason.operators.cut import WHOLE_ANSWER, Cut
 from ponder.reason.operators.evaluate import StepValue, rollout_answers
 from ponder.reason.operators.generate import generate, prune
 from ponder.reason.operators.select import best_step
@@ -91,6 +91,12 @@ class MCTS:
             out["complete_answer"] = "the answer with the best score is taken: give another final_choice"
         return out
 
+    def missing_guide(self) -> str:
+        return (
+            "a tree search needs a guide: a value or process reward model that scores steps, or, with rollouts, an "
+            "outcome reward model, an LLM judge or a verifier"
+        )
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.two_player and not getattr(scorer, "two_player", False):
             raise UsageError(
@@ -98,10 +104,7 @@ class MCTS:
                 "GamePolicy with RandomPlayoutScorer or LearnedValueScorer); for a question in words use mcts"
             )
         if scorer is None:
-            raise UsageError(
-                "a tree search needs a guide: a value or process reward model that scores steps, or, with rollouts, an "
-                "outcome reward model, an LLM judge or a verifier"
-            )
+            raise UsageError(self.missing_guide())
         root = self.prompt.root_step(trace, policy)
         try:
             cut = await resolve_cut(self.cut, trace, root, policy, self.sampling)
@@ -265,7 +268,7 @@ class MCTS:
 
     async def _sample_distinct(self, trace: Trace, at: int, policy: Policy, n: int) -> list[int]:
         """Sample n continuations; returns those that are like no other child, and prunes the rest."""
-        assert not isinstance(self.cut, AutoCut)  # resolved before the first simulation
+        assert isinstance(self.cut, Cut)  # resolved before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
         new = await generate(trace, at, policy, self.sampling, n, cut=self.cut)
         if not new:

@@ -60,11 +60,13 @@ class SelfRefine:
             {} if self.feedback == "self" else {"critique_template": f"feedback is {self.feedback}: give feedback=self"}
         )
 
+    def missing_guide(self) -> str:
+        why = "feedback by the guide needs a guide: give a verifier or a reward model, or feedback='self'"
+        return why if self.feedback == "guide" else ""
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        if self.feedback == "guide" and scorer is None:
-            raise UsageError(
-                "feedback by the guide needs a guide: give a verifier or a reward model, or feedback='self'"
-            )
+        if scorer is None and (why := self.missing_guide()):
+            raise UsageError(why)
         attempts: list[int] = []
         try:
             await self._run_rounds(trace, FollowUps(trace, policy), attempts, scorer)

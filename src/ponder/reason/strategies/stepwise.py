@@ -19,6 +19,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason import answer_extraction
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
 from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, is_cut_probe, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.cut import Cut, TokenCut
 from ponder.reason.operators.evaluate import REDUCTIONS, Reduction, path_score, scores_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
@@ -96,7 +97,7 @@ class Stepwise:
         root.pruned, root.visits = "", max(root.visits, width)
         try:
             how = self
-            if isinstance(self.cut, AutoCut):
+            if isinstance(self.cut, AutoCut | TokenCut):
                 how = replace(self, cut=await resolve_cut(self.cut, trace, search.root, policy, self.sampling))
             await how._levels(search, rule)
         except BudgetExhausted:
@@ -137,7 +138,7 @@ class Stepwise:
         if not missing:
             return None
         try:
-            assert not isinstance(self.cut, AutoCut)  # resolved before the first level
+            assert self.cut is None or isinstance(self.cut, Cut)  # resolved before the first level
             await expand(
                 trace, list(missing), search.policy, self.sampling, list(missing.values()),
                 cut=self.cut, last=self.cut is None,
@@ -187,10 +188,13 @@ class Stepwise:
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
         return path_score(trace, step, self.require_guide(guide).name, self.reduce or self.default_reduce)
 
+    def missing_guide(self) -> str:
+        """Why this search cannot run without a guide; empty if it can."""
+        return f"{type(self).__name__} ranks steps by a guide: give a scorer (a reward or value model, an LLM judge)"
+
     def require_guide(self, guide: Scorer | None) -> Scorer:
         if guide is None:
-            name = type(self).__name__
-            raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, an LLM judge)")
+            raise UsageError(self.missing_guide())
         if self.cut is not None and self.reduce not in (None, "last") and not scores_steps(guide):
             raise UsageError(
                 f"{guide.name} scores a path as a whole, so there are no step scores to take the {self.reduce} of:"

@@ -12,7 +12,7 @@ from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName
 from ponder.protocols import Policy, Scorer
 from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import evaluate, expand, insert_text, prune, prune_undecided
-from ponder.reason.operators.auto_cut import AUTO_CUT, AutoCut, CutOrAuto, resolve_cut, warn_if_no_steps
+from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.follow_up import FollowUpQuestion, FollowUps
 from ponder.reason.operators.select import backtrack
@@ -182,7 +182,7 @@ class _ThoughtTree:
             some = [(p, n) for p, n in zip(parents, missing, strict=True) if n]
             if some:
                 most = how.sampling.max_tokens  # of the whole answer, so the last thought gets the rest
-                assert not isinstance(how.cut, AutoCut)  # resolved before the first level
+                assert isinstance(how.cut, Cut)  # resolved before the first level
                 cut = Cut(tokens=most, max_step_tokens=most + 1) if last else how.cut
                 starts, counts = zip(*some, strict=True)
                 await expand(trace, starts, self.policy, how.sampling, counts, cut=cut, last=last)
