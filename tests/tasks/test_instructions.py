@@ -97,6 +97,14 @@ def test_demanded_and_forbidden_words_are_in_no_phrase():
     assert not {"mr", "mrs", "ms", "dr", "prof", "st", "vs", "etc", "no", "fig", "approx", "cf"} & set(related)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_text_of_one_word_is_never_enough_but_for_case(count):
+    task = Instructions(count=count, kinds=tuple(kind for kind in KINDS if kind != "case"))
+    assert not [p for p in task.train[:400] if task.verifier.grade("<answer>Yes</answer>", p.answer).value]
+    limits = Instructions(count=2, kinds=("max-words", "absent"))  # asked for by name, they are drawn
+    assert limits.verifier.grade("<answer>Yes</answer>", limits.train[0].answer).value == 1.0
+
+
 def test_case_applies_to_the_phrases_of_the_question():
     task = Instructions(count=3, kinds=("starts", "ends", "case"))
     for problem in task.train[:20]:

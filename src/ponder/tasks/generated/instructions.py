@@ -20,6 +20,7 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _PROSE = frozenset({"sentences", "paragraphs"})  # a list of bullets has neither
+_LIMITS = frozenset({"max-words", "absent"})  # any single word satisfies them, so they never stand alone
 _MAX_WORDS_PER_SENTENCE = 12  # that a lower bound on words may demand
 _CASES = {"upper": str.upper, "lower": str.lower}
 
@@ -67,16 +68,18 @@ class Instructions(QuestionTask[InstructionItem]):
         return InstructionItem(topic, kinds, draw_constraints(rng, topic, kinds))
 
     def _draw_kinds(self, rng: random.Random) -> tuple[Kind, ...]:
-        """So many kinds that go together, in any order."""
+        """So many kinds that go together, in any order, one of which demands something where there is such a kind."""
         known = list(dict.fromkeys(self.kinds))
+        only_limits = _LIMITS.issuperset(known)
         while True:
             chosen: list[Kind] = []
             for kind in rng.sample(known, len(known)):
                 prose = _PROSE.intersection(chosen)
                 if not (kind == "bullets" and prose) and not (kind in _PROSE and "bullets" in chosen):
                     chosen.append(kind)
-            if len(chosen) >= self.count:
-                return tuple(chosen[: self.count])
+            first = chosen[: self.count]
+            if len(first) == self.count and (only_limits or not _LIMITS.issuperset(first)):
+                return tuple(first)
 
     def key(self, item: InstructionItem) -> str:
         """Without the order in which the constraints are listed: that is the same problem."""
@@ -109,7 +112,9 @@ def draw_constraints(rng: random.Random, topic: str, kinds: tuple[Kind, ...]) ->
     units = 0  # sentences or bullets, where their number is limited
     if "sentences" in kinds:
         units = rng.randint(MIN_SENTENCES, 8)
-        drawn["sentences"] = {"kind": "sentences", rng.choice(("exactly", "at_least", "at_most")): units}
+        lower = ("exactly", "at_least")
+        bounds = lower if _LIMITS.issuperset(set(kinds) - {"sentences"}) else (*lower, "at_most")
+        drawn["sentences"] = {"kind": "sentences", rng.choice(bounds): units}
     if "bullets" in kinds:
         units = rng.randint(2, 7)
         drawn["bullets"] = {"kind": "bullets", "exactly": units}
