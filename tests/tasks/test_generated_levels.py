@@ -141,7 +141,8 @@ def test_task_without_levels_refuses_a_level():
      ("maze", {"extra_openings": -1}), ("proofs", {"steps": 0}), ("proofs", {"languages": ("lean",)}),
      ("knapsack", {"things": 31}), ("sat", {"width": 5}), ("sat", {"clauses": 200}), ("tic-tac-toe", {"min_empty": 9}),
      ("knights", {"people": 2}), ("zebra", {"houses": 9}), ("twenty-four", {"largest": 3}),
-     ("maze", {"prompt": "{x}"})],
+     ("boxes", {"steps": 6}), ("boxes", {"threshold": 0.0}), ("instructions", {"count": 10}),
+     ("instructions", {"kinds": "case"}), ("maze", {"prompt": "{x}"})],
 )  # fmt: skip
 def test_bad_settings_are_refused(name, settings):
     with pytest.raises(UsageError):

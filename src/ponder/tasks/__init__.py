@@ -28,9 +28,11 @@ from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
 from ponder.tasks.generated.arithmetic import Arithmetic
+from ponder.tasks.generated.boxes import Boxes
 from ponder.tasks.generated.countdown import Countdown
 from ponder.tasks.generated.counting import Counting
 from ponder.tasks.generated.generated_task import GeneratedTask
+from ponder.tasks.generated.instructions import Instructions
 from ponder.tasks.generated.knapsack import Knapsack
 from ponder.tasks.generated.knights_and_knaves import KnightsAndKnaves
 from ponder.tasks.generated.maze import Maze
@@ -53,8 +55,10 @@ TASKS: dict[str, type] = {
     "addition": Addition,
     "algebra": Algebra,
     "arithmetic": Arithmetic,
+    "boxes": Boxes,
     "countdown": Countdown,
     "counting": Counting,
+    "instructions": Instructions,
     "knapsack": Knapsack,
     "knights": KnightsAndKnaves,
     "maze": Maze,
@@ -114,6 +118,7 @@ __all__ = [
     "Addition",
     "Algebra",
     "Arithmetic",
+    "Boxes",
     "CRUXEval",
     "Countdown",
     "Counting",
@@ -123,6 +128,7 @@ __all__ = [
     "GeneratedTask",
     "HubDataset",
     "HumanEval",
+    "Instructions",
     "Knapsack",
     "KnightsAndKnaves",
     "Maze",
