@@ -50,9 +50,9 @@ def import_object(path: str) -> Any:
     """The object at `module:name` or `file.py:name`."""
     allowed = _allowed.get()
     if allowed is not None and not any(user_modules.same_code(path, name) for name in allowed):
-        found = ponder_object(path)
-        if found is not None:
-            return found
+        value = ponder_object(path)
+        if value is not None:
+            return value
         if is_ponder_module(user_modules.split_name(path)[0]):
             raise UsageError(f"cannot load {path!r}: ponder has no object of that name that a job may use")
         raise UntrustedCode([path])
@@ -92,16 +92,16 @@ def ponder_object(path: str) -> Any:
     if not is_ponder_module(module) or not _DOTTED_NAME.fullmatch(attribute):
         return None
     try:
-        found = _import_own(module)
+        value = _import_own(module)
         for at, part in enumerate(attribute.split(".")):
-            if at and not isinstance(found, type):
+            if at and not isinstance(value, type):
                 return None
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError):
         return None
-    if isinstance(found, type):
-        return found if is_dataclass(found) and is_ponder_module(found.__module__) else None
-    return found if path in JOB_FUNCTIONS else None
+    if isinstance(value, type):
+        return value if is_dataclass(value) and is_ponder_module(value.__module__) else None
+    return value if path in JOB_FUNCTIONS else None
 
 
 def _import_own(module: str) -> Any:

@@ -56,18 +56,18 @@ def module_of(thing: Any) -> str:
 def load_object(name: str) -> Any:
     """The object at `module:name` or `file.py:name`."""
     where, attribute = split_name(name)
-    found: Any
+    value: Any
     try:
-        found = _load_file(where) if is_file(where) else _import_module(where)
+        value = _load_file(where) if is_file(where) else _import_module(where)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except UsageError:
         raise
     except (ImportError, AttributeError, ValueError, TypeError) as reason:
         raise UsageError(f"cannot load {name!r}: {reason}") from None
     except Exception as reason:  # the module's own code
         raise UsageError(f"cannot load {name!r}: {describe_error(reason)}") from None
-    return found
+    return value
 
 
 def _import_module(module: str) -> ModuleType:

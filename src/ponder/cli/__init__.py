@@ -148,7 +148,7 @@ def _user_message(error: BaseException) -> str | None:
 def _find_error(error: BaseException, kind: type[BaseException]) -> BaseException | None:
     """The first error of a kind: this one, or wherever it is nested in a group."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for inner in error.exceptions if (found := _find_error(inner, kind))), None)
+        return next((match for inner in error.exceptions if (match := _find_error(inner, kind))), None)
     return error if isinstance(error, kind) else None
 
 

@@ -125,9 +125,9 @@ def _texts_of_run(path: Path) -> Iterator[TrainingText]:
         yield TrainingText(
             f"{trace.problem.id}, step {step}", [*messages, *(s.text for s in trace.steps[1:])], str(messages)
         )
-    for made in ("data.jsonl", "problems.jsonl"):
-        if (path / made).is_file():
-            yield from _texts_of_file(path / made)
+    for file_name in ("data.jsonl", "problems.jsonl"):
+        if (path / file_name).is_file():
+            yield from _texts_of_file(path / file_name)
 
 
 def _questions_without_style(path: Path) -> dict[str, str]:

@@ -79,12 +79,14 @@ def software_checks() -> Iterator[DoctorCheck]:
     yield DoctorCheck("python", f"{platform.python_version()}, {platform.platform()}", new, fix, core=True)
     yield DoctorCheck("ponder", f"{__version__}, {Path(__file__).parents[1]}")
     for name in CORE:
-        found = version(name)
-        works = found is not None and importable(name)
-        value = found if works else "not installed" if found is None else f"{found}, but it cannot be imported"
+        installed = version(name)
+        works = installed is not None and importable(name)
+        value = (
+            installed if works else "not installed" if installed is None else f"{installed}, but it cannot be imported"
+        )
         yield DoctorCheck(name, value or "", works, "" if works else f"pip install --force-reinstall {name}", core=True)
     for extra, names in EXTRAS.items():
-        have = {name: found for name in names if (found := version(name))}
+        have = {name: installed for name in names if (installed := version(name))}
         whole = len(have) == len(names)
         value = ", ".join(f"{name} {have.get(name, 'not installed')}" for name in names)
         yield DoctorCheck(f"[{extra}]", value, whole, "" if whole else f"pip install 'ponder[{extra}]'")
@@ -148,8 +150,8 @@ def accelerator_check(torch: Any) -> DoctorCheck:
 def sandbox_check() -> Iterator[DoctorCheck]:
     from ponder.verify.sandbox import detect_isolation
 
-    found = detect_isolation()
-    yield DoctorCheck("sandbox", str(found), found.isolation is not None)
+    isolation = detect_isolation()
+    yield DoctorCheck("sandbox", str(isolation), isolation.isolation is not None)
 
 
 def memory_bytes() -> int | None:

@@ -90,9 +90,9 @@ class GracefulStop:
 
     def _interrupt(self) -> None:
         """Raise into what the main thread does, if that is still what was to be broken off."""
-        what, self.interrupting = self.interrupting, False
-        if isinstance(what, UserCall):
-            if what.alive and what.blocks_event_loop:
+        interrupting, self.interrupting = self.interrupting, False
+        if isinstance(interrupting, UserCall):
+            if interrupting.alive and interrupting.blocks_event_loop:
                 raise self._interrupted()
             return
         if self.acknowledged or self.critical:

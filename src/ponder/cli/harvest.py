@@ -56,8 +56,10 @@ def harvest(
     rows = job.rows(funnel)
     write_jsonl(out, rows)
     if json:
-        held = sum(map(row_is_held_out, rows))
-        print_json({"out": str(out), "what": job.kind, "rows": len(rows), "held_out": held, "funnel": funnel.to_json()})
+        held_out = sum(map(row_is_held_out, rows))
+        print_json(
+            {"out": str(out), "what": job.kind, "rows": len(rows), "held_out": held_out, "funnel": funnel.to_json()}
+        )
         return 0
     problems = len({row["from"]["problem"] for row in rows})
     things = f"rows of {job.kind}" if job.kind == "labels" else job.kind
@@ -65,8 +67,10 @@ def harvest(
     if unsure := sum(not row.get("verified", True) for row in rows):
         whose = "--verifier TASK does that, or --trust where the run's task is code of your own"
         print(f"{unsure:,} could not be judged again as whole answers: {whose}")
-    if held := sum(map(row_is_held_out, rows)):
-        print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")
+    if held_out := sum(map(row_is_held_out, rows)):
+        print(
+            f"{held_out:,} are of held-out problems: a model that learns from them cannot be measured on those any more"
+        )
     if job.kind in NEXT_COMMAND:
         print(f"learn from them: {NEXT_COMMAND[job.kind].format(out=out)}")
     return 0

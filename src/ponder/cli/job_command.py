@@ -68,12 +68,12 @@ class JobCommand:
         launch = {p.name: given.pop(p.name, p.default) for p in RUN_FLAGS if p.name not in function.parameters}
         by_place = [n for n, p in function.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in own]
         named = {name: value for name, value in own.items() if name not in by_place}
-        made = self._function(self._build(given, function.parameters), *(own[n] for n in by_place), **named)
-        if isinstance(made, int | JobLaunch):
-            return made
-        self._refuse_unused(made, {**given, **own})
-        folder = launch["run"] or default_run_folder(made, *self._run_names({**given, **own}))
-        return JobLaunch(made, folder, launch["json"], launch.get("no_resume", False))
+        result = self._function(self._build(given, function.parameters), *(own[n] for n in by_place), **named)
+        if isinstance(result, int | JobLaunch):
+            return result
+        self._refuse_unused(result, {**given, **own})
+        folder = launch["run"] or default_run_folder(result, *self._run_names({**given, **own}))
+        return JobLaunch(result, folder, launch["json"], launch.get("no_resume", False))
 
     def _by_place(self, places: tuple[Any, ...]) -> Fields:
         named = [p for p in self.signature.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]

@@ -238,10 +238,10 @@ class PlaySession:
 def _move_text(event: GameEvent, answer: str) -> str:
     if event.move is not None and event.named == event.move:
         return f"plays {event.move + 1}"
-    what = "names no move" if event.named is None else f"names {event.named + 1}, which is illegal"
+    fault = "names no move" if event.named is None else f"names {event.named + 1}, which is illegal"
     shown = f" (it wrote {answer.strip()[:60]!r})" if answer else ""
     then = "and loses the game" if event.move is None else f"so {event.move + 1} is drawn for it"
-    return f"{what}{shown}, {then}"
+    return f"{fault}{shown}, {then}"
 
 
 def result_lines(result: MatchResult, names: tuple[str, str]) -> list[str]:

@@ -22,12 +22,12 @@ def recipe_folders() -> list[Path]:
 
 
 def shipped_recipes() -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    recipes: dict[str, Path] = {}
     for folder in recipe_folders():
         for path in sorted(folder.glob("*.py")):
             if not path.name.startswith("_"):
-                found.setdefault(path.stem, path)
-    return found
+                recipes.setdefault(path.stem, path)
+    return recipes
 
 
 def find_recipe(name: str) -> Path:

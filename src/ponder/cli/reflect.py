@@ -38,10 +38,10 @@ def reflect(
     words: Counter[str] = Counter()
     for step, trace in read_traces(run):
         for i in trace.answers():
-            found = find_reflections(trace.text(i))
+            reflections = find_reflections(trace.text(i))
             answers[step] += 1
-            doubting[step] += bool(found)
-            words.update(found)
+            doubting[step] += bool(reflections)
+            words.update(reflections)
     if not answers:
         raise RunError(f"{run} holds no answers yet")
     first = list(islice(find_corrections(read_traces(run), name, extract_answer), show))

@@ -63,11 +63,11 @@ def replay(
     from ponder.pipelines.replay import replay as again
 
     stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
-    made: list[Any] = []
+    scorers: list[Any] = []
     rescorer, verifies = (
-        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, made))
+        (None, False) if score is None else find_scorer(score, stored, _task_builder(task_settings, scorers))
     )
-    if task_settings and not made:
+    if task_settings and not scorers:
         setting = next(iter(task_settings))
         raise UsageError(f"--task.{setting} is a task's setting, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
@@ -82,15 +82,15 @@ def replay(
         return _replay_strategy(
             stored, strategy, guide, when_exhausted or "error", score, strategy_settings, budget_settings, json=json
         )
-    found = again(stored, rescorer, score or "", select or "mean", scorer, whose, group_sizes, advantage or "grpo")
-    if not found.groups and (advantage or group_sizes):
+    report = again(stored, rescorer, score or "", select or "mean", scorer, whose, group_sizes, advantage or "grpo")
+    if not report.groups and (advantage or group_sizes):
         raise UsageError(
             "a group needs two attempts at a problem, and here is one: leave out --group-sizes and --advantage"
         )
     if json:
-        print_json(replay_json(found))
+        print_json(replay_json(report))
     else:
-        print("\n".join(replay_lines(found, advantage or "grpo")))
+        print("\n".join(replay_lines(report, advantage or "grpo")))
     return 0
 
 
@@ -105,16 +105,16 @@ def _replay_strategy(
     strategy, own_guide, _ = strategy_from_flags(name, settings=strategy_settings, sampling_defaults=room)
     refuse_unused_guide(strategy, guide)
     budget = budget_from_flags(None, budget_settings)
-    found = replay_search(
+    report = replay_search(
         stored, strategy, name, guide or own_guide, budget, when_exhausted, score or "stored verdicts"
     )
     if json:
-        out = asdict(found)
+        out = asdict(report)
         for side in ("before", "after"):
-            out[side] |= {"mean": getattr(found, side).mean}
+            out[side] |= {"mean": getattr(report, side).mean}
         print_json(out)
     else:
-        print("\n".join(search_replay_lines(found)))
+        print("\n".join(search_replay_lines(report)))
     return 0
 
 
@@ -186,7 +186,7 @@ def _verdict_change_lines(found: ReplayReport) -> list[str]:
     head = (
         f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
     )
-    out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
+    out = ["", f"{head}: " + ", ".join(f"{n:,} {label}" for label, n in parts.items() if n)]
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
     for problem, text, was, now, reason in c.examples:
         ending = " ".join(text.split())[-70:]

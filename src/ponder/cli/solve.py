@@ -216,14 +216,14 @@ def solve_question(
         stored = list(read_traces(folder))
         if stored:
             trace = stored[-1][1]
-        held = trace.to_json() if stored else {}
+        stored_json = trace.to_json() if stored else {}
         try:
             event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
                 run.write_traces(len(stored), [trace])
             raise
-        if trace.to_json() != held:
+        if trace.to_json() != stored_json:
             run.write_traces(len(stored), [trace])
     return trace
 

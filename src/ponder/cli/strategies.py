@@ -25,8 +25,8 @@ def strategies(
     from ponder.reason.strategies import STRATEGIES
 
     if name:
-        found = registry.lookup("strategy", name, {**STRATEGIES, **PRESETS})
-        description = {"strategy": name, **describe(found)}
+        entry = registry.lookup("strategy", name, {**STRATEGIES, **PRESETS})
+        description = {"strategy": name, **describe(entry)}
         print_json(description) if json else print("\n".join(_description_lines(description)))
         return 0
     listed = {

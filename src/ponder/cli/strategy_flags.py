@@ -75,13 +75,13 @@ def strategy_from_flags(
 def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
     """Refuse how to sample where the strategy does not sample so."""
     unused = unused_settings(strategy)
-    for what, value in given.items():
+    for setting, value in given.items():
         if value is None:
             continue
         if not _has_sampling(strategy):
-            raise UsageError(f"{name} takes no --{_flag_name(what)}: it says itself how it samples")
-        if what in unused:
-            raise UsageError(f"{name} takes no --{_flag_name(what)}: {unused[what]}")
+            raise UsageError(f"{name} takes no --{_flag_name(setting)}: it says itself how it samples")
+        if setting in unused:
+            raise UsageError(f"{name} takes no --{_flag_name(setting)}: {unused[setting]}")
 
 
 def _has_sampling(strategy: Any) -> bool:

@@ -125,7 +125,7 @@ def _description_lines(description: dict[str, Any]) -> list[str]:
         width = max(map(len, needs))
         out += [
             "needs (--task.NAME VALUE):",
-            *(f"  {name:<{width}}  {what}".rstrip() for name, what in needs.items()),
+            *(f"  {name:<{width}}  {text}".rstrip() for name, text in needs.items()),
             "",
         ]
     out += [

@@ -160,11 +160,11 @@ def is_tree(trace: Trace) -> bool:
 
 def _answer(trace: Trace, leaf: int, number: int, scorer: str) -> Iterator[str]:
     step = trace.steps[leaf]
-    found, score = verdict(step, scorer), answer_score(step, scorer)
-    parts = [f"{MARKS[found]} {number}", "chosen" if trace.chosen == leaf else "", found]
+    word, score = verdict(step, scorer), answer_score(step, scorer)
+    parts = [f"{MARKS[word]} {number}", "chosen" if trace.chosen == leaf else "", word]
     if score is not None:
         parts.append(f"reward {score.value:g}" if score.value is not None else "no reward")
-        parts.append(f"({score.reason})" if score.reason not in ("", found) else "")
+        parts.append(f"({score.reason})" if score.reason not in ("", word) else "")
     if (low_high := advantage_range(trace, leaf)) is not None:
         low, high = low_high
         parts.append(f"advantage {low:+.3f}" + (f" to {high:+.3f}" if high - low > 5e-4 else ""))
@@ -188,14 +188,14 @@ def token_stats(trace: Trace, leaf: int) -> dict[str, list[float]]:
     """Per token of the path: entropy, varentropy and Gini's measure of the distribution it was sampled from, where
     `Sampling.token_stats` asked for them."""
     notes = [trace.steps[i].notes for i in trace.path(leaf)]
-    found = {name: [float(v) for n in notes if name in n for v in n[name]] for name in TOKEN_STATS}
-    return {name: values for name, values in found.items() if values}
+    stats = {name: [float(v) for n in notes if name in n for v in n[name]] for name in TOKEN_STATS}
+    return {name: values for name, values in stats.items() if values}
 
 
 def advantage_range(trace: Trace, leaf: int) -> tuple[float, float] | None:
     """The smallest and the largest advantage of a token on the path; None: no credit was assigned."""
-    found = [trace.steps[i].advantages for i in trace.path(leaf)]
-    each = [a for a in found if a is not None and len(a)]
+    advantages = [trace.steps[i].advantages for i in trace.path(leaf)]
+    each = [a for a in advantages if a is not None and len(a)]
     return (min(float(a.min()) for a in each), max(float(a.max()) for a in each)) if each else None
 
 

@@ -51,8 +51,8 @@ def pin_hub_model(name: str, folder: Path) -> str:
 
 def is_same_repo(name: str, pinned: object) -> bool:
     """Whether `pinned` is a commit of the repository that `name` names without a revision."""
-    repo, kept = RepoName.parse(name), RepoName.parse(pinned) if isinstance(pinned, str) else None
-    return "@" not in name and None not in (repo, kept) and repo.id == kept.id and kept.is_pinned  # type: ignore[union-attr]
+    repo, other = RepoName.parse(name), RepoName.parse(pinned) if isinstance(pinned, str) else None
+    return "@" not in name and None not in (repo, other) and repo.id == other.id and other.is_pinned  # type: ignore[union-attr]
 
 
 def has_model(folder: Path) -> bool:

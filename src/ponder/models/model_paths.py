@@ -83,10 +83,10 @@ def find_model(model: str, weights: bool = True) -> Path:
         raise ModelError(
             f"{model} is gone: its run went on and has newer checkpoints; export a model, and train from that"
         )
-    found = hub_models.find_hub_model(model, list(NAMED_MODELS), OTHER_NAMES, weights)
-    if found is None:
+    folder = hub_models.find_hub_model(model, list(NAMED_MODELS), OTHER_NAMES, weights)
+    if folder is None:
         raise UnknownName("model", model, NAMED_MODELS, OTHER_NAMES)
-    return found
+    return folder
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -112,10 +112,10 @@ def _comparable_config(config: DecoderConfig, ignore_heads: bool) -> DecoderConf
 
 def _adapter_deltas(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
     """scale * B @ A, by the name of the weight that it is added to."""
-    made, stored = lora.read_adapter(net, adapter)
+    attached, stored = lora.read_adapter(net, adapter)
     owners = {name.rpartition(".lora_")[0] for name in stored}
     pairs = {owner: [stored[f"{owner}.lora_{kind}.weight"].float() for kind in "BA"] for owner in owners}
-    return {f"{owner}.weight": b @ a * (made.alpha / made.rank) for owner, (b, a) in pairs.items()}
+    return {f"{owner}.weight": b @ a * (attached.alpha / attached.rank) for owner, (b, a) in pairs.items()}
 
 
 def _same_weights(mine: Tensor, stored: Tensor, added: Tensor | None) -> bool:

@@ -191,13 +191,13 @@ class Harvest(BaseJob):
         for run in self.runs:
             # Step labels come from rollouts of their own, whatever guided the search.
             own = self.kind == "labels" and scorer[run] == LABEL_SCORE
-            for at, trace, held in traces_with_split(run):
+            for at, trace, held_out in traces_with_split(run):
                 report.add("traces", 1)
-                if not keep_for_training(held, report, self.include_held_out):
+                if not keep_for_training(held_out, report, self.include_held_out):
                     continue
                 strict = self.kind in ESTIMATE_KINDS and not self.include_oracle and not own
                 if not strict or report.record("not led by the gold answer", not trace.oracle, "led by it"):
-                    yield Provenance(str(run), at, held), trace
+                    yield Provenance(str(run), at, held_out), trace
 
     def _harvest_trace(
         self, trace: Trace, scorer: str, report: FilterReport, origin: Provenance, codec: TextCodec | None

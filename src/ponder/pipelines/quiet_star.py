@@ -98,10 +98,10 @@ class QuietStar(TrainingFields, BaseJob):
             return []
         last = rows[-1]
         out = [f"steps     {int(last['step']) + 1}, {last['num_tokens']:,.0f} tokens learned from, thoughts included"]
-        for name, said in (("plain", "without thoughts"), ("talk", "with thoughts")):
+        for name, label in (("plain", "without thoughts"), ("talk", "with thoughts")):
             if name == "plain" or self.num_thoughts:
                 right = f"{last[f'right/{name}']:.1%} of answers fully predicted"
-                out.append(f"{said:<17} {last[f'test/{name}']:.4f} nats a token, {right}")
+                out.append(f"{label:<17} {last[f'test/{name}']:.4f} nats a token, {right}")
         return out
 
 
@@ -192,8 +192,8 @@ def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thou
     for j, several in zip(text.thought_positions, thoughts, strict=True):
         for one in several:
             trace.add(Step(here, policy.text(one), one, meta=True))
-        said = text.tokens[j + 1 : j + 2 if text.at_every_token else None]
-        here = trace.add(Step(here, policy.text(said), said))
+        tokens = text.tokens[j + 1 : j + 2 if text.at_every_token else None]
+        here = trace.add(Step(here, policy.text(tokens), tokens))
     trace.steps[here].stop = "eos"
     return trace
 

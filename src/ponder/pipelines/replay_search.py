@@ -96,13 +96,13 @@ def replay_search(
             missing[f"the stored trace has no {guide} score"] += 1
             continue
         verdicts = StoredVerdicts(group)
-        found = event_loop.run(_solve_if_stored(trace, strategy, policy, verdicts, guide=scorer, budget=budget))
-        if found is None:
+        trace_again = event_loop.run(_solve_if_stored(trace, strategy, policy, verdicts, guide=scorer, budget=budget))
+        if trace_again is None:
             missing[policy.refusals[0]] += 1
             continue
         before.append(value)
-        after.append(_value(found))
-        costs.append((trace.cost.generated_tokens, found.cost.generated_tokens))
+        after.append(_value(trace_again))
+        costs.append((trace.cost.generated_tokens, trace_again.cost.generated_tokens))
     if not after:
         raise UsageError(f"no stored problem can be replayed with {name}: {next(iter(missing))}")
     notes = list(stored.attempts.reading_notes)
@@ -130,12 +130,12 @@ async def _solve_if_stored(
 ) -> Trace | None:
     """None where the strategy asked for anything that is not stored; other errors are the strategy's own."""
     try:
-        found = await solve(stored.problem, strategy, policy, verdicts, **more)
+        trace = await solve(stored.problem, strategy, policy, verdicts, **more)
     except PonderError:
         if not policy.refusals:
             raise
         return None
-    return None if policy.refusals else found
+    return None if policy.refusals else trace
 
 
 def _value(trace: Trace) -> float | None:

@@ -144,9 +144,9 @@ def read_headline(path: Path) -> tuple[str | None, list[float]]:
     except FileNotFoundError:
         return None, []
     for name, pattern in _HEADLINES.items():
-        found = [pattern.search(row) for row in rows.values()]
-        if any(found):
-            return name, [float(match[1]) if match else math.nan for match in found]
+        matches = [pattern.search(row) for row in rows.values()]
+        if any(matches):
+            return name, [float(match[1]) if match else math.nan for match in matches]
     return None, [math.nan] * len(rows)
 
 

@@ -129,11 +129,11 @@ def _function_source(function: FunctionType) -> str:
     except (SyntaxError, ValueError):
         tree = ast.Module([], [])
     kinds = ast.Lambda if code.co_name == "<lambda>" else ast.FunctionDef | ast.AsyncFunctionDef
-    found = [n for n in ast.walk(tree) if isinstance(n, kinds) and _first_line(n) == code.co_firstlineno]
+    nodes = [n for n in ast.walk(tree) if isinstance(n, kinds) and _first_line(n) == code.co_firstlineno]
     arguments = inspect.getfullargspec(function).args
-    found = [n for n in found if [a.arg for a in (*n.args.posonlyargs, *n.args.args)] == arguments]
-    if len(found) == 1 and getattr(found[0], "name", code.co_name) == code.co_name:
-        return ast.unparse(found[0])
+    nodes = [n for n in nodes if [a.arg for a in (*n.args.posonlyargs, *n.args.args)] == arguments]
+    if len(nodes) == 1 and getattr(nodes[0], "name", code.co_name) == code.co_name:
+        return ast.unparse(nodes[0])
     return f"code {_code_hash(code)}"
 
 

@@ -107,8 +107,8 @@ class CustomTask:
             test = [row for row in rows if hashes_to_test(row.split_key, self.held_out_tenths)]
         else:
             test = self._rows(self.test_data)
-        held = {same_question_key(row.question) for row in test}
-        train = [row for row in rows if same_question_key(row.question) not in held]
+        test_keys = {same_question_key(row.question) for row in test}
+        train = [row for row in rows if same_question_key(row.question) not in test_keys]
         if not train or not test:
             raise TaskError(
                 f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows,"

@@ -79,14 +79,14 @@ class RewardFunctions:
     @cached_property
     def functions_by_name(self) -> dict[str, RewardFunction]:
         """Each function by its own name; a second one of that name is numbered."""
-        found: dict[str, RewardFunction] = {}
+        functions: dict[str, RewardFunction] = {}
         for given in self.functions:
             function = _as_function_or_scorer(_find_function(given) if isinstance(given, str) else given, given)
             named = isinstance(function, Scorer)
             first = function.name if named else callable_name(function)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
-            found[next(name for name in names if name not in found and name != self.name)] = function
-        return found
+            functions[next(name for name in names if name not in functions and name != self.name)] = function
+        return functions
 
     def required_columns(self) -> dict[str, list[str]]:
         """The columns that each function asks for by name and cannot do without."""
@@ -119,15 +119,15 @@ class RewardFunctions:
 
     def _weighted_sum(self, scores: tuple[Score, ...]) -> Score:
         weights = self.weights or (1.0,) * len(scores)
-        said: list[str] = []
+        reasons: list[str] = []
         total = 0.0
         for name, weight, score in zip(self.functions_by_name, weights, scores, strict=True):
             if score.value is not None:
                 total += weight * score.value
-                said.append(f"{weight:g} x {name} {score.value:g}")
+                reasons.append(f"{weight:g} x {name} {score.value:g}")
             elif score.reason != RETURNED_NONE:
                 return Score(None, f"{name} is undecided: {score.reason}")
-        return Score(total, " + ".join(said)) if said else Score(None, NOTHING_RETURNED)
+        return Score(total, " + ".join(reasons)) if reasons else Score(None, NOTHING_RETURNED)
 
 
 RETURNED_NONE = "the function returned None"
@@ -166,12 +166,12 @@ def _as_function_or_scorer(found: Any, given: str | RewardFunction) -> Any:
     """A function as it is; of a class of scorers, one with its default settings."""
     if isinstance(found, type):
         try:
-            made = found()
+            instance = found()
         except TypeError as why:
             raise UsageError(f"{given!r} is a class that cannot be made without settings: {why}") from None
-        if not isinstance(made, Scorer):
+        if not isinstance(instance, Scorer):
             raise UsageError(f"{given!r} is a class, neither a reward function nor a scorer: give a function")
-        return made
+        return instance
     if not callable(found):
         raise UsageError(f"{given!r} is {type(found).__name__}, not a reward function")
     return found
@@ -233,13 +233,13 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
         arguments = {key: value for key, value in arguments.items() if key in taken}
     try:
         with user_calls.track(f"reward {_location(function, name)}", sync=True, is_user_code=True):
-            said = function(**arguments)
-            if not inspect.isawaitable(said):
-                said = list(said)
-        if inspect.isawaitable(said):
+            rewards = function(**arguments)
+            if not inspect.isawaitable(rewards):
+                rewards = list(rewards)
+        if inspect.isawaitable(rewards):
             with user_calls.track(f"reward {_location(function, name)}", is_user_code=True):
-                said = await said
-        values = list(said)
+                rewards = await rewards
+        values = list(rewards)
     except Interrupted:
         raise
     except Exception as error:  # a reward must never raise into the training loop

@@ -200,8 +200,8 @@ class StateValue(RewardObjective):
         _ = self.head  # checks bins, low and high
 
     def unused(self) -> dict[str, str]:
-        found = "values of a search are taken as they are: give target_source=score"
-        out = {"signed_outcomes": found} if self.target_source == "value" else {}
+        why = "values of a search are taken as they are: give target_source=score"
+        out = {"signed_outcomes": why} if self.target_source == "value" else {}
         if self.kind != "two-hot":
             out |= dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
         return out

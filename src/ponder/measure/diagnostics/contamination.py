@@ -110,14 +110,14 @@ def find_contamination(
 
 def normalized_words(text: str) -> list[str]:
     """In lower case; a sign between two operands stands before the second one, which stays one word."""
-    found, sign = [], ""
+    words, sign = [], ""
     for match in _WORD.finditer(text.lower().translate(_NORMALIZED_SIGNS)):
         if match[1]:
             sign = match[1]
         else:
-            found.append(sign + match[2])
+            words.append(sign + match[2])
             sign = ""
-    return found
+    return words
 
 
 def lines_and_sentences(part: str) -> Iterator[str]:

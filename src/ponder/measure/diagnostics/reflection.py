@@ -49,9 +49,9 @@ def find_correction(text: str, read: AnswerReader) -> tuple[str, str, str] | Non
         return None
     for m in islice(REFLECTION_WORDS.finditer(text[:MAX_TEXT_CHARS]), MAX_REFLECTIONS):
         lines = text[: m.start()].rstrip().rsplit("\n", 1)
-        said = _last_number(lines[-1]) or read(lines[-1])
-        if said is not None and not _same_answer(said, final):
-            return m[0].lower(), said, final
+        number = _last_number(lines[-1]) or read(lines[-1])
+        if number is not None and not _same_answer(number, final):
+            return m[0].lower(), number, final
     return None
 
 
@@ -59,14 +59,14 @@ def find_corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: Ans
     """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
     for step, trace in traces:
         for i in trace.answers():
-            if trace.score(i, scorer) == 1.0 and (found := find_correction(trace.text(i), read)):
-                yield SelfCorrection(step, trace.problem.id, *found, trace.text(i))
+            if trace.score(i, scorer) == 1.0 and (correction := find_correction(trace.text(i), read)):
+                yield SelfCorrection(step, trace.problem.id, *correction, trace.text(i))
 
 
 def _last_number(line: str) -> str | None:
     """1,234 is one number, and in 10-7 there is no -7."""
-    found = re.findall(r"(?<![\d)])-?\d+(?:,\d{3})*(?:\.\d+)?|\d+(?:,\d{3})*(?:\.\d+)?", line)
-    return found[-1].replace(",", "") if found else None
+    numbers = re.findall(r"(?<![\d)])-?\d+(?:,\d{3})*(?:\.\d+)?|\d+(?:,\d{3})*(?:\.\d+)?", line)
+    return numbers[-1].replace(",", "") if numbers else None
 
 
 def _same_answer(said: str, final: str) -> bool:

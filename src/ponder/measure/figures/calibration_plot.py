@@ -63,8 +63,8 @@ def _reliability(system: Attempts, scorer: str | None) -> tuple[ReliabilityCurve
     name = scorer or default_scorer(system) or (VOTES_SCORER if system.has_answers else "")
     if name != VOTES_SCORER and name not in system.scorers:
         have = [*system.scorers, *([VOTES_SCORER] if system.has_answers else [])]
-        what = f"no scores of {name!r}" if name else "several scorers, or none"
-        raise UsageError(f"{system.name} has {what}: give --scorer, one of {', '.join(have) or 'none'}")
+        lacking = f"no scores of {name!r}" if name else "several scorers, or none"
+        raise UsageError(f"{system.name} has {lacking}: give --scorer, one of {', '.join(have) or 'none'}")
     pairs = [p for g in system.groups for p in _pairs(g, name)]
     known = [(s, r) for s, r in pairs if s is not None and r is not None]
     if not known:

@@ -112,9 +112,9 @@ def _length_limits(system: Attempts) -> list[int]:
 
 def _truncate_at(system: Attempts, limit: int) -> Attempts:
     def shorter(g: ProblemAttempts) -> ProblemAttempts:
-        kept = [t is not None and t <= limit for t in g.tokens or ()]
-        correct = tuple(c if keep else 0.0 for c, keep in zip(g.correct, kept, strict=True))
-        answers = None if g.answers is None else tuple(a if k else None for a, k in zip(g.answers, kept, strict=True))
+        fits = [t is not None and t <= limit for t in g.tokens or ()]
+        correct = tuple(c if keep else 0.0 for c, keep in zip(g.correct, fits, strict=True))
+        answers = None if g.answers is None else tuple(a if k else None for a, k in zip(g.answers, fits, strict=True))
         return replace(g, correct=correct, answers=answers)
 
     return system.map_problems(shorter)

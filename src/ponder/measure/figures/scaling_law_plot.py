@@ -86,11 +86,11 @@ def plot_coverage_law(systems: Sequence[Attempts], title: str = "", reach: float
 def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
     for i, (_, curve, law, known) in enumerate(fits):
         off = [abs(float(law(k)) - m) for k, m in zip(curve.k, curve.mean, strict=True) if k > known]
-        said = f"exp({law.a:.2f} k$^{{{law.b:.2f}}}$)" + (
+        formula = f"exp({law.a:.2f} k$^{{{law.b:.2f}}}$)" + (
             f", off by {100 * np.mean(off):.1f} points beyond k = {known}" if off else ""
         )
         ax.annotate(
-            said,
+            formula,
             (0.98, 0.03 + 0.075 * (len(fits) - 1 - i)),  # where no curve comes: they rise
             xycoords="axes fraction",
             va="bottom",
@@ -108,7 +108,7 @@ def _law_rows(name: str, curve: SampleCurve, law: Any, known: int, off: Sequence
         for i, k in enumerate(curve.k.tolist())
     ]  # fmt: skip
     mean_off = float(np.mean(off)) if off else float("nan")
-    found = {
+    laws = {
         "a": law.a,
         "a_low": a[0],
         "a_high": a[1],
@@ -117,4 +117,4 @@ def _law_rows(name: str, curve: SampleCurve, law: Any, known: int, off: Sequence
         "b_high": b[1],
         "mean_error": mean_off,
     }
-    return [out[0] | found, *out[1:]] if isinstance(out[0], dict) else out
+    return [out[0] | laws, *out[1:]] if isinstance(out[0], dict) else out

@@ -185,7 +185,7 @@ def align_problems(systems: Sequence[Attempts], common_only: bool = False) -> tu
     """
     first, others = systems[0], [set(s.problems) for s in systems[1:]]
     shared = [p for p in first.problems if all(p in known for known in others)]
-    said: list[str] = []
+    notes: list[str] = []
     apart = [s for s in systems if len(s.problems) != len(shared)]
     if apart and not shared:
         raise UsageError(
@@ -200,11 +200,11 @@ def align_problems(systems: Sequence[Attempts], common_only: bool = False) -> tu
         )
     if apart:
         sizes = ", ".join(f"{s.name} has {len(s.problems)}" for s in systems)
-        said.append(f"compared on the {len(shared)} problems that all have ({sizes})")
+        notes.append(f"compared on the {len(shared)} problems that all have ({sizes})")
     out = [s.on_problems(shared) for s in systems]
     for other in out[1:]:
-        said += _check_same_version(out[0], other)
-    return out, list(dict.fromkeys(said))
+        notes += _check_same_version(out[0], other)
+    return out, list(dict.fromkeys(notes))
 
 
 def _check_same_version(a: Attempts, b: Attempts) -> list[str]:
@@ -215,9 +215,9 @@ def _check_same_version(a: Attempts, b: Attempts) -> list[str]:
             f"{a.name} and {b.name} are on different versions of a task: {len(other)} of {len(both)} problems have"
             f" another gold answer ({list_problems(other)}). Compare runs on one version"
         )
-    if a.task is not None and b.task is not None and (told := _version_difference(a.task, b.task)):
+    if a.task is not None and b.task is not None and (difference := _version_difference(a.task, b.task)):
         raise UsageError(
-            f"{a.name} and {b.name} are on different versions of a task: {told}. Compare runs on one version"
+            f"{a.name} and {b.name} are on different versions of a task: {difference}. Compare runs on one version"
         )
     asked = [(x.question, y.question) for x, y in pairs if x.question and y.question]
     differ = sum(x != y for x, y in asked)

@@ -24,11 +24,11 @@ def _trace(group: ProblemAttempts) -> Trace:
     trace = Trace(
         Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))]
     )
-    for i, said in enumerate(group.texts or ()):
+    for i, text in enumerate(group.texts or ()):
         judged = group.correct[i]
         scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
         scores[VERDICT_SCORE] = _score(judged)
-        trace.add(Step(0, said, ids([]), stop="eos", scores=scores, last=True))
+        trace.add(Step(0, text, ids([]), stop="eos", scores=scores, last=True))
     if group.cost:
         trace.add_cost(group.cost)
     if group.chosen is not None:
@@ -71,18 +71,18 @@ def _tree(row: dict[str, Any]) -> Trace:
     )
     at = {"": trace.add(Step(None, asked, ids([])))}  # the step at which each text so far ends
     for level in row["steps"]:
-        kept = set(level["select_new_ys"])
+        selected = set(level["select_new_ys"])
         fresh: dict[str, int] = {}
-        for said, value in zip(level["new_ys"], level["values"], strict=True):
-            parent = _parent(said, at)
-            step = Step(at[parent], said[len(parent) :], ids([]), scores={"value": Score(float(value))})
+        for text, value in zip(level["new_ys"], level["values"], strict=True):
+            parent = _parent(text, at)
+            step = Step(at[parent], text[len(parent) :], ids([]), scores={"value": Score(float(value))})
             step.value, step.visits = float(value), 1
-            if said not in kept:
+            if text not in selected:
                 step.pruned = "not among the best"
-            fresh[said] = trace.add(step)
-        at = {said: i for said, i in fresh.items() if said in kept}
-    for said, info in zip(row["ys"], row["infos"], strict=True):
-        leaf = trace.steps[at[said]]
+            fresh[text] = trace.add(step)
+        at = {text: i for text, i in fresh.items() if text in selected}
+    for text, info in zip(row["ys"], row["infos"], strict=True):
+        leaf = trace.steps[at[text]]
         leaf.stop, leaf.last, leaf.scores[VERDICT_SCORE] = "eos", True, Score(float(info["r"]))
     return trace
 

@@ -31,11 +31,11 @@ def parse_verdict(value: Any, right: frozenset[str] = frozenset()) -> float | No
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if right:
-        said = str(value).strip().lower()
+        word = str(value).strip().lower()
         return (
             None
-            if said in EMPTY_WORDS
-            else float(said in right or _number_or_text(said) in {_number_or_text(r) for r in right})
+            if word in EMPTY_WORDS
+            else float(word in right or _number_or_text(word) in {_number_or_text(r) for r in right})
         )
     if isinstance(value, str):
         return _word_verdict(value)
@@ -47,14 +47,14 @@ def parse_verdict(value: Any, right: frozenset[str] = frozenset()) -> float | No
 
 
 def _word_verdict(text: str) -> float | None:
-    said = text.strip().lower()
-    if said in EMPTY_WORDS:
+    word = text.strip().lower()
+    if word in EMPTY_WORDS:
         return None
-    if said in RIGHT_WORDS:
+    if word in RIGHT_WORDS:
         return 1.0
-    if said in WRONG_WORDS or said.startswith("failed:"):
+    if word in WRONG_WORDS or word.startswith("failed:"):
         return 0.0
-    number = _number_or_text(said)
+    number = _number_or_text(word)
     if isinstance(number, float) and 0 <= number <= 1:
         return number
     raise NotAVerdict(f"{text[:40]!r} is neither right nor wrong")
@@ -87,10 +87,10 @@ def parse_cell_number(value: Any) -> float | None:
 
 
 def parse_cell_count(value: Any) -> int:
-    found = parse_cell_number(value)
-    if found is None or found != int(found) or found < 0:
+    number = parse_cell_number(value)
+    if number is None or number != int(number) or number < 0:
         raise ValueError(f"{value!r} is no count")
-    return int(found)
+    return int(number)
 
 
 def parse_cell_text(value: Any) -> str | None:
@@ -111,20 +111,20 @@ def parse_text_list(value: Any) -> Any:
         return value
     for read in (json.loads, ast.literal_eval):
         try:
-            found = read(value)
+            items = read(value)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
-        return list(found) if isinstance(found, list | tuple) else value
+        return list(items) if isinstance(items, list | tuple) else value
     parts = value[1:-1].split()
     return parts if parts and all(p.strip("'\"").lower() in RIGHT_WORDS | WRONG_WORDS for p in parts) else value
 
 
 def all_cells_parse(cells: Iterable[Any], read: Callable[[Any], Any]) -> bool:
     """Can every cell be read so, and does at least one say something?"""
-    said = False
+    any_parsed = False
     for cell in cells:
         try:
-            said |= read(cell) is not None
+            any_parsed |= read(cell) is not None
         except (ValueError, TypeError, OverflowError, UsageError):
             return False
-    return said
+    return any_parsed

@@ -59,19 +59,19 @@ def detect_columns(rows: Sequence[LogRow], given: ColumnMap) -> DetectedColumns:
         for part in column.split(","):
             if part not in columns and not (role == "n" and part.isdigit()):
                 raise UnknownName(f"column for {role}", part, columns)
-    asked, said, cells = frozenset(roles), list[str](), _CellCache(rows, given)
+    asked, notes, cells = frozenset(roles), list[str](), _CellCache(rows, given)
     for role in looked:
-        if role not in roles and (column := _detect_role(role, columns, roles, cells, said)):
+        if role not in roles and (column := _detect_role(role, columns, roles, cells, notes)):
             roles[role] = column
     _detect_counts(columns, roles, cells, asked)
-    _assign_answer_column(columns, roles, cells, said, asked)
+    _assign_answer_column(columns, roles, cells, notes, asked)
     for role in ("answer", "score", "tokens", "text", "gold", "question"):
-        if role not in roles and (column := _detect_role(role, columns, roles, cells, said)):
+        if role not in roles and (column := _detect_role(role, columns, roles, cells, notes)):
             roles[role] = column
     if "id" not in roles:
-        said.append("no column says which problem a row is of: each row is one; --column id=NAME names one")
+        notes.append("no column says which problem a row is of: each row is one; --column id=NAME names one")
     shown = ", ".join(f"{role} = {roles[role]}" for role in COLUMN_ALIASES if role in roles)
-    return DetectedColumns(roles, (f"columns: {shown}", *said))
+    return DetectedColumns(roles, (f"columns: {shown}", *notes))
 
 
 class _CellCache:

@@ -61,10 +61,10 @@ def _parse_text(path: Path, text: str) -> Any:
 
 def _parse_json(path: Path, text: str) -> Any:
     try:
-        held = json.loads(text)
+        data = json.loads(text)
     except (ValueError, RecursionError) as why:
         raise UsageError(f"{path} is not JSON ({why}); was it cut short?") from None
-    return [held] if isinstance(held, dict) else held
+    return [data] if isinstance(data, dict) else data
 
 
 def _parse_jsonl(path: Path, text: str) -> list[Any]:

@@ -39,9 +39,9 @@ def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = T
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as why:
         kind = f"its first row is one of {known.name}" if known else "it is a table"
-        said = f"a row has no {why}" if isinstance(why, KeyError) else shorten_id(str(why), 200)
+        reason = f"a row has no {why}" if isinstance(why, KeyError) else shorten_id(str(why), 200)
         raise UsageError(
-            f"{path}: {kind}, but not every row can be read so ({said}); mend that row, or give a table of id and"
+            f"{path}: {kind}, but not every row can be read so ({reason}); mend that row, or give a table of id and"
             " correct"
         ) from why
 
@@ -56,7 +56,7 @@ def _columns_without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str
 
 def read_logs(paths: Sequence[str | Path], columns: ColumnMap = ColumnMap(), texts: bool = False) -> list[Attempts]:
     """Every system of every log, under names that differ. `PATH::NAME` takes one system of a log."""
-    found: list[Attempts] = []
+    logs: list[Attempts] = []
     for path in paths:
         where, _, only = str(path).partition("::")
         systems = read_log(where, columns, texts)
@@ -64,10 +64,10 @@ def read_logs(paths: Sequence[str | Path], columns: ColumnMap = ColumnMap(), tex
             named = {s.name.rpartition(": ")[2]: s for s in systems}
             if only not in named:
                 raise UnknownName(f"system in {where}", only, named)
-            found.append(named[only])
+            logs.append(named[only])
         else:
-            found += [s for s in systems if not s.derived]
-    return _with_distinct_names(found, [str(p) for p in paths])
+            logs += [s for s in systems if not s.derived]
+    return _with_distinct_names(logs, [str(p) for p in paths])
 
 
 def _with_distinct_names(systems: list[Attempts], paths: Sequence[str]) -> list[Attempts]:

@@ -34,10 +34,10 @@ MAX_NESTING = 3  # levels of objects within objects that become columns
 def to_rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset()) -> list[LogRow]:
     """`known`: names that columns have, which tell a table of columns from problems by id. `asked`: columns that the
     user names, which stay as they are."""
-    found = _rows(data, known, asked)
-    if not found:
+    rows = _rows(data, known, asked)
+    if not rows:
         raise UsageError("the log is empty: it has no rows")
-    return _join_numbered_columns([_flatten(row) for row in found], asked)
+    return _join_numbered_columns([_flatten(row) for row in rows], asked)
 
 
 def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
@@ -113,14 +113,14 @@ def _has_problem_ids(rows: Sequence[Any]) -> bool:
     if len(rows) < 2 or not all(isinstance(row, Mapping) for row in rows):
         return False
     for key in rows[0]:
-        what, _, kind = normalized_name(key).rpartition("_")
-        told = {str(row.get(key)) for row in rows}
+        stem, _, kind = normalized_name(key).rpartition("_")
+        ids = {str(row.get(key)) for row in rows}
         counting = {str(i) for i in range(len(rows) + 1)}
         if (
             kind in ("id", "idx", "index")
-            and what not in ATTEMPT_WORDS
-            and len(told) > 1
-            and (what or not told <= counting)
+            and stem not in ATTEMPT_WORDS
+            and len(ids) > 1
+            and (stem or not ids <= counting)
         ):
             return True
     return False

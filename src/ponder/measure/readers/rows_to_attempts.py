@@ -53,8 +53,8 @@ def _read_system_columns(label: str, rows: Sequence[LogRow], columns: ColumnMap)
     out = []
     for system in names:
         others = set(names) - {system}
-        kept = [{k: v for k, v in row.items() if k not in others} for row in rows]
-        out += rows_to_attempts(f"{label}: {system}", kept, replace(plain, correct=system))
+        own_rows = [{k: v for k, v in row.items() if k not in others} for row in rows]
+        out += rows_to_attempts(f"{label}: {system}", own_rows, replace(plain, correct=system))
     return out
 
 
@@ -63,9 +63,9 @@ def _nested_system_prefixes(rows: Sequence[LogRow]) -> list[str]:
     columns = column_names(rows)
     for wanted in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS]:
         called = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
-        found = [c for c in called if all_cells_parse((row.get(c) for row in rows), parse_verdict)]
-        if len(found) > 1:
-            return [c.rpartition(".")[0] for c in found]
+        verdict_columns = [c for c in called if all_cells_parse((row.get(c) for row in rows), parse_verdict)]
+        if len(verdict_columns) > 1:
+            return [c.rpartition(".")[0] for c in verdict_columns]
     return []
 
 
@@ -135,32 +135,32 @@ class _TableReader:
         for number_, row in enumerate(self.rows, 1):
             parts[str(row.get(self.column["system"])) if "system" in self.column else ""].append((number_, row))
         version = self.column.get("version")
-        told = sorted({str(row.get(version)) for row in self.rows}) if version and "task" not in self.column else []
-        if len(told) > 1:
-            listing = ", ".join(told[:4])
+        versions = sorted({str(row.get(version)) for row in self.rows}) if version and "task" not in self.column else []
+        if len(versions) > 1:
+            listing = ", ".join(versions[:4])
             raise UsageError(
                 f"{self.label} mixes versions of a task ({version}: {listing}); give a log of each, or say --column"
                 " version=none where that is no version of the task"
             )
-        self.version = f"{version} {told[0]}" if told else None
+        self.version = f"{version} {versions[0]}" if versions else None
         return [self._system(f"{self.label}: {key}" if key else self.label, part) for key, part in parts.items()]
 
     def _system(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> Attempts:
-        said = list(self.notes)
+        notes = list(self.notes)
         groups = self._read_counts(label, rows) if "n" in self.column else self._read_wide(label, rows)
         if groups is None:
             groups = self._read_long(label, rows)
         if undecided := sum(g.undecided for g in groups):
-            said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
+            notes.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
         sizes = [g.size for g in groups if g.size]
         if sizes and min(sizes) < max(sizes):
             least = min((g for g in groups if g.size), key=lambda g: g.size).problem
-            said.append(f"problems have {min(sizes)} to {max(sizes)} attempts, the fewest at {shorten_id(least)}")
+            notes.append(f"problems have {min(sizes)} to {max(sizes)} attempts, the fewest at {shorten_id(least)}")
         if empty := [g.problem for g in groups if not g.size]:
-            said.append(f"{len(empty)} problems have no attempts: {list_problems(empty)}")
+            notes.append(f"{len(empty)} problems have no attempts: {list_problems(empty)}")
         if holes := sum(s is None for g in groups for column in g.scores.values() for s in column):
-            said.append(f"{holes} attempts have no score: they never win by score")
-        return Attempts(label, tuple(groups), tuple(said), self.version)
+            notes.append(f"{holes} attempts have no score: they never win by score")
+        return Attempts(label, tuple(groups), tuple(notes), self.version)
 
     # one row per problem
 
@@ -310,5 +310,5 @@ class _TableReader:
 
 
 def _whole(value: Any) -> int | None:
-    found = parse_cell_number(value)
-    return None if found is None else int(found)
+    number = parse_cell_number(value)
+    return None if number is None else int(number)

@@ -31,20 +31,20 @@ def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     traces = list(run_traces(path))
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
-    scorer, said = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
+    scorer, notes = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
     read = getattr(task_verifier(task), "extract_answer", None)
     groups = tuple(to_problem_attempts(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
-        said.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
+        notes.append(f"{undecided} attempts {NO_VERDICT_NOTE}")
     if lost := [g for g in groups if g.error and not g.size]:
-        said.append(f"{len(lost)} problems failed and have no attempts ({lost[0].error})")
+        notes.append(f"{len(lost)} problems failed and have no attempts ({lost[0].error})")
     if silent := sum(g.no_attempt_finished for g in groups):
-        said.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
+        notes.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
     name = path.name
     if any(trace.oracle for _, trace in traces):
-        said.append("the gold answers guided its search: an oracle, not what it would reach without them")
+        notes.append("the gold answers guided its search: an oracle, not what it would reach without them")
         name += " (oracle)"
-    return Attempts(name, groups, tuple(said), _encoded_task(path))
+    return Attempts(name, groups, tuple(notes), _encoded_task(path))
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
@@ -53,13 +53,13 @@ def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
 
     An evaluation that goes on asks again what failed: then the last trace counts.
     """
-    found = list(read_traces(path))
-    stepwise = any(step for step, _ in found)
+    traces = list(read_traces(path))
+    stepwise = any(step for step, _ in traces)
     if not stepwise:
-        last = {trace.problem.id: i for i, (_, trace) in enumerate(found)}
-        found = [(s, t) for i, (s, t) in enumerate(found) if not t.failed or last[t.problem.id] == i]
+        last = {trace.problem.id: i for i, (_, trace) in enumerate(traces)}
+        traces = [(s, t) for i, (s, t) in enumerate(traces) if not t.failed or last[t.problem.id] == i]
     seen: dict[str, int] = {}
-    for step, trace in found:
+    for step, trace in traces:
         problem = f"step {step + 1}: {trace.problem.id}" if stepwise else trace.problem.id
         seen[problem] = seen.get(problem, 0) + 1
         if seen[problem] > 1 and not stepwise:

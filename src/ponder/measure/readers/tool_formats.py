@@ -67,8 +67,8 @@ def _flat(nested: Any) -> list[str]:
 
 
 def _first_text(nested: Any) -> str | None:
-    found = _flat(nested)
-    return found[0] if found and isinstance(found[0], str) else None
+    texts = _flat(nested)
+    return texts[0] if texts and isinstance(texts[0], str) else None
 
 
 def read_trl(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
@@ -109,10 +109,10 @@ def read_search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list
     the last one, as there, unless a column of joined ones is there.
     """
     levels = [k for k in data[0] if _LEVEL.fullmatch(k)]
-    kept = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
+    rows = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
     scoring = replace(columns, step_score_reduction="last") if columns.step_score_reduction == "min" else columns
     main = rows_to_attempts(
-        label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer")
+        label, to_rows(rows, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer")
     )
     about = [k for k in ("unique_id", "problem", "answer") if k in data[0]]
     chosen = [
@@ -203,11 +203,11 @@ LOG_FORMATS: Sequence[LogFormat] = (
 
 def inspect_samples(data: Any) -> Any:
     """A log that has its samples under that name, beside what was run; its other tables tell of the run itself."""
-    held = data.get("samples") if isinstance(data, dict) and isinstance(data.get("eval"), dict) else None
-    if not (isinstance(held, list) and held and all(isinstance(row, dict) for row in held)):
+    samples = data.get("samples") if isinstance(data, dict) and isinstance(data.get("eval"), dict) else None
+    if not (isinstance(samples, list) and samples and all(isinstance(row, dict) for row in samples)):
         return data
     version = data["eval"].get("task_version")
-    return held if version is None else [{**row, "task_version": version} for row in held]
+    return samples if version is None else [{**row, "task_version": version} for row in samples]
 
 
 def detect_log_format(data: Any) -> LogFormat | None:

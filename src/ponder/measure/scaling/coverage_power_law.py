@@ -98,8 +98,8 @@ def extrapolate_coverage(
     if asked.min() <= known.max():
         raise UsageError(f"to extrapolate, predict k above those fitted to: {asked.min()} is not above {known.max()}")
     law = fit_coverage_law_to_counts(n, c, known, fit, seed=seed)
-    found = pass_at_k(np.ravel(n), np.ravel(c), asked).mean(axis=0)
-    return CoverageExtrapolation(law, asked.astype(np.int64), law(asked), found)
+    measured = pass_at_k(np.ravel(n), np.ravel(c), asked).mean(axis=0)
+    return CoverageExtrapolation(law, asked.astype(np.int64), law(asked), measured)
 
 
 def _check_curve(k_K: FloatArray, c_K: FloatArray) -> None:
@@ -117,12 +117,12 @@ def _fit_rows(k_K: FloatArray, c_RK: FloatArray, fit: FitSpace, near: tuple[floa
     lower, upper = (0.01, 0.99) if fit == "coverage" else (np.nan, np.nan)
     inside = np.where((c_RK > 0) & (c_RK < 1), c_RK, np.where(c_RK <= 0, lower, upper))
     x_K, y_RK = np.log(k_K), np.log(-np.log(inside))
-    told = ~np.isnan(y_RK)
-    told &= told.sum(axis=1, keepdims=True) > 1  # through one point go all lines
-    count = told.sum(axis=1, keepdims=True)
-    x_RK, y_RK = np.where(told, x_K, 0.0), np.where(told, y_RK, 0.0)
+    is_known = ~np.isnan(y_RK)
+    is_known &= is_known.sum(axis=1, keepdims=True) > 1  # through one point go all lines
+    count = is_known.sum(axis=1, keepdims=True)
+    x_RK, y_RK = np.where(is_known, x_K, 0.0), np.where(is_known, y_RK, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        dx_RK = np.where(told, x_RK - x_RK.sum(axis=1, keepdims=True) / count, 0.0)
+        dx_RK = np.where(is_known, x_RK - x_RK.sum(axis=1, keepdims=True) / count, 0.0)
         b_R = (dx_RK * y_RK).sum(axis=1) / (dx_RK**2).sum(axis=1)
         u_R = (y_RK.sum(axis=1) - b_R * x_RK.sum(axis=1)) / count[:, 0]
     if fit == "coverage":

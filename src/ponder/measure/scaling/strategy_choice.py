@@ -47,8 +47,8 @@ def choose_strategies(
     hulls = [_upper_hull(options) for options in problems]
     picked, bound = _greedy_climb(hulls, budget)
     if exact:
-        found = _exact_search(problems, budget)
-        return StrategyChoice(found, _total_cost(found), _total_success(found), _total_success(found))
+        choice = _exact_search(problems, budget)
+        return StrategyChoice(choice, _total_cost(choice), _total_success(choice), _total_success(choice))
     full = _spend_remainder(problems, picked, budget)
     return StrategyChoice(tuple(full), _total_cost(full), _total_success(full), bound)
 

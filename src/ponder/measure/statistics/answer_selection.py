@@ -77,10 +77,10 @@ def selection_curve(
             of_subset_SK = np.where(told_PK[:, None], worth_PSK, 0.0).sum(axis=0) / told_PK.sum(axis=0)
         value_PK = np.where(told_PK, worth_PSK.mean(axis=1), np.nan)
         sd_K = of_subset_SK.std(axis=0, ddof=1) if len(of_subset_SK) > 1 else None
-    found = sample_curve(k_K, value_PK, sd_K, seed=seed)
+    curve = sample_curve(k_K, value_PK, sd_K, seed=seed)
     hidden_K = few_PK.any(axis=0) & (short == "missing")
-    mean_K, low_K, high_K = (np.where(hidden_K, np.nan, x) for x in (found.mean, found.low, found.high))
-    return replace(found, mean=mean_K, low=low_K, high=high_K)
+    mean_K, low_K, high_K = (np.where(hidden_K, np.nan, x) for x in (curve.mean, curve.low, curve.high))
+    return replace(curve, mean=mean_K, low=low_K, high=high_K)
 
 
 def selected_values(

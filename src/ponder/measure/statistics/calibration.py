@@ -83,10 +83,10 @@ def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None
         )
     if signed_N.mean() <= 0:
         raise UsageError("the logits tell right from wrong no better than a coin, so no finite temperature is best")
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         lambda t: np.logaddexp(0, -signed_N * np.exp(-t)).mean(), bounds=(-12, 12), method="bounded"
     )
-    return float(np.exp(found.x))
+    return float(np.exp(optimum.x))
 
 
 def check_scores_and_outcomes(

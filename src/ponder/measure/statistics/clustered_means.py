@@ -108,10 +108,12 @@ def hierarchical_bootstrap(
         low, high = wilson(round(mean) * size, size, level)
     elif low == high and not fixed:
         low, high = constant_sample_interval(mean, size, level)
-    told = None if level_to_resample == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
+    within_error = (
+        None if level_to_resample == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
+    )
     between = 0.0 if fixed else math.sqrt(max(total - within, 0.0) / size)
     drawn_in_all = sum(g.size for g in known)
-    return ClusteredMean(mean, float(low), float(high), size, drawn_in_all, between, told, undecided, empty)
+    return ClusteredMean(mean, float(low), float(high), size, drawn_in_all, between, within_error, undecided, empty)
 
 
 def _resampled_deviations(
@@ -133,12 +135,12 @@ def _sample_standard_error(known: list[FloatArray]) -> float | None:
 
 
 def _drop_undecided(groups: Sequence[Sequence[float | None]]) -> tuple[list[FloatArray], int, int]:
-    told = [to_floats(g) for g in groups]
-    if any(np.isinf(g).any() for g in told):
+    values = [to_floats(g) for g in groups]
+    if any(np.isinf(g).any() for g in values):
         raise UsageError("an outcome is infinite, so a mean says nothing; leave it out, as None")
-    known = [g[~np.isnan(g)] for g in told]
-    undecided = sum(g.size for g in told) - sum(g.size for g in known)
-    kept = [g for g in known if g.size]
-    if not kept:
+    known = [g[~np.isnan(g)] for g in values]
+    undecided = sum(g.size for g in values) - sum(g.size for g in known)
+    decided = [g for g in known if g.size]
+    if not decided:
         raise UsageError("no problem has a sample with a verdict, so there is no mean")
-    return kept, undecided, len(known) - len(kept)
+    return decided, undecided, len(known) - len(decided)

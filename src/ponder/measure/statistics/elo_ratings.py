@@ -66,11 +66,11 @@ def elo_ratings(
     half = NormalDist().inv_cdf((1 + level) / 2) * error * ELO_SCALE
     rating = strength * ELO_SCALE + centre
     count = won.sum(axis=1) + won.sum(axis=0)
-    found = [
+    intervals = [
         EloRating(name, float(rating[i]), float(rating[i] - half[i]), float(rating[i] + half[i]), round(count[i]))
         for i, name in enumerate(names)
     ]
-    return sorted(found, key=lambda r: -r.rating)
+    return sorted(intervals, key=lambda r: -r.rating)
 
 
 def _newton_fit(won: FloatArray, strength: FloatArray, fixed: np.ndarray, prior: float) -> FloatArray:
@@ -149,8 +149,8 @@ def _check(games: list[tuple[str, str, float]], names: list[str], anchors: Mappi
 def _require_finite_ratings(won: FloatArray, names: list[str], anchors: Mapping[str, float]) -> None:
     """A finite rating exists where everyone got something, over others, from everyone else (Ford 1957)."""
     reach = (won > 0) | np.eye(len(names), dtype=bool)
-    held = [i for i, name in enumerate(names) if name in anchors]
-    reach[np.ix_(held, held)] = True  # anchors are tied to each other
+    anchored = [i for i, name in enumerate(names) if name in anchors]
+    reach[np.ix_(anchored, anchored)] = True  # anchors are tied to each other
     for middle in range(len(names)):
         reach |= reach[:, [middle]] & reach[[middle]]
     apart = np.argwhere(~reach)

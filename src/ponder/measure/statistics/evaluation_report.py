@@ -145,24 +145,24 @@ def running_accuracy(traces: Iterable[Trace], scorer: str) -> float:
 
 def _mean_score(trace: Trace, scorer: str) -> float | None:
     """Of one answer at random among those that were judged."""
-    told = [trace.score(i, scorer) for i in trace.answers()]
-    known = [s for s in told if s is not None]
-    return sum(known) / len(known) if known else None if told or trace.failed else 0.0
+    scores = [trace.score(i, scorer) for i in trace.answers()]
+    known = [s for s in scores if s is not None]
+    return sum(known) / len(known) if known else None if scores or trace.failed else 0.0
 
 
 def _best_score(trace: Trace, scorer: str) -> float | None:
     """The best of the answers; unknown where none is right and one that nobody judged may be."""
-    told = [trace.score(i, scorer) for i in trace.answers()]
-    top = max((s for s in told if s is not None), default=0.0)
-    return None if top < 1 and (None in told or (trace.failed and not told)) else top
+    scores = [trace.score(i, scorer) for i in trace.answers()]
+    top = max((s for s in scores if s is not None), default=0.0)
+    return None if top < 1 and (None in scores or (trace.failed and not scores)) else top
 
 
 def _failure_reasons(traces: Sequence[Trace], scorer: str) -> dict[str, int]:
     """Why problems failed and samples have no verdict, the most frequent first."""
     failed = [Score(None, t.failed) for t in traces if t.failed]
     scores = [t.steps[i].scores.get(scorer) for t in traces for i in t.answers()]
-    told = count_verdicts([*failed, *(s for s in scores if s is not None)]).reasons
-    return dict(sorted(told.items(), key=lambda one: -one[1]))
+    reasons = count_verdicts([*failed, *(s for s in scores if s is not None)]).reasons
+    return dict(sorted(reasons.items(), key=lambda one: -one[1]))
 
 
 def _majority_score(trace: Trace, scorer: str, read: AnswerExtractor) -> float | None:
@@ -170,5 +170,5 @@ def _majority_score(trace: Trace, scorer: str, read: AnswerExtractor) -> float |
     chosen = majority_step(trace, trace.answers(), read)
     if chosen is not None:
         return trace.score(chosen, scorer)
-    told = [trace.score(i, scorer) is not None for i in trace.answers()]
-    return 0.0 if any(told) or not (told or trace.failed) else None
+    decided = [trace.score(i, scorer) is not None for i in trace.answers()]
+    return 0.0 if any(decided) or not (decided or trace.failed) else None

@@ -60,8 +60,8 @@ class Accuracy:
     @classmethod
     def from_outcomes(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
         """From one outcome per problem: true or 1, false or 0, None or NaN where the verifier could not tell."""
-        told = [_to_bool(o) for o in outcomes]
-        return cls(told.count(True), len(told), told.count(None))
+        verdicts = [_to_bool(o) for o in outcomes]
+        return cls(verdicts.count(True), len(verdicts), verdicts.count(None))
 
     @property
     def mean(self) -> float:
@@ -147,13 +147,13 @@ def bootstrap_mean(
     values: Iterable[float | None], level: float = CONFIDENCE, resamples: int = 10_000, seed: int = 0
 ) -> MeanInterval:
     """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
-    told = to_floats(list(values))
-    known = told[~np.isnan(told)]
+    numbers = to_floats(list(values))
+    known = numbers[~np.isnan(numbers)]
     if known.size == 0:
         raise UsageError("a mean needs at least one known value; got none")
     if np.isinf(known).any():
         raise UsageError("a value is infinite, so the mean says nothing; leave it out, as None")
-    lost = int(told.size - known.size)
+    lost = int(numbers.size - known.size)
     if np.all(known == known[0]):
         low, high = constant_sample_interval(float(known[0]), known.size, level)
         return MeanInterval(float(known[0]), low, high, int(known.size), lost)

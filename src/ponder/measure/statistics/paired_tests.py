@@ -47,12 +47,12 @@ def paired_means(
     if len(first) != len(second):
         raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
     a, b = _problem_means(first), _problem_means(second)
-    told = ~np.isnan(a - b)
-    gap = (a - b)[told]
+    both_known = ~np.isnan(a - b)
+    gap = (a - b)[both_known]
     if clusters is not None:
         if len(clusters) != len(first):
             raise UsageError(f"name the cluster of each problem: got {len(clusters)} names for {len(first)} problems")
-        labels = [c for c, known in zip(clusters, told, strict=True) if known]
+        labels = [c for c, known in zip(clusters, both_known, strict=True) if known]
     else:
         labels = list(range(gap.size))
     if len(set(labels)) < 2:
@@ -70,7 +70,7 @@ def paired_means(
     half = float(stdtrit(count - 1, (1 + level) / 2)) * error
     low, high = (mean - half, mean + half) if half else constant_sample_interval(mean, count, level, least=-1.0)
     p = sign_flip_test(sums, flips, seed)
-    return PairedMean(mean, low, high, p, int(gap.size), int(count), int((~told).sum()))
+    return PairedMean(mean, low, high, p, int(gap.size), int(count), int((~both_known).sum()))
 
 
 def sign_flip_test(differences: Sequence[float] | FloatArray, flips: int = 10_000, seed: int = 0) -> float:

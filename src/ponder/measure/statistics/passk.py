@@ -28,10 +28,10 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: ArrayLike, short: Literal["error", 
         require_k_samples(n_P, k_K, "pass")
     wide = n_P.shape + (1,) * k_K.ndim
     n_PK, c_PK, k_PK = np.broadcast_arrays(n_P.reshape(wide), c_P.reshape(wide), k_K)
-    found = np.asarray(-np.expm1(log_no_hit_probability(n_PK, c_PK, k_PK)))
+    estimate = np.asarray(-np.expm1(log_no_hit_probability(n_PK, c_PK, k_PK)))
     alone = np.minimum(c_PK, k_PK) == 1  # one sample, or one right among all: the share itself, to the last bit
-    found = np.where(alone, np.maximum(c_PK, k_PK) / n_PK, found)
-    return np.where(k_PK > n_PK, np.nan, found)
+    estimate = np.where(alone, np.maximum(c_PK, k_PK) / n_PK, estimate)
+    return np.where(k_PK > n_PK, np.nan, estimate)
 
 
 def mean_pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float:

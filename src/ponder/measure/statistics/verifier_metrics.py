@@ -90,6 +90,6 @@ def best_temperature(loss: Callable[[float], float], labels: int) -> float:
     if labels < MIN_LABELS:
         return 1.0
     bounds = (math.log(MIN_TEMPERATURE), math.log(MAX_TEMPERATURE))
-    found = minimize_scalar(lambda u: loss(math.exp(u)), bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    best = math.exp(float(found.x))
+    optimum = minimize_scalar(lambda u: loss(math.exp(u)), bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    best = math.exp(float(optimum.x))
     return best if loss(best) < loss(1.0) else 1.0

@@ -255,15 +255,15 @@ class ProgressLines(ProgressTracker):
 
 def best_and_worst(traces: Sequence[Trace]) -> list[tuple[str, Score, str]]:
     """The best and the worst answer, the first of equals; one of them where all are alike."""
-    found: list[tuple[float, str, Score, str]] = []
+    answers: list[tuple[float, str, Score, str]] = []
     for trace in traces:
         for i in trace.answers():
             for score in list(trace.steps[i].scores.values())[:1]:
                 if score.value is not None:
-                    found.append((score.value, trace.problem.question, score, trace.text(i)))
-    if not found:
+                    answers.append((score.value, trace.problem.question, score, trace.text(i)))
+    if not answers:
         return []
-    best, worst = max(found, key=lambda f: f[0]), min(found, key=lambda f: f[0])
+    best, worst = max(answers, key=lambda f: f[0]), min(answers, key=lambda f: f[0])
     return [f[1:] for f in ([best, worst] if best[0] > worst[0] else [best])]
 
 

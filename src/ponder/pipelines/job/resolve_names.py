@@ -52,5 +52,5 @@ def find_task(name: str) -> Any:
 
 
 def _build(kind: str, name: str, table: Any) -> Any:
-    found = registry.lookup(kind, name, table)
-    return found() if isinstance(found, type) else found
+    entry = registry.lookup(kind, name, table)
+    return entry() if isinstance(entry, type) else entry

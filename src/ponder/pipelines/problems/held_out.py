@@ -52,7 +52,7 @@ def keep_for_training(is_held_out: bool, report: FilterReport, include: bool = F
 
 def training_traces(run: str, report: FilterReport, include: bool = False) -> list[Trace]:
     """The traces of a run that may be learned from."""
-    return [trace for _, trace, held in traces_with_split(run) if keep_for_training(held, report, include)]
+    return [trace for _, trace, held_out in traces_with_split(run) if keep_for_training(held_out, report, include)]
 
 
 def raise_if_all_held_out(report: FilterReport) -> None:

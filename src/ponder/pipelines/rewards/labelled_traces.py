@@ -96,8 +96,8 @@ def _traces_of_file(
     rows = parse_label_file(place)
     has_traces = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
     if format == "traces" or (format is None and has_traces and isinstance(first["problem"], dict)):
-        found = rows_to_traces(rows, _parse_trace, skip_bad, report)
-        return [trace for trace in found if keep_for_training(is_held_out(trace.problem), splits, include_held_out)]
+        traces = rows_to_traces(rows, _parse_trace, skip_bad, report)
+        return [trace for trace in traces if keep_for_training(is_held_out(trace.problem), splits, include_held_out)]
     warn_held_out([row_is_held_out(row) for _, row in rows.valid], place)
     return rows_to_traces(rows, row_reader(rows, format), skip_bad, report)
 

@@ -91,7 +91,7 @@ class StepLabeller(ABC):
         if s.seed is not None:  # the next round must not draw the same again
             s = replace(s, seed=s.seed + counts.num_sampled)
         try:
-            found = await policy.generate(trace.token_ids(step), s, count)
+            completions = await policy.generate(trace.token_ids(step), s, count)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError as why:  # such as a prefix that fills the context
@@ -102,7 +102,7 @@ class StepLabeller(ABC):
         for i, at in enumerate(path):
             scratch.add(replace(trace.steps[at], parent=i - 1 if i else None, cites=(), scores={}))
         leaves = []
-        for done in found:
+        for done in completions:
             trace.add_cost(done.cost)
             leaves.append(
                 scratch.add(Step(len(path) - 1, done.text, done.token_ids, done.logprobs, done.stop, last=True))
@@ -144,8 +144,8 @@ class MathShepherd(StepLabeller):
 
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
         steps = steps_to_label(trace)
-        found = await asyncio.gather(*(self.estimate(trace, i, policy, verifier) for i in steps))
-        for i, counts in zip(steps, found, strict=True):
+        estimates = await asyncio.gather(*(self.estimate(trace, i, policy, verifier) for i in steps))
+        for i, counts in zip(steps, estimates, strict=True):
             value = counts.share if self.kind == "soft" or counts.share is None else float(counts.num_correct > 0)
             trace.steps[i].scores[LABEL_SCORE] = Score(value, counts.describe())
 

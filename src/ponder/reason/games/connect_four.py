@@ -86,8 +86,8 @@ class ConnectFourGame:
 
     def parse_move(self, text: str) -> int | None:
         """The column that an answer names, full or not."""
-        found = read_number(text, 1, self.columns)
-        return None if found is None else found - 1
+        number = read_number(text, 1, self.columns)
+        return None if number is None else number - 1
 
     def _signs(self, state: Bitboards) -> list[list[str]]:
         """X, O or a dot for each cell, the top row first. X begins."""

@@ -60,8 +60,8 @@ class CountdownGame:
         return format_answer(reached[0][1], "tag")
 
     def move_text(self, state: tuple[NumberWithExpression, ...], move: int) -> str:
-        value, made = self.play(state, move)[-1]
-        return f"{made} = {value}\n"
+        value, expression = self.play(state, move)[-1]
+        return f"{expression} = {value}\n"
 
 
 def _legal(state: tuple[NumberWithExpression, ...], i: int, sign: int, j: int) -> bool:

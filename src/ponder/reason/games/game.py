@@ -76,10 +76,10 @@ def state_after(game: Game[S], played: Sequence[int]) -> S:
 def random_playout(game: Game[S], state: S, rng: random.Random) -> float:
     """Play random moves to the end; returns the outcome for the last mover before them."""
     sign = 1
-    while (found := game.outcome(state)) is None:
+    while (outcome := game.outcome(state)) is None:
         state = game.play(state, rng.choice(game.moves(state)))
         sign = -sign
-    return found * sign if game.players == 2 else found
+    return outcome * sign if game.players == 2 else outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,9 @@ class GamePolicy:
     async def _propose_moves(self, state: Any, n: int) -> list[Completion]:
         legal = list(self.game.moves(state))
         weights, cost = await self.prior(self.game, state, legal)
-        found = sorted(((w, m) for w, m in zip(weights, legal, strict=True) if w > 0), key=lambda x: -x[0])[:n]
+        ranked = sorted(((w, m) for w, m in zip(weights, legal, strict=True) if w > 0), key=lambda x: -x[0])[:n]
         out = []
-        for place, (weight, move) in enumerate(found):
+        for place, (weight, move) in enumerate(ranked):
             over = self.game.outcome(self.game.play(state, move)) is not None
             out.append(
                 _completion(self.game.move_text(state, move), [move], [math.log(weight)], "eos" if over else "stop")

@@ -25,7 +25,7 @@ def read_number(text: str, low: int, high: int) -> int | None:
     marked = [span.content for span in spans if span.content is not None]
     if not marked and len(rest) > MAX_ANSWER_CHARS:
         return None
-    for found in _PLAIN_NUMBER.findall(marked[-1] if marked else tail):
-        if low <= int(found) <= high:
-            return int(found)
+    for number in _PLAIN_NUMBER.findall(marked[-1] if marked else tail):
+        if low <= int(number) <= high:
+            return int(number)
     return None

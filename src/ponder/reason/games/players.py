@@ -41,10 +41,10 @@ class SearchPlayer:
         problem = game_problem(self.game, played)
         trace = prompt_trace(problem, self.policy.encode(problem.messages))
         await self.search(trace, self.policy, self.guide)
-        found = self.search.best_child(trace, 0)
-        if found is None:
+        child = self.search.best_child(trace, 0)
+        if child is None:
             raise PonderError(f"no move was found after {list(played)}: {trace.failed or 'the search has no visit'}")
-        return int(trace.steps[found].token_ids[0])
+        return int(trace.steps[child].token_ids[0])
 
 
 @dataclass(frozen=True, slots=True)

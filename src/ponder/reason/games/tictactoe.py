@@ -60,8 +60,8 @@ class TicTacToeGame:
 
     def parse_move(self, text: str) -> int | None:
         """The cell that an answer names, empty or not."""
-        found = read_number(text, 1, 9)
-        return None if found is None else found - 1
+        number = read_number(text, 1, 9)
+        return None if number is None else number - 1
 
     def features(self, states: Sequence[str]) -> NDArray[np.float32]:
         """For each line that is still open to one side only: has it 1 or 2 signs there? The mover's lines first."""

@@ -162,8 +162,8 @@ def _self_play(net: ValueNet, rng: random.Random, explore: float, opening: int, 
         after = [game.play(state, m) for m in moves]
         ends = [game.outcome(s) for s in after]
         x_NF = game.features(after)
-        found = net._forward(x_NF)[1]
-        worth = [-float(v) if e is None else e for v, e in zip(found, ends, strict=True)]
+        values = net._forward(x_NF)[1]
+        worth = [-float(v) if e is None else e for v, e in zip(values, ends, strict=True)]
         best = max(range(len(moves)), key=lambda i: (worth[i], rng.random()))
         pick = rng.randrange(len(moves)) if played < opening or rng.random() < explore else best
         if played:

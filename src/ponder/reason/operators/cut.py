@@ -69,13 +69,13 @@ class TokenCut:
     max_step_tokens: int = 512
 
     def resolve(self, policy: Policy) -> Cut:
-        found = policy.tokens(self.token)
-        if len(found) != 1:
+        token_ids = policy.tokens(self.token)
+        if len(token_ids) != 1:
             raise UsageError(
-                f"{self.token!r} is {len(found)} tokens of this model, not one: train it (ponder sft --step-token), or "
-                f"cut at the text (mark:{self.token})"
+                f"{self.token!r} is {len(token_ids)} tokens of this model, not one: train it (ponder sft --step-token), "
+                f"or cut at the text (mark:{self.token})"
             )
-        return Cut(stop_token_ids=(int(found[0]),), max_step_tokens=self.max_step_tokens)
+        return Cut(stop_token_ids=(int(token_ids[0]),), max_step_tokens=self.max_step_tokens)
 
 
 def parse_cut(name: str) -> Cut | TokenCut:

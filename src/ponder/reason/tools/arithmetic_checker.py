@@ -35,9 +35,11 @@ class ArithmeticChecker:
         return [self.grade(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]
 
     def grade(self, text: str) -> Score:
-        found = {"".join(e.text.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
-        if not found:
+        equations = {"".join(e.text.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
+        if not equations:
             return Score(self.score_without_equations, "no equation to check")
-        wrong = [e.text for e in found.values() if not e.right]
+        wrong = [e.text for e in equations.values() if not e.right]
         first = f"; the first wrong one: {wrong[0][:60]}" if wrong else ""
-        return Score(1 - len(wrong) / len(found), f"{len(found) - len(wrong)} of {len(found)} equations hold{first}")
+        return Score(
+            1 - len(wrong) / len(equations), f"{len(equations) - len(wrong)} of {len(equations)} equations hold{first}"
+        )

@@ -96,10 +96,10 @@ def solve(statements: Sequence[Statement]) -> list[Assignment]:
 
 
 def statement_text(statement: Statement, names: Sequence[str]) -> str:
-    told = _KINDS[statement.kind].told
+    template = _KINDS[statement.kind].told
     if statement.kind in _COUNTS:
-        return told.format(a=statement.a)
-    return told.format(a=names[statement.a], b=names[statement.b])
+        return template.format(a=statement.a)
+    return template.format(a=names[statement.a], b=names[statement.b])
 
 
 class _StatementKind(NamedTuple):

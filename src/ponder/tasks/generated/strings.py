@@ -67,10 +67,10 @@ class Strings(QuestionTask[StringItem]):
         return f"{item.text} {item.rules}"
 
     def question(self, item: StringItem) -> str:
-        told = [RULES[name].told.format(*taken.split()) for name, taken in item.rules]
-        if len(told) == 1:
-            return f'Start with the text "{item.text}" and {told[0]}.'
-        listed = "\n".join(f"{i}. {rule[0].upper()}{rule[1:]}." for i, rule in enumerate(told, 1))
+        rule_texts = [RULES[name].told.format(*taken.split()) for name, taken in item.rules]
+        if len(rule_texts) == 1:
+            return f'Start with the text "{item.text}" and {rule_texts[0]}.'
+        listed = "\n".join(f"{i}. {rule[0].upper()}{rule[1:]}." for i, rule in enumerate(rule_texts, 1))
         return f'Start with the text "{item.text}" and apply these rules in order:\n{listed}'
 
     def answer(self, item: StringItem) -> str:

@@ -62,8 +62,8 @@ def find_reward(name: str, more: Mapping[str, Callable[[], Scorer]] | None = Non
     kind, _, setting = name.partition(":")
     if kind == "language" and setting:
         return LanguageConsistency(setting)
-    found = lookup("reward", name, {**REWARDS, **(more or {})})
-    return found() if isinstance(found, type) else found
+    reward = lookup("reward", name, {**REWARDS, **(more or {})})
+    return reward() if isinstance(reward, type) else reward
 
 
 def reward_code(name: str) -> str:
@@ -80,9 +80,9 @@ def _without_sum(verifier: Scorer) -> Scorer:
 def _find_part(name: str, verifier: Scorer, from_function: Callable[[str], Scorer] | None) -> Scorer:
     if name in (verifier.name, ACCURACY):
         return verifier
-    found = find_reward(name, {verifier.name: lambda: verifier, ACCURACY: lambda: verifier})
-    if isinstance(found, Scorer):
-        return found
-    if from_function is not None and callable(found):
+    reward = find_reward(name, {verifier.name: lambda: verifier, ACCURACY: lambda: verifier})
+    if isinstance(reward, Scorer):
+        return reward
+    if from_function is not None and callable(reward):
         return from_function(name)
-    raise UsageError(f"the reward {name!r} is a {type(found).__name__}, which does not score traces")
+    raise UsageError(f"the reward {name!r} is a {type(reward).__name__}, which does not score traces")
