@@ -72,8 +72,8 @@ class TokenCut:
         token_ids = policy.tokens(self.token)
         if len(token_ids) != 1:
             raise UsageError(
-                f"{self.token!r} is {len(token_ids)} tokens of this model, not one: train it (ponder sft --step-token), "
-                f"or cut at the text (mark:{self.token})"
+                f"{self.token!r} is {len(token_ids)} tokens of this model, not one: train it (ponder sft --step-token),"
+                f" or cut at the text (mark:{self.token})"
             )
         return Cut(stop_token_ids=(int(token_ids[0]),), max_step_tokens=self.max_step_tokens)
 
