@@ -69,6 +69,14 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "lora_settings"): ({}, {"rank": "4"}),
     ("train", "task_settings"): ({}, {"digits": "3"}),
     ("train", "curriculum"): ({}, "frontier"),
+    ("train", "pretraining_data"): (
+        {"algorithm": "ppo", "algorithm_settings": {"pretraining_coef": "1"}, "pretraining_data": "rows.jsonl"},
+        "other.jsonl",
+    ),
+    ("train", "pretraining_batch_size"): (
+        {"algorithm": "ppo", "algorithm_settings": {"pretraining_coef": "1"}, "pretraining_data": "rows.jsonl"},
+        4,
+    ),
     ("train", "eval_limit"): ({"eval_every": 5}, 3),
     ("train", "eval_samples"): ({"eval_every": 5}, 3),
     ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),

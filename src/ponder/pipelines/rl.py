@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +25,11 @@ from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, O
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
+from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
@@ -37,12 +41,13 @@ from ponder.reason.strategies import Samples
 from ponder.runs import Run
 from ponder.settings import Named, SettingsOf, When
 from ponder.train import checkpoint
+from ponder.train.credit import assign_imitation
 from ponder.train.critic import critic_metrics, make_critic_learner, write_values
-from ponder.train.learner import Learner
+from ponder.train.learner import ImitationTerm, Learner
 from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Sampling, Trace
+from ponder.types import Problem, Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
 
@@ -77,6 +82,11 @@ class RL(LearnerFields, BaseJob):
     teacher: Annotated[
         str | None, "a model to distil from, or to hold the KL against; default: the model as it begins"
     ] = None
+    pretraining_data: Annotated[
+        str | None,
+        "PPO-ptx: a JSONL file of conversations that every step imitates, too (--algorithm.pretraining_coef)",
+    ] = None
+    pretraining_batch_size: Annotated[int, "conversations of it in a step", When("pretraining_data")] = 32
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -91,7 +101,9 @@ class RL(LearnerFields, BaseJob):
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
         self.check_shared_fields()
-        self.check_at_least_one("problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit")
+        self.check_at_least_one(
+            "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
+        )
         for name in ("max_steps_without_signal", "eval_every", "eval_samples"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be 0 or more")
@@ -129,6 +141,10 @@ class RL(LearnerFields, BaseJob):
         if self.teacher is not None and algorithm.kl is None and not algorithm.needs_reference:
             raise UsageError(
                 f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
+            )
+        if (self.pretraining_data is not None) != bool(getattr(algorithm, "pretraining_coef", 0.0)):
+            raise UsageError(
+                "PPO-ptx needs both pretraining_data and an algorithm with a pretraining_coef, such as PPO with 27.8"
             )
         rollouts = RolloutSettings(
             self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches, self.teacher is not None
@@ -202,6 +218,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     learner, critic = build_learners(job, policy)
     verifier = job.task.verifier
     verdicts: list[VerdictCounts] = []
+    texts = [] if job.pretraining_data is None else read_conversations(job.pretraining_data)
 
     with TrainingSession(
         run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})
@@ -231,6 +248,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                     state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
                 metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
+                learner.imitation = pretraining_term(job, policy, texts, step)
                 if job.algorithm.critic is None or step >= job.algorithm.critic.warmup_steps:
                     metrics |= session.learn(learner, traces, watch.share)
                 if critic:
@@ -251,6 +269,17 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             if job.algorithm.needs_reward:
                 flat_rewards.stop_if_flat(session, job.max_steps_without_signal)
     return policy
+
+
+def pretraining_term(job: RL, policy: PonderPolicy, texts: Sequence[Problem], step: int) -> ImitationTerm | None:
+    """PPO-ptx: the conversations that this step imitates beside its samples."""
+    if not texts:
+        return None
+    chosen = shuffled_problems(texts, job.seed, step * job.pretraining_batch_size, job.pretraining_batch_size)
+    traces = [answer_trace(policy, problem, problem.answer) for problem in chosen]
+    for trace in traces:
+        assign_imitation(trace)
+    return ImitationTerm(job.algorithm.pretraining_coef, traces)  # type: ignore[attr-defined]
 
 
 async def evaluate_held_out(job: RL, policy: PonderPolicy, step: int, watch: Progress) -> dict[str, float]:

@@ -23,6 +23,7 @@ from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.tree_attention import make_tree_attention
+from ponder.train import losses
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Tokens
@@ -44,6 +45,20 @@ class Gradient:
 
     grads: dict[str, Tensor]
     batches: list[tuple[PackedBatch, Tokens]]
+
+
+@dataclass(frozen=True, slots=True)
+class ImitationTerm:
+    """Texts beside the samples: `coef` times their token mean of -log p is added to the loss of every optimiser step.
+
+    With texts of the pre-training distribution this is PPO-ptx (Ouyang et al. 2022, equation 2).
+    """
+
+    coef: float
+    traces: Sequence[Trace]  # each credited by `credit.assign_imitation`
+
+    def plan(self) -> list[TraceChains]:
+        return plan(self.traces, lambda lengths: self.coef * losses.token_mean(lengths), trains_zero_advantage=True)
 
 
 class Learner:
@@ -87,6 +102,7 @@ class Learner:
         self.retries_oom = True  # with smaller micro-batches; else OutOfMemory is raised
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
+        self.imitation: ImitationTerm | None = None  # of the next steps
 
     # What a training loop calls
 
@@ -228,12 +244,24 @@ class Learner:
                 if batches is not None:
                     batches.append((batch, tokens))
                 on_progress((i + 1) / len(micro))
+            if self.imitation is not None and batches is None:
+                self._imitation_backward(self.imitation.plan(), sums, of)
             return sums
 
         sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
         if of is None and self.process_group.shard(work):
             self.master_weights.check_all_have_gradient()
         return sums
+
+    def _imitation_backward(self, work: list[TraceChains], sums: MetricSums, of: Sequence[Tensor] | None) -> None:
+        """Add the gradient of the imitation term."""
+        for part in split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch):
+            batch = pack(part, self.net.device)
+            logprobs_N = self.readout.loss_inputs(self, batch).logprobs_N
+            loss = (losses.reinforce(logprobs_N, batch.advantage_N) * batch.weight_N).sum()
+            loss.backward(inputs=of)
+            self.master_weights.accumulate()
+            sums.add_term("pretraining", loss.detach())
 
     def _notes(self, part: Sequence[TraceChains]) -> list[str]:
         """The notes that every trained step of a micro-batch has."""

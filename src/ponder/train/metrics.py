@@ -14,6 +14,7 @@ from ponder.train.pack import PackedBatch
 
 _LOGP_GAP = "sampling/sampling_logp_difference"
 # Numbers of a whole pair or completion are repeated on each of its tokens, so they are weighted like its loss.
+TERM_PREFIX = "loss/"
 WEIGHTED_PREFIX = "rewards/"
 
 
@@ -42,6 +43,11 @@ class MetricSums:
         most = self.maxima.get(f"{_LOGP_GAP}/max")
         self.maxima[f"{_LOGP_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
 
+    def add_term(self, name: str, loss: Tensor) -> None:
+        """A term of the loss beside that of the samples."""
+        self._sum("loss", loss)
+        self._sum(f"{TERM_PREFIX}{name}", loss)
+
     def _sum(self, name: str, values: Tensor) -> None:
         total = values.detach().double().sum() if values.device.type == "cpu" else values.detach().float().sum()
         self.sums[name] = self.sums[name] + total if name in self.sums else total
@@ -55,7 +61,7 @@ class MetricSums:
         tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
         out = {"loss": values.pop("loss", 0.0)}
         for name, total in values.items():
-            if name.startswith(WEIGHTED_PREFIX):
+            if name.startswith((WEIGHTED_PREFIX, TERM_PREFIX)):
                 out[name] = total
             elif name != f"{_LOGP_GAP}/mean":
                 out[name] = total / max(1.0, tokens)

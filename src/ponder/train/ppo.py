@@ -54,6 +54,7 @@ class PPO(ClippedSurrogate):
     normalize_rewards: bool = False  # by the running mean and std of all rewards so far
     reward_clip: float | None = None  # clip rewards to +- this
     adaptive_kl: AdaptiveKLController | None = None
+    pretraining_coef: float = 0.0  # PPO-ptx: of -log p of the job's `pretraining_data`; 27.8 for InstructGPT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,6 +63,8 @@ class PPO(ClippedSurrogate):
                 raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
             raise UsageError(f"PPO needs gamma in (0, 1] and lam in [0, 1], not {self.gamma} and {self.lam}")
+        if not 0 <= self.pretraining_coef < math.inf:
+            raise UsageError(f"pretraining_coef is {self.pretraining_coef}; it must be 0 or more, and finite")
         if self.adaptive_kl and not self.credit_needs_reference:
             raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
 
