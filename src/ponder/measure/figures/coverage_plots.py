@@ -265,4 +265,5 @@ def _annotate_gap(ax: Axes, curves: dict[str, SampleCurve], cost: float = 1.0) -
     ax.annotate(
         f"{100 * (top - chosen[0]):.0f} points\nnot found", (x, (top + chosen[0]) / 2), (-5, 0),
         textcoords="offset points", ha="right", va="center", fontsize=8, color=TEXT_COLOUR,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},  # a steep curve runs behind it
     )  # fmt: skip
