@@ -20,7 +20,7 @@ from ponder.errors import ModelError, RunError, UnknownName
 from ponder.hub import RepoName
 from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
 from ponder.models.model_fingerprints import model_fingerprints
-from ponder.models.model_paths import find_model, pin_checkpoint
+from ponder.models.model_paths import find_model, is_hub_name, pin_checkpoint
 from ponder.nets import hf
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -231,3 +231,10 @@ def test_command_line_answers_with_a_hub_model(mirror: HubMirror) -> None:
 )  # fmt: skip
 def test_repo_name_is_owner_name_and_revision(name: str, parsed: RepoName | None) -> None:
     assert RepoName.parse(name) == parsed
+
+
+def test_a_missing_run_directory_does_not_ask_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not is_hub_name("runs/trian")
+    with pytest.raises(ModelError, match="there is no run directory runs/trian"):
+        find_model("runs/trian")

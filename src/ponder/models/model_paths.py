@@ -61,7 +61,7 @@ def is_hub_name(model: str) -> bool:
     """Whether a name is neither ponder's own nor a local path's, and has the form of a hub model's."""
     if model in NAMED_MODELS or Path(model).expanduser().exists():
         return False
-    return RepoName.parse(model) is not None and not _is_checkpoint(Path(model))
+    return RepoName.parse(model) is not None and not _is_checkpoint(Path(model)) and not _is_missing_run(model)
 
 
 def find_model(model: str, weights: bool = True) -> Path:
@@ -83,10 +83,17 @@ def find_model(model: str, weights: bool = True) -> Path:
         raise ModelError(
             f"{model} is gone: its run went on and has newer checkpoints; export a model, and train from that"
         )
+    if _is_missing_run(model):
+        raise ModelError(f"there is no run directory {model}: `ponder runs` lists those that are here")
     folder = hub_models.find_hub_model(model, list(NAMED_MODELS), OTHER_NAMES, weights)
     if folder is None:
         raise UnknownName("model", model, NAMED_MODELS, OTHER_NAMES)
     return folder
+
+
+def _is_missing_run(model: str) -> bool:
+    """Whether a name is that of a run that does not exist: nobody on the hub is called `runs`."""
+    return Path(model).parts[:1] == ("runs",)
 
 
 def _is_checkpoint(path: Path) -> bool:
