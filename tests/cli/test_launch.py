@@ -43,7 +43,7 @@ def pipeline(here: Path) -> Path:
 
 def test_stages_of_which_none_has_begun_leave_nothing(ponder, pipeline: Path):
     said = ponder("run", "many.py", "--start", "runs/typo")
-    assert said.code == 2 and "stage 'learn': no model named 'runs/typo'" in said.err
+    assert said.code == 2 and "stage 'learn': there is no run directory runs/typo" in said.err
     assert not Path("runs/many").exists()
     (pipeline / "tiny.py").rename(pipeline / "many.py")  # another job altogether
     assert ponder("run", "many.py", "--steps", "1").code == 0
