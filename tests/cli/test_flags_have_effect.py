@@ -82,6 +82,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),
     ("train", "sampling_settings"): ({}, {"stop": "END"}),
     ("sft", "data"): ({}, "rows.jsonl"),
+    ("sft", "step_separator"): ({"step_token": "<step>"}, ";"),
     ("sft", "algorithm"): (DATA_ROWS, "dpo"),
     ("sft", "algorithm_settings"): ({**DATA_ROWS, "algorithm": "dpo"}, {"beta": "0.3"}),
     ("reward", "algorithm"): ({}, "value"),

@@ -29,6 +29,7 @@ EXTRAS = {
     "proofs": ("z3-solver",),
     "vllm": ("vllm",),
 }
+MODULE_NAMES = {"pyyaml": "yaml"}  # where a package is imported by another name
 MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
 
 
@@ -101,7 +102,7 @@ def version(package: str) -> str | None:
 
 def importable(package: str) -> bool:
     try:
-        importlib.import_module(package.replace("-", "_"))
+        importlib.import_module(MODULE_NAMES.get(package, package.replace("-", "_")))
     except Exception:  # whatever a broken installation raises
         return False
     return True
