@@ -124,7 +124,8 @@ class PPOMax(PPO):
     """PPO-max: PPO with normalised and clipped rewards, a stronger KL in each token's reward, normalised advantages,
     clipped values, and a critic that learns alone at first.
 
-    Start the policy from a fine-tuned model and the critic from the reward model (`critic.model`).
+    Start the policy from a fine-tuned model and the critic from the reward model (`critic.model`). Of the numbers only
+    the KL weight is known to be the paper's; the clip of rewards and the critic's first steps are ours.
     """
 
     paper: ClassVar[str] = "Zheng et al. 2023, arXiv:2307.04964"
