@@ -11,11 +11,13 @@ import contextlib
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,8 +77,11 @@ def check() -> Iterator[CheckResult]:
             _set_up()
         tried = table()
         yield from _untested_flags(tried)
-        for t in tried:
-            yield _run_trial(here, t)
+        # Processes, because a trial changes the working directory; one thread each, so that numbers can be compared.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        workers = ProcessPoolExecutor(os.cpu_count(), mp_context=multiprocessing.get_context("spawn"))
+        with workers:
+            yield from workers.map(_run_trial, [here] * len(tried), tried)
 
 
 @dataclass(frozen=True)
