@@ -29,6 +29,7 @@ from ponder.reason.harvest.kinds import HARVEST_KINDS
 from ponder.runs import Run
 from ponder.runs.data_files import write_jsonl
 from ponder.tasks import Addition, Algebra
+from ponder.trace_json import trace_to_json
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 SIDES = {"test": "digits/test/0", "train": "digits/train/0", "other": "mine-17", "mixed": "digits:digits/test/0"}
@@ -98,7 +99,7 @@ def test_reward_models_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
         TRAINING_ONLY_STAGE
     ] == {HELD_OUT_REASON: 2}
     file = tmp_path / "traces.jsonl"
-    file.write_text("".join(json.dumps(thought(id).to_json()) + "\n" for id in SIDES.values()))
+    file.write_text("".join(json.dumps(trace_to_json(thought(id))) + "\n" for id in SIDES.values()))
     assert len(read_labelled_traces((str(file),))[0]) == 2
     labels = tmp_path / "labels.jsonl"
     write_jsonl(labels, Harvest((measured,), "labels", include_held_out=True).rows(FilterReport()))

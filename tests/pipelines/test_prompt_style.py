@@ -43,6 +43,7 @@ from ponder.runs import job_json
 from ponder.tasks import BBH, GSM8K, MATH500, TASKS, Addition, Arithmetic, Countdown, Sorting, Suite, Sums
 from ponder.tasks.answer_style import StyledTask, StyleWrapper, with_style
 from ponder.tasks.mixture import TaskMixture, WeightedRewardTask
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 from ponder.verify.answers.style import ANSWER_STYLES, answer_instruction, find_style
 
@@ -401,7 +402,7 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
     task = Addition(style="direct")
     trace = prompt_trace(task.test[0], ids([]))
     trace.add(Step(0, str(task.test[0].answer), ids([1]), stop="eos"))
-    assert Trace.from_json(trace.to_json()).problem == task.test[0]
+    assert trace_from_json(trace_to_json(trace)).problem == task.test[0]
     stored = StoredAttempts(None, (trace,))  # type: ignore[arg-type]
     again, _ = find_scorer("svamp" if os.environ.get("PONDER_DATA") else "counting", stored, lambda name: TASKS[name]())
     assert again.grade("85", "85").value == 1.0  # type: ignore[attr-defined]

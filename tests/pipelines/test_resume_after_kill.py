@@ -30,6 +30,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, checkpoints, read_metrics, read_traces
+from ponder.trace_json import trace_to_json
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -194,7 +195,7 @@ def thought(folder: Path) -> list[tuple[int, dict[str, Any]]]:
     out = []
     for step, trace in read_traces(folder):
         trace.cost = replace(trace.cost, seconds=0.0)
-        out.append((step, trace.to_json()))
+        out.append((step, trace_to_json(trace)))
     return out
 
 

@@ -37,6 +37,7 @@ from ponder.reason.operators.cut import Cut
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
 from ponder.runs import Run, job_json, newest_checkpoint, read_metrics
 from ponder.tasks.step_labels import LABEL_SCORE, read_labels, write_labels
+from ponder.trace_json import trace_to_json
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_objectives import BradleyTerry, OutcomeReward, ProcessReward, RewardObjective, StateValue
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
@@ -263,10 +264,10 @@ def test_labels_from_a_run_and_from_traces(tmp_path: Path) -> None:
     traces = solutions(policy)
     with Run(tmp_path / "sampled", JOB) as run:
         run.write_traces(0, traces)
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in traces))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(trace_to_json(t)) + "\n" for t in traces))
     for place in ("sampled", "t.jsonl"):
         found, name = read_labelled_traces((str(tmp_path / place),))
-        assert name == "gold" and [t.to_json() for t in found] == [t.to_json() for t in traces]
+        assert name == "gold" and [trace_to_json(t) for t in found] == [trace_to_json(t) for t in traces]
     job = replace(JOB, data=(str(tmp_path / "sampled"),), steps=40)
     job(tmp_path / "run")
     assert read_metrics(tmp_path / "run")[-1]["test/accuracy"] > 0.9
@@ -393,7 +394,7 @@ def test_value_model_learns_search_values(tmp_path: Path) -> None:
         for step in trace.steps[1:]:
             step.visits, step.value = 2, 2 * float(even(step.text)) - 1
             step.scores = {}
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in traces))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(trace_to_json(t)) + "\n" for t in traces))
     rule = StateValue("x1", target_source="value", hidden=(16,))
     job = replace(JOB, data=(str(tmp_path / "t.jsonl"),), algorithm=rule, steps=40)
     learned = make_scorer(make_head_reader(job(tmp_path / "run")))
@@ -471,7 +472,7 @@ def test_a_file_of_traces_may_be_anybody_s(change: dict[str, Any], tmp_path: Pat
 def test_every_place_must_have_the_labels(tmp_path: Path) -> None:
     """A run's scores have the verifier's name, a file's are labels: neither may be left out in silence."""
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
-    traces = [t.to_json() for t in solutions(policy)]
+    traces = [trace_to_json(t) for t in solutions(policy)]
     for trace in traces:
         for step in trace["steps"]:
             step["scores"] = dict(zip(["accuracy"], step.get("scores", {}).values(), strict=False))
@@ -487,7 +488,7 @@ def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     other = load_policy(
         ScratchModel("=9876543210\n+", width=32, layers=1, heads=4), QUESTION_TEMPLATE, "cpu", "float32"
     )
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in solutions(other)))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(trace_to_json(t)) + "\n" for t in solutions(other)))
     with pytest.raises(TaskError, match="step 1 was written with another tokenizer"):
         replace(JOB, data=(str(tmp_path / "t.jsonl"),))(tmp_path / "run")
     policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "outcomes"),), steps=1)(tmp_path / "own")

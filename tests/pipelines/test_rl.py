@@ -28,6 +28,7 @@ from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.runs.records import raw_records, read_records
+from ponder.trace_json import trace_to_json
 from ponder.train.distill import Distill
 from ponder.train.imitation import SFT
 from ponder.train.optimizer import AdamW, MasterWeights
@@ -61,7 +62,7 @@ def thought(folder: Path) -> list[tuple[int, dict[str, Any]]]:
     out = []
     for step, trace in read_traces(folder):
         trace.cost = replace(trace.cost, seconds=0.0)
-        out.append((step, trace.to_json()))
+        out.append((step, trace_to_json(trace)))
     return out
 
 

@@ -40,6 +40,7 @@ from ponder.reason.strategies import (
     TreeOfThoughts,
 )
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Trace, ids, user_messages
 
 LINES = "3 + 4 = 7\n7 x 2 = 14\nso\n#### 14"
@@ -139,7 +140,7 @@ def test_resumed_search_keeps_its_cut(strategy: Any) -> None:
     """Its budget ends after the first level; the look is not repeated."""
     trace = think(strategy, Writer(LINES), budget=Budget(tokens=len(LINES) + 20))
     assert trace.budget_exhausted
-    trace = Trace.from_json(trace.to_json())
+    trace = trace_from_json(trace_to_json(trace))
     policy = Writer(LINES)
     think(strategy, policy, trace)
     assert chosen_cut(trace) == "line" and sum(s.pruned.startswith(CUT_PROBE_PREFIX) for s in trace.steps) == 1
@@ -176,9 +177,9 @@ def test_cut_that_never_fires_is_warned_about_and_reported() -> None:
 
 
 def test_a_stored_search_replays_with_its_cut() -> None:
-    stored = Trace.from_json(think(BeamSearch(2, 1), Writer(LINES)).to_json())
+    stored = trace_from_json(trace_to_json(think(BeamSearch(2, 1), Writer(LINES))))
     again = think(BeamSearch(2, 1), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood"))
-    assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
+    assert trace_to_json(again)["steps"] == trace_to_json(stored)["steps"] and again.chosen == stored.chosen
     other = think(
         BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=ReplayScorer([stored], "likelihood")
     )

@@ -18,6 +18,7 @@ from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.price import Price
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import Chain, MajorityVote, Samples
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .text_policy import TextPolicy
@@ -134,7 +135,7 @@ def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
         solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True)
     )
     assert seen == [(None, None), ("4", "test")] and trace.oracle
-    assert Trace.from_json(trace.to_json()).oracle
+    assert trace_from_json(trace_to_json(trace)).oracle
 
 
 def test_failed_problem_does_not_stop_others() -> None:
@@ -213,7 +214,7 @@ def test_numpy_scores_are_saved_and_their_cost_counted() -> None:
             return [Score(np.float32(0.5), cost=Cost(dollars=0.25, seconds=2.0))]  # type: ignore[arg-type]
 
     trace = asyncio.run(solve(DigitTask().test[1], Chain(), FakePolicy(["1"]), Single()))
-    assert json.loads(json.dumps(trace.to_json()))["steps"][1]["scores"] == {"wanted": [0.5, ""]}
+    assert json.loads(json.dumps(trace_to_json(trace)))["steps"][1]["scores"] == {"wanted": [0.5, ""]}
     assert trace.cost.dollars == 0.25 and trace.cost.seconds == 0.5 + 2.0
 
 
@@ -227,15 +228,15 @@ def test_truncated_answer_resumes_with_larger_budget(strategy: Any) -> None:
     problem = Problem("p", user_messages("1="))
     trace = asyncio.run(solve(problem, strategy, policy, budget=Budget(4)))
     assert trace.budget_exhausted and {trace.text(i) for i in trace.answers()} <= {"ab", "abcd"}
-    trace = Trace.from_json(trace.to_json())
+    trace = trace_from_json(trace_to_json(trace))
     asyncio.run(solve(problem, strategy, policy, budget=Budget(5), trace=trace))
     assert trace.cost.generated_tokens <= 5
     asyncio.run(solve(problem, strategy, policy, trace=trace))
     assert not trace.budget_exhausted and {trace.text(i) for i in trace.answers()} == {"abcdef"}
     assert trace.cost.generated_tokens == 7 * len(trace.answers()), "six letters and an end"
-    before = trace.to_json()
+    before = trace_to_json(trace)
     asyncio.run(solve(problem, strategy, policy, trace=trace))
-    assert trace.to_json() == before
+    assert trace_to_json(trace) == before
 
 
 def test_truncated_answer_without_room_stays() -> None:

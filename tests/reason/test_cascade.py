@@ -23,6 +23,7 @@ from ponder.reason.strategies.cascade import (
 from ponder.reason.strategies.majority_vote import MajorityVote
 from ponder.reason.strategies.samples import Samples
 from ponder.runs import job_json
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Sampling, Score, Trace
 
 ROUTE = Cascade(Samples(3), MajorityVote(n=6), threshold=0.6)
@@ -98,11 +99,11 @@ def test_calling_again_changes_nothing() -> None:
     """The hard samples agree, and still do not count as the fast ones did."""
     route = Cascade(Samples(2), BestOfN(6, rank_by="logprob"), threshold=0.6)
     trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
-    before = trace.to_json()
+    before = trace_to_json(trace)
     assert trace.score(0, "sure") == 0.5
-    restored = Trace.from_json(before)
+    restored = trace_from_json(before)
     asyncio.run(solve(restored.problem, route, policy, FirstCharVerifier(), trace=restored))
-    assert restored.to_json() == before and policy.written == 6
+    assert trace_to_json(restored) == before and policy.written == 6
 
 
 def test_fast_strategys_own_choice_is_kept() -> None:

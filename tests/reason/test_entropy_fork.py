@@ -19,6 +19,7 @@ from ponder.reason.budget import Budget
 from ponder.reason.operators.uncertainty import UncertaintyTrigger, token_uncertainty
 from ponder.reason.strategies.entropy_fork import EntropyFork
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .text_policy import tree_rows
@@ -129,7 +130,7 @@ def test_fork_and_backup_equal_hand_count() -> None:
     assert trace.cost == Cost(generated_tokens=7 + 2 + 4 + 2, wasted_tokens=5 + 3)
     kept = sum(len(s.token_ids) for s in trace.steps[1:])
     assert kept + trace.cost.wasted_tokens == trace.cost.generated_tokens
-    assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
+    assert trace_to_json(trace_from_json(trace_to_json(trace))) == trace_to_json(trace)
 
 
 def test_search_continues_when_nothing_else_is_open() -> None:
@@ -214,9 +215,9 @@ def test_resume_after_any_budget_reaches_the_answer(tokens: int) -> None:
     stopped = any(s.stop == "length" for s in part.steps)
     asyncio.run(how(part, policy))
     assert stopped or part.text(part.chosen or 0) == "abd7"
-    before = part.to_json()
+    before = trace_to_json(part)
     asyncio.run(how(part, policy))
-    assert part.to_json() == before, "nothing is left to do"
+    assert trace_to_json(part) == before, "nothing is left to do"
 
 
 def test_failed_branch_is_pruned() -> None:

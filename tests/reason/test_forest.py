@@ -13,6 +13,7 @@ from ponder.protocols import Scorer
 from ponder.reason.strategies import BeamSearch, Chain, Forest, MajorityVote, Samples
 from ponder.reason.strategies.forest import split_forest
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Completion, Ids, Sampling, Trace
 
 from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
@@ -58,7 +59,8 @@ def test_forest_equals_hand_count() -> None:
     weighed = think(Forest(BeamSearch(2, 2, cut=LINES), 3, "score"), ScriptedPolicy(TREE), GUIDE)
     assert weighed.chosen is not None and weighed.text(weighed.chosen) == "e\n=3", "0.9 against 0.5 and 0.3"
     alone = think(BeamSearch(2, 2, cut=LINES), ScriptedPolicy(TREE), GUIDE)
-    assert think(Forest(BeamSearch(2, 2, cut=LINES), 1), ScriptedPolicy(TREE), GUIDE).to_json() == alone.to_json()
+    one_tree = think(Forest(BeamSearch(2, 2, cut=LINES), 1), ScriptedPolicy(TREE), GUIDE)
+    assert trace_to_json(one_tree) == trace_to_json(alone)
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
 
 
@@ -66,12 +68,12 @@ def test_undecided_tree_votes_with_its_most_frequent_answer() -> None:
     policy = ScriptedPolicy({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
     trace = think(Forest(Samples(3), 2), policy)
     assert trace.chosen == 2
-    before = trace.to_json()
+    before = trace_to_json(trace)
     think(Forest(Samples(3), 2), policy, None, trace)
-    assert trace.to_json() == before and len(policy.asked) == 2
+    assert trace_to_json(trace) == before and len(policy.asked) == 2
     chains = think(Forest(Chain(), 2), ScriptedPolicy({"": ["=1", "=2"]}))
-    before = chains.to_json()
-    assert chains.chosen == 1 and think(Forest(Chain(), 2), ScriptedPolicy({}), None, chains).to_json() == before
+    before = trace_to_json(chains)
+    assert chains.chosen == 1 and trace_to_json(think(Forest(Chain(), 2), ScriptedPolicy({}), None, chains)) == before
 
 
 def test_each_tree_has_one_vote() -> None:
@@ -85,21 +87,23 @@ def test_stopped_forest_resumes(stop: int) -> None:
     whole = think(forest, ScriptedPolicy(TREE), GUIDE)
     policy = ScriptedPolicy(TREE, spends=stop)
     trace = think(forest, policy, GUIDE)
-    restored = Trace.from_json(trace.to_json())
+    restored = trace_from_json(trace_to_json(trace))
     restored.extract_answer, policy.spends = trace.extract_answer, None
     think(forest, policy, GUIDE, restored)
     if stop >= 3:  # before, which tree got which first steps depended on who was stopped
-        assert restored.to_json() == whole.to_json()
-    before, calls = restored.to_json(), len(policy.asked)
+        assert trace_to_json(restored) == trace_to_json(whole)
+    before, calls = trace_to_json(restored), len(policy.asked)
     think(forest, policy, GUIDE, restored)
-    assert restored.to_json() == before and len(policy.asked) == calls
+    assert trace_to_json(restored) == before and len(policy.asked) == calls
 
 
 def test_forest_grows_more_trees_later() -> None:
     policy = ScriptedPolicy(TREE)
     trace = think(Forest(BeamSearch(2, 2, cut=LINES), 1), policy, GUIDE)
     think(Forest(BeamSearch(2, 2, cut=LINES), 3), policy, GUIDE, trace)
-    assert trace.to_json() == think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE).to_json()
+    assert trace_to_json(trace) == trace_to_json(
+        think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE)
+    )
     assert [len(t.steps) for t in split_forest(trace)] == [5, 5, 5]
 
 

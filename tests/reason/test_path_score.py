@@ -27,6 +27,7 @@ from ponder.reason.strategies import (
     Rebase,
 )
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Cost, Score, Trace
 
 from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace
@@ -155,7 +156,7 @@ def test_vote_weights_use_the_guides_reduction(how: Reduction) -> None:
 @EVERY
 def test_stored_search_is_ranked_again(how: Reduction) -> None:
     stored = think(BestOfN(3, cut=LINES), StepScoreReducer(TableScorer(RATED)), ScriptedPolicy(THREE))
-    stored = Trace.from_json(stored.to_json())
+    stored = trace_from_json(trace_to_json(stored))
     recall = ReplayScorer([stored], "rated")
     assert scores_steps(recall)
     again = think(BestOfN(3, cut=LINES, reduce=how), recall, ReplayPolicy([stored]))

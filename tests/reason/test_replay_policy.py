@@ -29,6 +29,7 @@ from ponder.reason.strategies import (
     ParticleFilter,
     Rebase,
 )
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
@@ -65,9 +66,9 @@ def test_replay_policy_and_scorer_implement_the_protocols() -> None:
 def test_a_stored_search_replays_exactly(strategy: Any) -> None:
     for seed in range(6):
         stored = think(strategy, Wild(seed), Hashed(5))
-        stored = Trace.from_json(stored.to_json())
+        stored = trace_from_json(trace_to_json(stored))
         again = think(strategy, ReplayPolicy([stored]), ReplayScorer([stored], "hashed"))
-        assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
+        assert trace_to_json(again)["steps"] == trace_to_json(stored)["steps"] and again.chosen == stored.chosen
         assert again.cost.generated_tokens == stored.cost.generated_tokens
 
 

@@ -22,6 +22,7 @@ from ponder.reason.operators.cut import Cut
 from ponder.reason.scorers import StepScoreReducer
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 from .scripted_policy import ASKED, LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
@@ -328,13 +329,13 @@ def test_stopped_search_resumes_to_the_same_tree(strategy: Any, seed: int, stop:
     trace = think(strategy, policy, fitting(strategy, Hashed(gaps)))
     if not trace.children(0):
         assert trace.budget_exhausted and not trace.failed and trace.chosen is None
-    restored = Trace.from_json(trace.to_json())  # saved and read again
+    restored = trace_from_json(trace_to_json(trace))  # saved and read again
     restored.extract_answer, policy.spends = trace.extract_answer, None
     think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
     assert shape(restored) == shape(whole) and restored.failed == whole.failed
-    before, calls = restored.to_json(), len(policy.asked)
+    before, calls = trace_to_json(restored), len(policy.asked)
     think(strategy, policy, fitting(strategy, Hashed(gaps)), restored)
-    assert restored.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
+    assert trace_to_json(restored) == before and len(policy.asked) == calls, "nothing was left to do"
     assert decode(encode(strategy)) == strategy
 
 
@@ -366,9 +367,9 @@ def test_wider_search_resumes_from_a_narrow_one(strategy: Any) -> None:
     )
     if not isinstance(strategy, ParticleFilter | DVTS):
         assert answers <= set(trace.answers())
-    after = trace.to_json()
+    after = trace_to_json(trace)
     think(wide, policy, fitting(strategy, Hashed()), trace)
-    assert trace.to_json() == after
+    assert trace_to_json(trace) == after
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
@@ -424,9 +425,9 @@ def test_failed_branch_is_pruned(strategy: Any) -> None:
     assert one.chosen is not None and one.failed == ""
     if not isinstance(strategy, LookaheadBeamSearch):  # it could not look ahead from there either, and chose another
         assert one.steps[1].pruned == "the context is full" and not one.children(1)
-    before = one.to_json()
+    before = trace_to_json(one)
     think(strategy, ScriptedPolicy(tree, fails=frozenset({"a\n"})), guide, one)
-    assert one.to_json() == before, "what failed is not tried again"
+    assert trace_to_json(one) == before, "what failed is not tried again"
 
 
 def test_search_raises_only_when_all_branches_fail() -> None:

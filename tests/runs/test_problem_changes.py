@@ -25,6 +25,7 @@ from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_traces
 from ponder.runs.problem_changes import check_problems_unchanged
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace, problem_key, user_messages
 
@@ -139,5 +140,5 @@ plain = st.recursive(
 @given(plain, st.text(), st.text())
 def test_problem_key_survives_a_run_directory(answer: Any, asked: str, id: str) -> None:
     problem = Problem(id, user_messages(asked), answer, {"n": (1, 2)})
-    kept = Trace.from_json(json.loads(json.dumps(Trace(problem).to_json())))
+    kept = trace_from_json(json.loads(json.dumps(trace_to_json(Trace(problem)))))
     assert problem_key(kept.problem) == problem_key(problem)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ponder.errors import RunError
 from ponder.runs import read_metrics, read_traces
 from ponder.runs.records import RecordWriter, raw_records, read_records, repair_records
+from ponder.trace_json import trace_to_json
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -56,7 +57,7 @@ def test_damaged_line_is_named(line: str, why: str, tmp_path: Path) -> None:
 
 
 def test_invalid_traces_and_metrics_are_refused(tmp_path: Path) -> None:
-    whole = {"step": 0, **Trace(Problem("a", user_messages("?")), [Step(None, "?", ids([1]))]).to_json()}
+    whole = {"step": 0, **trace_to_json(Trace(Problem("a", user_messages("?")), [Step(None, "?", ids([1]))]))}
     for spoilt, why in (
         ({"step": 1}, "it has no 'problem'"),
         ({**whole, "steps": [{"parent": 7}]}, "damaged"),

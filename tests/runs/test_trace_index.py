@@ -12,6 +12,7 @@ from ponder.runs import Run, read_traces
 from ponder.runs.job_json import decode
 from ponder.runs.run_dir import read_job
 from ponder.runs.trace_index import index_traces, read_indexed
+from ponder.trace_json import trace_to_json
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def run(tmp_path: Path) -> Path:
 def test_index_agrees_with_read_traces(run: Path) -> None:
     entries = index_traces(run)
     assert [(e.number, e.step) for e in entries] == [(1, 0), (2, 0), (3, 1), (4, 2)]
-    full = [(step, trace.to_json()) for step, trace in read_traces(run)]
-    assert [(e.step, trace.to_json()) for e, trace in read_indexed(run, entries)] == full
+    full = [(step, trace_to_json(trace)) for step, trace in read_traces(run)]
+    assert [(e.step, trace_to_json(trace)) for e, trace in read_indexed(run, entries)] == full
     assert [e.problem_id for e in entries] == [trace["problem"]["id"] for _, trace in full]
 
 

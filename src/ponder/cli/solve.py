@@ -170,10 +170,11 @@ def _print_answer(
     job: QuestionJob, trace: Trace, how: _Output, before: PriorResults | None, stream: TextStream | None
 ) -> None:
     from ponder.pipelines.ask import decide
+    from ponder.trace_json import trace_to_json
 
     answer = decide(trace)
     if how.json:
-        trees = {"trace": trace.to_json()} if how.show == "tree" else {}
+        trees = {"trace": trace_to_json(trace)} if how.show == "tree" else {}
         fields = answer_json(answer)
         if how.show == "answer":
             fields = {k: v for k, v in fields.items() if k not in ("text", "ballots")}
@@ -206,6 +207,7 @@ def solve_question(
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
+    from ponder.trace_json import trace_to_json
     from ponder.types import prompt_trace
 
     problem = styled_question(job.question, strategy, job.template)
@@ -216,14 +218,14 @@ def solve_question(
         stored = list(read_traces(folder))
         if stored:
             trace = stored[-1][1]
-        stored_json = trace.to_json() if stored else {}
+        stored_json = trace_to_json(trace) if stored else {}
         try:
             event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
                 run.write_traces(len(stored), [trace])
             raise
-        if trace.to_json() != stored_json:
+        if trace_to_json(trace) != stored_json:
             run.write_traces(len(stored), [trace])
     return trace
 

@@ -41,6 +41,7 @@ from ponder.runs.records import RecordWriter, damaged_record, read_records, repa
 from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
 from ponder.runs.trust import external_code
+from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Trace
 
 _STARTUP_FILES = (
@@ -144,7 +145,7 @@ class Run:
         self._append("metrics", [{"step": step, "time": round(time.time(), 3), **finite, **more}])
 
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
-        self._append("traces", ({"step": step, **t.to_json()} for t in traces))
+        self._append("traces", ({"step": step, **trace_to_json(t)} for t in traces))
 
     def mark_resumed(self, step: int, because: str = "") -> None:
         """Mark that the run writes this step and later ones again. `because`: the reason, if it is worth a note."""
@@ -311,7 +312,7 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     refuse_symlinks(folder)
     for number, record in read_records(path):
         try:
-            trace = Trace.from_json(record)
+            trace = trace_from_json(record)
         except KeyError as missing:
             raise damaged_record(path, number, f"it has no {missing}") from None
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as why:

@@ -15,6 +15,7 @@ from pathlib import Path
 from ponder.errors import RunError
 from ponder.runs.records import damaged_record, has_valid_checksum, without_checksum
 from ponder.runs.symlinks import refuse_symlinks
+from ponder.trace_json import trace_from_json
 from ponder.types import Trace
 
 _LINE_START = re.compile(rb'\{"(step|resumed)":(\d{1,18})[,}](?:"problem":\{"id":("(?:[^"\\]|\\.)*"))?')
@@ -65,7 +66,7 @@ def read_indexed(folder: Path, entries: Sequence[TraceEntry]) -> Iterator[tuple[
             if not has_valid_checksum(line):
                 raise damaged_record(path, entry.line, "its checksum differs")
             try:
-                trace = Trace.from_json(json.loads(without_checksum(line)))
+                trace = trace_from_json(json.loads(without_checksum(line)))
             except (KeyError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as why:
                 raise damaged_record(path, entry.line, f"it is no trace: {why}") from None
             yield entry, trace

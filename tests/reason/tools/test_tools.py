@@ -20,6 +20,7 @@ from ponder.reason.tools import ArithmeticChecker, CalculatorTool, PythonTool, T
 from ponder.reason.tools.calculator import calculate
 from ponder.reason.tools.tool import last_complete_call
 from ponder.runs.job_json import decode, encode
+from ponder.trace_json import trace_to_json
 from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
 from ponder.verify.sandbox import SandboxError, detect_isolation
 
@@ -153,9 +154,9 @@ def test_tool_use_resumes_after_any_budget(tokens: int) -> None:
     if not trace.steps[-1].done:
         asyncio.run(CALC(trace, policy))
         assert trace.text(trace.chosen or 0) == once.text(once.chosen or 0)
-    before = trace.to_json()
+    before = trace_to_json(trace)
     asyncio.run(CALC(trace, policy))
-    assert trace.to_json() == before
+    assert trace_to_json(trace) == before
 
 
 @sandboxed

@@ -26,6 +26,7 @@ from ponder.tasks.split import hashes_to_test
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces
 from ponder.tasks.step_labels.step_split import split_steps
+from ponder.trace_json import trace_from_json
 from ponder.types import Cost, Trace, ids, problem_key
 
 MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that become one trace
@@ -106,7 +107,7 @@ def _parse_trace(row: Mapping[str, Any], where: str) -> Trace:
     if missing := [name for name in ("problem", "steps") if name not in row]:
         raise TaskError(f"is no trace: it has no {' and no '.join(map(repr, missing))}")
     try:
-        return _validate_trace(Trace.from_json(row))
+        return _validate_trace(trace_from_json(row))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, UsageError) as why:
         raise TaskError(f"is no trace ({why!r})") from None
 
