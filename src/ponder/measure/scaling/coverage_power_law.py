@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray, IntArray, check_choice
+from ponder.measure.statistics.bootstrap import percentile_interval, resampled_counts
 from ponder.measure.statistics.coverage import unique_count_pairs
 from ponder.measure.statistics.passk import check_counts, pass_at_k
 
@@ -76,8 +77,7 @@ def fit_coverage_law_to_counts(
     n_P, c_P, k_K = check_counts(n, c, k)
     n_U, c_U, times_U = unique_count_pairs(n_P, c_P)
     size = int(times_U.sum())
-    rng = np.random.default_rng(seed)
-    drawn_RU = np.vstack([times_U, rng.multinomial(size, times_U / size, size=resamples)])
+    drawn_RU = resampled_counts(times_U, resamples, seed)
     curves_RK = drawn_RU @ pass_at_k(n_U, c_U, k_K) / size
     _check_curve(k_K.astype(float), curves_RK[0])
     a, b = _require_fit(_fit_rows(k_K.astype(float), curves_RK[:1], fit)[0])
@@ -86,7 +86,7 @@ def fit_coverage_law_to_counts(
     again = again[np.isfinite(again).all(axis=1)]
     if size < 2 or not resamples or len(again) < resamples / 2:  # no doubt that could be measured
         return CoverageLaw(a, b)
-    (a_low, b_low), (a_high, b_high) = np.quantile(again, [0.025, 0.975], axis=0)
+    (a_low, b_low), (a_high, b_high) = percentile_interval(again, 0.025)
     return CoverageLaw(a, b, (float(a_low), float(a_high)), (float(b_low), float(b_high)), again)
 
 

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray
-from ponder.measure.statistics.intervals import bootstrap_tail, constant_sample_interval, wilson
-
-MAX_RESAMPLED_VALUES = 4_000_000  # draws kept at once
+from ponder.measure.statistics.bootstrap import bootstrap_tail, percentile_interval, resample_shapes
+from ponder.measure.statistics.intervals import CONFIDENCE, constant_sample_interval, wilson
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,9 @@ def pareto_frontier_with_intervals(
     size = cost_SP.shape[1]
     rng = np.random.default_rng(seed)
     both_QP = np.concatenate([cost_SP, quality_SP])
-    rows = max(1, MAX_RESAMPLED_VALUES // size)
     means = [
-        rng.multinomial(size, np.full(size, 1 / size), size=min(rows, resamples - done)) @ both_QP.T / size
-        for done in range(0, resamples, rows)
+        rng.multinomial(size, np.full(size, 1 / size), size=rows) @ both_QP.T / size
+        for rows, _ in resample_shapes(resamples, size)
     ]
     cost_RS, quality_RS = np.split(np.concatenate(means), 2, axis=1)
     chance_S = np.mean([pareto_frontier(c, q) for c, q in zip(cost_RS, quality_RS, strict=True)], axis=0)
@@ -96,5 +94,4 @@ def _interval(means_RS: FloatArray, size: int) -> FloatArray:
     """NaN of one problem: it says nothing of others."""
     if size < 2:
         return np.full((2, means_RS.shape[1]), np.nan)
-    tail = bootstrap_tail(size)
-    return np.asarray(np.quantile(means_RS, [tail, 1 - tail], axis=0))
+    return np.stack(percentile_interval(means_RS, bootstrap_tail(size, CONFIDENCE)))

@@ -15,13 +15,12 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray, check_choice, to_floats
+from ponder.measure.statistics.bootstrap import percentile_interval, resample_shapes
 from ponder.measure.statistics.intervals import CONFIDENCE, constant_sample_interval, wilson
 
 # What is drawn again: problems with all their samples (what other problems of this kind would give); the samples of
 # these very problems; or both, each with its own share of the variance.
 ResampleLevel = Literal["both", "problems", "samples"]
-
-MAX_RESAMPLED_VALUES = 2_000_000  # draws kept at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +73,9 @@ def hierarchical_bootstrap(
 ) -> ClusteredMean:
     """The mean over problems of any statistic of a problem's samples, with the percentile bootstrap's interval.
 
-    `of` takes [..., N] outcomes and gives one number for each row; the mean where it is left out. Drawing problems and
-    then samples again would count the sampling twice (a problem's own value already varies with what was sampled), so
-    "both" shrinks the problems' values by as much as the samples' redrawing adds.
+    `statistic` takes [..., N] outcomes and gives one number for each row; the mean where it is left out. Drawing
+    problems and then samples again would count the sampling twice (a problem's own value already varies with what was
+    sampled), so "both" shrinks the problems' values by as much as the samples' redrawing adds.
     """
     check_choice("level to draw again", level_to_resample, ResampleLevel)
     known, undecided, empty = _drop_undecided(groups)
@@ -95,15 +94,14 @@ def hierarchical_bootstrap(
     within, total = float(inner_PR.var(axis=1).mean()), float(value_P.var(ddof=1))
     fixed = level_to_resample == "samples"
     keep = 0.0 if fixed or total == 0 else math.sqrt(max(0.0, 1 - within / total))
-    rows, parts = max(1, MAX_RESAMPLED_VALUES // size), []
-    for done in range(0, resamples, rows):
-        shape = (min(rows, resamples - done), size)
+    parts = []
+    for shape in resample_shapes(resamples, size):
         drawn = np.broadcast_to(np.arange(size), shape) if fixed else rng.integers(size, size=shape)
         luck = inner_PR[drawn, rng.integers(inner_PR.shape[1], size=shape)]
         parts.append((keep * (value_P[drawn] - mean) + luck).mean(axis=1))
     # Redrawing problems varies less than drawing them, by one in so many.
     means_R = mean + np.concatenate(parts) * (1.0 if fixed else math.sqrt(size / (size - 1)))
-    low, high = np.quantile(means_R, [(1 - level) / 2, (1 + level) / 2])
+    low, high = percentile_interval(means_R, (1 - level) / 2)
     if low == high and mean in (0.0, 1.0) and not fixed:
         low, high = wilson(round(mean) * size, size, level)
     elif low == high and not fixed:

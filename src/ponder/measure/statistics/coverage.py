@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import IntArray, check_choice
+from ponder.measure.statistics.bootstrap import resampled_counts
 from ponder.measure.statistics.passk import check_counts, pass_at_k, require_k_samples
 from ponder.measure.statistics.sample_curve import BOOTSTRAP_MAX_PROBLEMS, SampleCurve, curve_interval
 
@@ -45,9 +46,7 @@ def coverage_curve(
         require_k_samples(n_P, k_K, "pass")
     n_U, c_U, times_U = unique_count_pairs(n_P, c_P)
     # To draw problems again is to draw how often each pair comes. Row 0 is the sample itself.
-    rng = np.random.default_rng(seed)
-    redrawn = rng.multinomial(n_P.size, times_U / n_P.size, size=resamples if n_U.size <= BOOTSTRAP_MAX_PROBLEMS else 0)
-    drawn_RU = np.vstack([times_U, redrawn]).astype(np.float64)
+    drawn_RU = resampled_counts(times_U, resamples if n_U.size <= BOOTSTRAP_MAX_PROBLEMS else 0, seed)
     sums_RK, known_RK = np.zeros((2, len(drawn_RU), k_K.size))
     squares_K = np.zeros(k_K.size)
     rows = max(1, MAX_ARRAY_VALUES // k_K.size)

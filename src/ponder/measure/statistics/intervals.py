@@ -15,6 +15,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import to_floats
+from ponder.measure.statistics.bootstrap import bootstrap_tail, percentile_interval, resampled_indices
 
 CONFIDENCE = 0.95
 FEW_PROBLEMS = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
@@ -158,13 +159,8 @@ def bootstrap_mean(
         low, high = constant_sample_interval(float(known[0]), known.size, level)
         return MeanInterval(float(known[0]), low, high, int(known.size), lost)
     rng = np.random.default_rng(seed)
-    rows = max(1, 4_000_000 // known.size)  # resample in slices: 10,000 x many problems need not fit in memory
-    means = [
-        known[rng.integers(known.size, size=(min(rows, resamples - done), known.size))].mean(axis=1)
-        for done in range(0, resamples, rows)
-    ]
-    tail = bootstrap_tail(int(known.size), level)
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    means = [known[drawn].mean(axis=1) for drawn in resampled_indices(known.size, resamples, rng)]
+    low, high = percentile_interval(np.concatenate(means), bootstrap_tail(int(known.size), level))
     return MeanInterval(float(known.mean()), float(low), float(high), int(known.size), lost)
 
 
@@ -183,16 +179,6 @@ def mean_with_undecided(values: Sequence[float | None], graded: bool = False) ->
         return bootstrap_mean(values)
     least, most = bootstrap_mean([*known, *[0.0] * lost]), bootstrap_mean([*known, *[1.0] * lost])
     return MeanInterval(least.mean, least.low, most.high, len(values), lost, undecided_in_total=True)
-
-
-def bootstrap_tail(total: int, level: float = CONFIDENCE) -> float:
-    """The share of resampled means to cut off at each end, so that the rest covers what Student's interval would.
-
-    Redrawing few problems varies less than drawing them, and normal tails are too thin for them (Hesterberg 2015).
-    """
-    from scipy.special import ndtr, stdtrit
-
-    return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
 
 
 def constant_sample_interval(

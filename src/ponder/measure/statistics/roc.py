@@ -5,6 +5,7 @@ Shapes: N samples, R right ones, W wrong ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray
+from ponder.measure.statistics.bootstrap import percentile_interval, resampled_indices
 from ponder.measure.statistics.calibration import check_scores_and_outcomes
 from ponder.measure.statistics.intervals import CONFIDENCE
 
@@ -114,12 +116,12 @@ def _bootstrap_over_problems(
         raise UsageError("all samples are of one problem; an interval over problems needs at least two")
     rng = np.random.default_rng(seed)
     areas = []
-    for _ in range(resamples):
-        drawn = np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))])
+    for chosen in itertools.chain.from_iterable(resampled_indices(len(groups), resamples, rng)):
+        drawn = np.concatenate([groups[i] for i in chosen])
         if 0 < good[drawn].sum() < drawn.size:
             areas.append(_area(score_N[drawn], good[drawn]))
     if area in (0.0, 1.0) or not areas:  # no redrawing brings a pair that went wrong: bounds, as if a problem were one
         sizes = [len({p for p, g in zip(problems, good, strict=True) if g == kind}) for kind in (True, False)]
         return _bounds(area, min(sizes), level)
-    low, high = np.quantile(areas, [(1 - level) / 2, (1 + level) / 2])
+    low, high = percentile_interval(areas, (1 - level) / 2)
     return float(low), float(high)

@@ -12,7 +12,8 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.arrays import FloatArray, IntArray
-from ponder.measure.statistics.intervals import bootstrap_tail, constant_sample_interval, wilson
+from ponder.measure.statistics.bootstrap import bootstrap_tail, resampled_counts
+from ponder.measure.statistics.intervals import CONFIDENCE, constant_sample_interval, wilson
 
 # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
 BOOTSTRAP_MAX_PROBLEMS = 5_000
@@ -39,10 +40,8 @@ def sample_curve(
         raise UsageError("a curve over no problems is undefined; give at least one problem")
     told_PK = ~np.isnan(values_PK)
     problems_K = told_PK.sum(axis=0)
-    rng = np.random.default_rng(seed)
     size = len(values_PK)
-    redrawn = rng.multinomial(size, np.full(size, 1 / size), size=resamples if size <= BOOTSTRAP_MAX_PROBLEMS else 0)
-    drawn_RP = np.vstack([np.ones(size), redrawn])
+    drawn_RP = resampled_counts(np.ones(size), resamples if size <= BOOTSTRAP_MAX_PROBLEMS else 0, seed)
     known_PK = np.where(told_PK, values_PK, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         means_RK = (drawn_RP @ known_PK) / (drawn_RP @ told_PK)
@@ -60,7 +59,7 @@ def curve_interval(means_RK: FloatArray, sd_K: FloatArray, problems_K: IntArray)
     low_K, high_K = np.full((2, problems_K.size), np.nan)
     if len(means_RK) > 1:
         for size in np.unique(problems_K[problems_K > 1]).tolist():
-            at, tail = problems_K == size, bootstrap_tail(size)
+            at, tail = problems_K == size, bootstrap_tail(size, CONFIDENCE)
             with warnings.catch_warnings():  # where few problems reach a k, a resample may have none of them
                 warnings.simplefilter("ignore", RuntimeWarning)
                 low_K[at], high_K[at] = np.nanquantile(means_RK[1:, at], [tail, 1 - tail], axis=0)
