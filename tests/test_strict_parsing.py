@@ -15,7 +15,7 @@ from ponder.errors import PonderError, TaskError
 from ponder.measure.readers.raw_files import load_data
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.strict_parsing import RowError, parse_csv, parse_json
-from ponder.tasks.custom import CustomTask
+from ponder.tasks.datasets.custom import CustomTask
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.question_identity import same_question_key
 from ponder.tasks.step_labels import read_labels as read_labels

@@ -43,7 +43,7 @@ def call(*args, **columns):
     return [1.0 for _ in columns.get("completions", args)]
 """
 CALL = f"{MODULE}:call"
-COLUMNS = {"is": "ponder.tasks.custom:CustomTask", "data": [{"prompt": "touch marker", "answer": "1"}]}
+COLUMNS = {"is": "ponder.tasks.datasets.custom:CustomTask", "data": [{"prompt": "touch marker", "answer": "1"}]}
 WEIGHED = job_json.encode(WeightedRewardTask(Addition(digits=1), (("accuracy", 1.0),))) | {
     "rewards": [["accuracy", 1.0], [CALL, 1.0]]
 }

@@ -12,7 +12,7 @@ from fakes import DigitTask
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.runs import job_json
 from ponder.tasks import Addition
-from ponder.tasks.custom import CustomTask
+from ponder.tasks.datasets.custom import CustomTask
 from ponder.tasks.mixture import PerTaskVerifier, TaskMixture, WeightedRewardTask
 from ponder.types import Problem, Step, ids, prompt_trace, user_messages
 

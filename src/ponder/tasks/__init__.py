@@ -12,11 +12,11 @@ from typing import Any
 from ponder import registry
 from ponder.errors import UsageError
 from ponder.hub import RepoName
-from ponder.tasks.custom import CustomTask
 from ponder.tasks.datasets.arc import ARC
 from ponder.tasks.datasets.bbh import BBH
 from ponder.tasks.datasets.coding import MBPP, HumanEval
 from ponder.tasks.datasets.cruxeval import CRUXEval
+from ponder.tasks.datasets.custom import CustomTask
 from ponder.tasks.datasets.dataset_sources import HUB_TASKS
 from ponder.tasks.datasets.dataset_task import DatasetTask
 from ponder.tasks.datasets.game24 import Game24

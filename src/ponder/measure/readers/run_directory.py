@@ -17,7 +17,8 @@ from ponder.runs.trust import allowed_names
 from ponder.tasks.reward_functions import REWARD_NAME
 from ponder.types import Trace
 
-CUSTOM_TASK_TYPE = "ponder.tasks.custom:CustomTask"  # whose own reward functions are not loaded to know their name
+# The task whose own reward functions are not loaded to know their name.
+CUSTOM_TASK_TYPE = "ponder.tasks.datasets.custom:CustomTask"
 AnswerReader = Callable[[str], str | None]
 
 

@@ -1,1 +1,1 @@
-"""Public data sets and files of questions, read from the folder PONDER_DATA or from a path."""
+"""Problems from rows: public data sets (from the folder PONDER_DATA or the hub), files of questions, your own rows."""

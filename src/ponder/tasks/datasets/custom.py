@@ -1,7 +1,7 @@
 """Your own rows with any columns, judged by your own reward functions: what TRL's GRPOTrainer takes.
 
-A row has a prompt (`tasks/prompt_columns.py`): a text, or messages `[{"role": ..., "content": ...}, ...]`. Its columns
-go to the reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .json, .csv, .parquet), as
+A row has a prompt (`prompt_columns.py`): a text, or messages `[{"role": ..., "content": ...}, ...]`. Its columns go to
+the reward functions (`tasks/reward_functions.py`). Rows come as a file (.jsonl, .json, .csv, .parquet), as
 dictionaries, or as a data set of Hugging Face or pandas. No row needs an answer where the rewards need none.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from ponder.errors import NoGoldAnswer, TaskError, UsageError
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
-from ponder.tasks.prompt_columns import message_text, records, split_prompt
+from ponder.tasks.datasets.prompt_columns import message_text, records, split_prompt
 from ponder.tasks.question_identity import same_question_key, split_key
 from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions, reward_function_code
 from ponder.tasks.split import hashes_to_test
