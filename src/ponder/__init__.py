@@ -170,9 +170,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, original = _HOMES[name]
-    found = getattr(import_module(module), original)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(module), original)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

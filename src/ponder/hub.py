@@ -130,7 +130,7 @@ def pin(repo: RepoName, folder: Path) -> str:
 
 def _download_part(client: Any, repo: RepoName, kind: RepoType, names: Sequence[str]) -> Path:
     exact = [re.sub(r"([*?[])", r"[\1]", name) for name in names]
-    got = _ask(
+    path = _ask(
         repo,
         lambda: client.snapshot_download(
             repo.id,
@@ -140,7 +140,7 @@ def _download_part(client: Any, repo: RepoName, kind: RepoType, names: Sequence[
             tqdm_class=_progress_bar(client),
         ),
     )
-    return Path(got)
+    return Path(path)
 
 
 def _ask(repo: RepoName, request: Callable[[], Any]) -> Any:

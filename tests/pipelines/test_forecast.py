@@ -6,21 +6,12 @@ import numpy as np
 import pytest
 
 from ponder.pipelines.preflight.forecast import (
-    dead_group_probability,
     expected_dead_share,
     fit_pass_rates,
     forecast_groups,
     forecast_run_time,
     smallest_group_size,
 )
-
-
-@pytest.mark.parametrize(
-    ("p", "n", "share"),
-    [(0.5, 8, 2 * 0.5**8), (0.5, 2, 0.5), (0.0, 8, 1.0), (1.0, 8, 1.0), (0.1, 8, 0.43046722), (0.9, 16, 0.18530202)],
-)
-def test_dead_group_probability(p: float, n: int, share: float) -> None:
-    assert dead_group_probability(p, n) == pytest.approx(share, rel=1e-6)
 
 
 @pytest.mark.parametrize(

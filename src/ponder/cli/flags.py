@@ -233,10 +233,10 @@ def _condition_message(
         others = " or ".join(_flag_name(parameters, n) for n in values)
         return f"{flag} means nothing without {others}: give that too, or leave it out"
     if condition.values:
-        wanted = f"is for {_flag_name(parameters, first)} {' or '.join(map(str, condition.values))}"
+        reason = f"is for {_flag_name(parameters, first)} {' or '.join(map(str, condition.values))}"
     else:
-        wanted = "means nothing"
-    return f"{flag} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
+        reason = "means nothing"
+    return f"{flag} {reason}: leave it out with {_flag_name(parameters, first)} {value}"
 
 
 def _given_flag(parameters: Mapping[str, inspect.Parameter], name: str, given: Mapping[str, Any]) -> str:

@@ -91,14 +91,14 @@ def plan_evaluation(
         raise UsageError(
             f"an expected accuracy of {expected:g} leaves nothing to tell: give --accuracy between 0 and 1"
         )
-    wanted = _needs(expected, width, difference, disagreement, power, problems)
+    needs = _needs(expected, width, difference, disagreement, power, problems)
     if gpu_tflops is not None:
-        wanted = _with_cost(wanted, system, problems, samples, parameters, tokens, (gpu_tflops, utilization, gpus))
+        needs = _with_cost(needs, system, problems, samples, parameters, tokens, (gpu_tflops, utilization, gpus))
     shares = share_samples(system, budget) if system is not None and budget is not None else None
     if json:
-        print_json({"event": "plan", "needs": asdict(wanted), "shares": asdict(shares) if shares else None})
+        print_json({"event": "plan", "needs": asdict(needs), "shares": asdict(shares) if shares else None})
     else:
-        lines = _need_lines(wanted, width, difference, disagreement, power, problems)
+        lines = _need_lines(needs, width, difference, disagreement, power, problems)
         print("\n".join([*lines, *(_share_lines(shares) if shares else [])]))
     return 0
 
@@ -168,15 +168,15 @@ def share_samples(system: Attempts, budget: int) -> SampleShares:
 
     from ponder.measure import allocate_samples, coverage_from_beta
 
-    judged = system.on_problems([g.problem for g in system.groups if g.mean is not None])
-    n, c = judged.counts
+    graded = system.on_problems([g.problem for g in system.groups if g.mean is not None])
+    n, c = graded.counts
     rows = coverage_from_beta(c + 1, n - c + 1, budget)
     given = allocate_samples(rows, budget)
     places = np.arange(len(given))
     equal, more = divmod(budget, len(given))
     uniform = rows[:, equal].mean() + more / len(given) * (rows[:, min(equal + 1, budget)] - rows[:, equal]).mean()
-    samples = dict(zip(judged.problems, given.tolist(), strict=True))
-    return SampleShares(budget, samples, float(rows[places, given].mean()), float(uniform), _replayed(judged, budget))
+    samples = dict(zip(graded.problems, given.tolist(), strict=True))
+    return SampleShares(budget, samples, float(rows[places, given].mean()), float(uniform), _replayed(graded, budget))
 
 
 def _replayed(system: Attempts, budget: int) -> AllocationReplay | None:

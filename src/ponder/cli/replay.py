@@ -118,20 +118,23 @@ def _replay_strategy(
     return 0
 
 
-def search_replay_lines(found: SearchReplayReport) -> list[str]:
-    guided = f" guided by {found.guide}" if found.guide else ""
-    out = [f"{found.source}: {found.strategy}{guided}, replayed; right by {found.truth}", ""]
+def search_replay_lines(report: SearchReplayReport) -> list[str]:
+    guided = f" guided by {report.guide}" if report.guide else ""
+    out = [f"{report.source}: {report.strategy}{guided}, replayed; right by {report.truth}", ""]
     out += [
-        f"stored      {found.before} ({found.before_rule})",
-        f"replayed    {found.after}",
-        _difference_line(found.pair),
+        f"stored      {report.before} ({report.before_rule})",
+        f"replayed    {report.after}",
+        _difference_line(report.pair),
     ]
-    out += [f"tokens      {found.replayed_tokens:,.0f} per problem; stored: {found.stored_tokens:,.0f}"]
-    if found.not_replayable:
-        count = sum(found.not_replayable.values())
-        out += ["", f"{count:,} of {found.problems:,} problems are not replayable, and count neither before nor after:"]
-        out += [f"  {n:,} times: {escape_controls(why)}" for why, n in list(found.not_replayable.items())[:3]]
-    return [*out, "", *(f"read: {note}" for note in found.notes)]
+    out += [f"tokens      {report.replayed_tokens:,.0f} per problem; stored: {report.stored_tokens:,.0f}"]
+    if report.not_replayable:
+        count = sum(report.not_replayable.values())
+        out += [
+            "",
+            f"{count:,} of {report.problems:,} problems are not replayable, and count neither before nor after:",
+        ]
+        out += [f"  {n:,} times: {escape_controls(why)}" for why, n in list(report.not_replayable.items())[:3]]
+    return [*out, "", *(f"read: {note}" for note in report.notes)]
 
 
 def _difference_line(p: PairwiseResult) -> str:
@@ -139,52 +142,56 @@ def _difference_line(p: PairwiseResult) -> str:
     return f"difference  {points} ({p.wins} won, {p.losses} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"
 
 
-def _task_builder(settings: Mapping[str, str], made: list[Any]) -> Callable[[str], Any]:
+def _task_builder(settings: Mapping[str, str], tasks: list[Any]) -> Callable[[str], Any]:
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
         from ponder.cli.named_objects import build_task
 
-        made.append(build_task(name, settings))
-        return made[-1]
+        tasks.append(build_task(name, settings))
+        return tasks[-1]
 
     return make
 
 
-def replay_json(found: ReplayReport) -> dict[str, Any]:
-    out = asdict(found)
+def replay_json(report: ReplayReport) -> dict[str, Any]:
+    out = asdict(report)
     for side in ("before", "after"):
-        out[side] |= {"mean": getattr(found, side).mean}
-    out["groups"] = [{"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in found.groups]
+        out[side] |= {"mean": getattr(report, side).mean}
+    out["groups"] = [
+        {"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in report.groups
+    ]
     return out
 
 
-def replay_lines(found: ReplayReport, advantage: str) -> list[str]:
-    by = f" by {found.by}" if found.by else ""
-    out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
-    if found.score or found.by:
-        out += [f"before      {found.before}", f"now         {found.after}"]
-        out += [_difference_line(found.pair)]
+def replay_lines(report: ReplayReport, advantage: str) -> list[str]:
+    by = f" by {report.by}" if report.by else ""
+    out = [f"{report.source}: {report.method}{by}; right by {report.truth}", ""]
+    if report.score or report.by:
+        out += [f"before      {report.before}", f"now         {report.after}"]
+        out += [_difference_line(report.pair)]
     else:
-        out += [f"accuracy    {found.after}"]
-    if found.score:
-        out += _verdict_change_lines(found)
-    if found.groups:
+        out += [f"accuracy    {report.after}"]
+    if report.score:
+        out += _verdict_change_lines(report)
+    if report.groups:
         out += ["", f"groups ({advantage}): shares without a gradient, and the mean size of an advantage", ""]
-        out += format_table(_group_rows(found))
-        if found.agreement is not None:
-            out.append(f"correlation of old and new advantages: {found.agreement:.3f}")
-    return [*out, "", *(f"read: {note}" for note in found.notes)]
+        out += format_table(_group_rows(report))
+        if report.agreement is not None:
+            out.append(f"correlation of old and new advantages: {report.agreement:.3f}")
+    return [*out, "", *(f"read: {note}" for note in report.notes)]
 
 
-def _verdict_change_lines(found: ReplayReport) -> list[str]:
-    c = found.change
+def _verdict_change_lines(report: ReplayReport) -> list[str]:
+    c = report.change
     parts = {
         "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
         "undecided": c.undecided,
     }  # fmt: skip
     head = (
-        f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
+        f"verdicts by {report.score}"
+        if report.truth == report.score
+        else f"scores by {report.score} beside the verdicts"
     )
     out = ["", f"{head}: " + ", ".join(f"{n:,} {label}" for label, n in parts.items() if n)]
     out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
@@ -199,11 +206,11 @@ def _format_score(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _group_rows(found: ReplayReport) -> list[list[str]]:
-    both = found.groups[0][1] is not None
+def _group_rows(report: ReplayReport) -> list[list[str]]:
+    both = report.groups[0][1] is not None
     head = ["size", "problems", "dead", "failed", "solved", "advantage"]
     rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]
-    for old, new in found.groups:
+    for old, new in report.groups:
         rows.append([str(old.size), str(old.problems), *_group_cells(old), *(["", *_group_cells(new)] if new else [])])
     return rows
 

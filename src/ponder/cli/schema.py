@@ -112,10 +112,6 @@ def read_fields(target: str) -> list[Parameter]:
     return list(_fields(module, node).values())
 
 
-def read_class_doc(target: str) -> str:
-    return ast.get_docstring(_find(target)[1]) or ""
-
-
 def table_names(*tables: str) -> list[str]:
     """The names in tables such as `ponder.tasks:TASKS`: the literal keys of a dict, `**OTHER` followed."""
     return [name for table in tables for name in _table(*_find(table))]

@@ -51,12 +51,12 @@ def strategies(
     return 0
 
 
-def describe(found: Any) -> dict[str, Any]:
+def describe(entry: Any) -> dict[str, Any]:
     """A strategy's or preset's own words and settings."""
     from ponder.reason.presets import Preset
 
-    extra = {"source": found.source, "guide": found.guide} if isinstance(found, Preset) else {}
-    strategy = found.strategy if isinstance(found, Preset) else found()
+    extra = {"source": entry.source, "guide": entry.guide} if isinstance(entry, Preset) else {}
+    strategy = entry.strategy if isinstance(entry, Preset) else entry()
     return {
         "about": " ".join((type(strategy).__doc__ or "").split()),
         **extra,

@@ -40,13 +40,15 @@ def traces(
     if limit < 0:
         raise UsageError(f"--limit is {limit}; it is a number of traces, or 0 for all")
     entries = select_entries(index_traces(run), problem, step, run)
-    wanted = "right" if right else "wrong" if wrong else ""
+    verdict_wanted = "right" if right else "wrong" if wrong else ""
     shown = 0
     names: set[str] = set()
     for entry, trace in read_indexed(run, entries):
         names |= {name for node in trace.steps for name in node.scores}
-        answers = [i for i in trace.answers() if not wanted or verdict(trace.steps[i], scorer) == wanted]
-        if wanted and not answers:
+        answers = [
+            i for i in trace.answers() if not verdict_wanted or verdict(trace.steps[i], scorer) == verdict_wanted
+        ]
+        if verdict_wanted and not answers:
             continue
         if json:
             print_json(trace_json(entry, trace, answers, scorer))
@@ -58,13 +60,13 @@ def traces(
     if scorer and names and scorer not in names:
         raise UnknownName("scorer of these answers", scorer, sorted(names))
     if not json:
-        _print_summary(shown, len(entries), wanted, limit)
+        _print_summary(shown, len(entries), verdict_wanted, limit)
     return 0
 
 
-def _print_summary(shown: int, selected: int, wanted: str, limit: int) -> None:
+def _print_summary(shown: int, selected: int, verdict_wanted: str, limit: int) -> None:
     if not shown:
-        print(f"no trace among {selected} has a {wanted} answer")
+        print(f"no trace among {selected} has a {verdict_wanted} answer")
     elif shown == limit < selected:
         print(f"\n{shown} shown, of {selected}; --limit 0 shows all, --step and --problem choose")
 
@@ -76,8 +78,8 @@ def select_entries(entries: Sequence[TraceEntry], problem: str | None, step: int
     chosen = list(entries)
     if step is not None:
         steps = sorted({entry.step for entry in entries})
-        wanted = steps[step] if -len(steps) <= step < 0 else step
-        chosen = [entry for entry in chosen if entry.step == wanted]
+        chosen_step = steps[step] if -len(steps) <= step < 0 else step
+        chosen = [entry for entry in chosen if entry.step == chosen_step]
         if not chosen:
             raise UsageError(f"{run} has no traces of step {step}: it has steps {steps[0]} to {steps[-1]}")
     if problem is not None:

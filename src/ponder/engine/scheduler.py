@@ -209,17 +209,17 @@ class Scheduler:
 
     def _next_chunks(self) -> list[PrefillChunk]:
         """The next chunks to compute, in the order of the items that wait for them, parents before children."""
-        left, met = self.prefill_chunk_tokens, set[int]()
+        left, visited = self.prefill_chunk_tokens, set[int]()
         chunks: list[PrefillChunk] = []
         for item in self.prefilling:
             assert item.node is not None
             runs = item.node.path() + ([item.uncached] if isinstance(item, ReadRequest) and item.uncached else [])
             for node in runs:
-                if node.computed == len(node) or id(node) in met:
+                if node.computed == len(node) or id(node) in visited:
                     continue
                 if not left:
                     return chunks
-                met.add(id(node))
+                visited.add(id(node))
                 stop = min(len(node), node.computed + left)
                 read_request = item if isinstance(item, ReadRequest) and node is item.uncached else None
                 chunks.append(PrefillChunk(node, node.computed, stop, read_request))

@@ -29,10 +29,10 @@ NAMED_MODELS: dict[str, Callable[[], Path]] = {"smollm2": _smollm2}
 
 
 @overload
-def pin_checkpoint(model: str, kept: Any = None) -> str: ...
+def pin_checkpoint(model: str, stored: Any = None) -> str: ...
 @overload
-def pin_checkpoint(model: str | T, kept: Any = None) -> str | T: ...
-def pin_checkpoint(model: str | T, kept: Any = None) -> str | T:
+def pin_checkpoint(model: str | T, stored: Any = None) -> str | T: ...
+def pin_checkpoint(model: str | T, stored: Any = None) -> str | T:
     """Replace a run directory by its newest checkpoint, and a hub model's name by its name at one commit, so that a job
     always means the same weights.
 
@@ -43,12 +43,12 @@ def pin_checkpoint(model: str | T, kept: Any = None) -> str | T:
     prefix, name = split_library_prefix(model)
     here = Path(name).expanduser()
     if is_hub_name(name):
-        old = kept.removeprefix(prefix) if isinstance(kept, str) else None
+        old = stored.removeprefix(prefix) if isinstance(stored, str) else None
         pinned = old if old and hub_models.is_same_repo(name, old) else hub_models.pin_hub_model(name, find_model(name))
         return prefix + pinned
     if prefix or not (here / "job.json").exists():
         return model
-    return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find_model(model))
+    return stored if isinstance(stored, str) and Path(stored).is_relative_to(here) else str(find_model(model))
 
 
 def split_library_prefix(model: str) -> tuple[str, str]:

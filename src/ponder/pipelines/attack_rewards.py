@@ -96,14 +96,14 @@ async def attack_rewards(task: Task, limit: int = 20, seed: int = 0) -> AttackRe
     honest = [await _best_honest(task, problem, golds[problem.id]) for problem in problems]
     cheap = []
     for kind, write in CHEAP_ANSWERS.items():
-        tried: list[_Graded] = []
+        attempts: list[_Graded] = []
         for i, (problem, best) in enumerate(zip(problems, honest, strict=True)):
             text = write(
                 _Material(problem, golds[problem.id], _others(problem, problems, golds, i), random.Random(seed + i))
             )
             if text is not None:
-                tried.append(await _grade(task, problem, text, best))
-        cheap.append(_summary(kind, tried))
+                attempts.append(await _grade(task, problem, text, best))
+        cheap.append(_summary(kind, attempts))
     known = [graded for graded in honest if graded is not None]
     return AttackReport(task.name, len(problems), _summary("honest", known) if known else None, tuple(cheap))
 
@@ -132,24 +132,24 @@ async def _best_honest(task: Task, problem: Problem, gold: str | None) -> _Grade
         return None
     stated = gold.rpartition("</think>")[2].strip()  # some styles close the thinking that the prompt opened
     tagged = stated if "<answer>" in stated or "\\boxed" in stated else f"<answer> {stated} </answer>"
-    tried = [await _grade(task, problem, text) for text in (gold, f"<think> {_THOUGHT} </think> {tagged}")]
-    decided = [graded for graded in tried if graded.score.value is not None]
-    return max(decided, key=lambda graded: graded.score.value or 0.0, default=tried[0])
+    attempts = [await _grade(task, problem, text) for text in (gold, f"<think> {_THOUGHT} </think> {tagged}")]
+    decided = [graded for graded in attempts if graded.score.value is not None]
+    return max(decided, key=lambda graded: graded.score.value or 0.0, default=attempts[0])
 
 
-def _summary(kind: str, tried: Sequence[_Graded]) -> AnswerEarnings:
-    values = [graded.score.value for graded in tried if graded.score.value is not None]
-    names = dict.fromkeys(name for graded in tried for name in graded.parts)
-    parts = {name: [g.parts[name] for g in tried if name in g.parts] for name in names}
+def _summary(kind: str, attempts: Sequence[_Graded]) -> AnswerEarnings:
+    values = [graded.score.value for graded in attempts if graded.score.value is not None]
+    names = dict.fromkeys(name for graded in attempts for name in graded.parts)
+    parts = {name: [g.parts[name] for g in attempts if name in g.parts] for name in names}
     return AnswerEarnings(
         kind,
-        tried[0].text if tried else "",
+        attempts[0].text if attempts else "",
         sum(values) / len(values) if values else None,
-        len(tried) - len(values),
-        sum(graded.as_good for graded in tried),
-        len(tried),
+        len(attempts) - len(values),
+        sum(graded.as_good for graded in attempts),
+        len(attempts),
         {name: sum(own) / len(own) for name, own in parts.items()},
-        tried[0].score.reason if tried else "",
+        attempts[0].score.reason if attempts else "",
     )
 
 

@@ -260,12 +260,12 @@ def _compare_groups(
     most = max((len(_decided_rewards(g)) for g in old), default=0)
     if most < 2:
         return ()
-    wanted = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
-    if too := [k for k in wanted if not 2 <= k <= most]:
+    group_sizes = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
+    if too := [k for k in group_sizes if not 2 <= k <= most]:
         raise UsageError(f"a group of {too[0]} cannot be drawn: the stored ones have up to {most}; take 2 to {most}")
     return tuple(
         (group_statistics(old, k, advantage), None if new is None else group_statistics(new, k, advantage))
-        for k in wanted
+        for k in group_sizes
     )
 
 

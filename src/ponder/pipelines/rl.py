@@ -146,9 +146,7 @@ class RL(LearnerFields, BaseJob):
             raise UsageError(
                 "PPO-ptx needs both pretraining_data and an algorithm with a pretraining_coef, such as PPO with 27.8"
             )
-        rollouts = RolloutSettings(
-            self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches, self.teacher is not None
-        )
+        rollouts = RolloutSettings(self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches)
         for text in algorithm.check(rollouts):
             warnings.warn(text, stacklevel=4)
 

@@ -46,9 +46,9 @@ class Stages(BaseJob):
                 raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
             if leaves_stage_folder(stage.job):
                 raise UsageError(f"stage {stage.name!r} names a place above an earlier stage: leave out '..'")
-            for wanted in stage_references(stage.job):
-                if wanted not in names[:i]:
-                    raise UnknownName("earlier stage", wanted, names[:i])
+            for reference in stage_references(stage.job):
+                if reference not in names[:i]:
+                    raise UnknownName("earlier stage", reference, names[:i])
 
     def training_jobs(self) -> list[tuple[str, Any]]:
         return [(stage.name, job) for stage in self.stages for _, job in as_job(stage.job).training_jobs()]

@@ -39,11 +39,11 @@ class _MessageRecorder:
     """A policy without a model that records conversations: each is encoded as one token, its index."""
 
     def __init__(self) -> None:
-        self.asked: list[list[Message]] = []
+        self.prompts: list[list[Message]] = []
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        self.asked.append([dict(m) for m in messages])
-        return ids([len(self.asked) - 1])
+        self.prompts.append([dict(m) for m in messages])
+        return ids([len(self.prompts) - 1])
 
     def tokens(self, text: str) -> Ids:
         return ids(text.encode())
@@ -59,4 +59,4 @@ async def first_messages(strategy: Strategy, problem: Problem) -> list[Message]:
     """The first conversation that the strategy sends, for any model."""
     recorder = _MessageRecorder()
     prompt = await first_prompt(strategy, problem, recorder)
-    return recorder.asked[int(prompt[0])]
+    return recorder.prompts[int(prompt[0])]

@@ -65,8 +65,8 @@ def allowed_names(more: Trust = ()) -> registry.AllowedNames:
 def check_trusted(data: Any, more: Trust = ()) -> registry.AllowedNames:
     """Raise if an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
     allowed = allowed_names(more)
-    if gone := [name for name in external_code(data) if _is_of_another_program(name)]:
-        raise unsaved_code_error(gone)
+    if missing := [name for name in external_code(data) if _is_of_another_program(name)]:
+        raise unsaved_code_error(missing)
     if allowed is not None and (untrusted := [name for name in external_code(data) if name not in allowed]):
         raise UntrustedCode(untrusted)
     return allowed

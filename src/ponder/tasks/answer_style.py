@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self
 
 from ponder.errors import UsageError
 from ponder.protocols import Scorer, Task
+from ponder.tasks.lazy_problems import LazyProblems
 from ponder.types import Message, Problem, user_messages
 from ponder.verify import AnswerForm
 from ponder.verify.answers import style as styles
@@ -131,32 +132,24 @@ def _has_forms(verifier: Any) -> bool:
     return is_dataclass(verifier) and not isinstance(verifier, type) and bool(getattr(verifier, "forms", ()))
 
 
-class _StyledProblems(Sequence[Problem]):
-    """Problems with an instruction after each, which is added when one is asked for."""
+class _StyledProblems(LazyProblems):
+    """Problems with an instruction after each."""
 
     def __init__(self, problems: Sequence[Problem], style: AnswerStyle, spec: AnswerSpec) -> None:
-        self.problems, self.style, self.wanted = problems, style, spec
+        self.problems, self.style, self.answer_spec = problems, style, spec
 
     def __len__(self) -> int:
         return len(self.problems)
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
-        if isinstance(index, slice):
-            return [self._styled_problem(p) for p in self.problems[index]]
-        return self._styled_problem(self.problems[index])
-
-    def _styled_problem(self, problem: Problem) -> Problem:
+    def problem_at(self, index: int) -> Problem:
+        problem = self.problems[index]
         messages: list[Message] = [dict(m) for m in problem.messages]
         if not messages or problem.style == self.style:
             return problem
         before = messages[-1]["content"]
         messages[-1] = {
             **messages[-1],
-            "content": (text := styles.question_with_instruction(before, self.style, self.wanted)),
+            "content": (text := styles.question_with_instruction(before, self.style, self.answer_spec)),
         }
         return replace(
             problem,

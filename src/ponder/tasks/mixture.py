@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import overload
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
+from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.question_identity import bare_question_text
 from ponder.tasks.reward_functions import FunctionReward
 from ponder.types import Problem, Score, Trace
@@ -140,8 +140,8 @@ def _test_questions(task: Task) -> frozenset[str]:
         return frozenset()
 
 
-class _WithoutHeldOut(Sequence[Problem]):
-    """Problems that are made when they are asked for: in place of one that is held, the next that is not."""
+class _WithoutHeldOut(LazyProblems):
+    """In place of a problem that is held out, the next that is not."""
 
     def __init__(self, task: Task, problems: Sequence[Problem], held_out: frozenset[str]) -> None:
         self.task, self.problems, self.held = task, problems, held_out
@@ -149,22 +149,15 @@ class _WithoutHeldOut(Sequence[Problem]):
     def __len__(self) -> int:
         return len(self.problems)
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
+    def problem_at(self, index: int) -> Problem:
         for i in range(min(len(self), MAX_SKIPPED_PROBLEMS)):
-            problem = self.problems[(at + i) % len(self)]
+            problem = self.problems[(index + i) % len(self)]
             if bare_question_text(self.task, problem) not in self.held:
                 return problem
         raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
 
 
-class _RoundRobin(Sequence[Problem]):
+class _RoundRobin(LazyProblems):
     """One of each in turn, as long as all have one; then of those that have more."""
 
     def __init__(self, parts: Sequence[tuple[str, Sequence[Problem]]]) -> None:
@@ -176,20 +169,11 @@ class _RoundRobin(Sequence[Problem]):
     def __len__(self) -> int:
         return sum(len(p) for _, p in self.parts)
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = index + len(self) if index < 0 else index
-        if not 0 <= at < len(self):
-            raise IndexError(index)
-        if at < self.interleaved_count:
-            name, problems = self.parts[at % len(self.parts)]
-            return _tagged_with_task(problems[at // len(self.parts)], name)
-        at -= self.interleaved_count
+    def problem_at(self, index: int) -> Problem:
+        if index < self.interleaved_count:
+            name, problems = self.parts[index % len(self.parts)]
+            return _tagged_with_task(problems[index // len(self.parts)], name)
+        at = index - self.interleaved_count
         for name, problems, first in self.rest:
             if at < len(problems) - first:
                 return _tagged_with_task(problems[first + at], name)

@@ -103,8 +103,8 @@ class RewardFunctions:
         }
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        asked = trace.problem.answer
-        if not isinstance(asked, Mapping) or "columns" not in asked:
+        answer = trace.problem.answer
+        if not isinstance(answer, Mapping) or "columns" not in answer:
             return [Score(None, "bad data: the problem holds no columns for reward functions")] * len(steps)
         columns: list[list[Score]] = []
         for name, function in self.functions_by_name.items():
@@ -162,19 +162,19 @@ def _find_function(name: str) -> Any:
     return import_object(name) if reward_function_code(name) else find_reward(name)
 
 
-def _as_function_or_scorer(found: Any, given: str | RewardFunction) -> Any:
+def _as_function_or_scorer(value: Any, given: str | RewardFunction) -> Any:
     """A function as it is; of a class of scorers, one with its default settings."""
-    if isinstance(found, type):
+    if isinstance(value, type):
         try:
-            instance = found()
+            instance = value()
         except TypeError as why:
             raise UsageError(f"{given!r} is a class that cannot be made without settings: {why}") from None
         if not isinstance(instance, Scorer):
             raise UsageError(f"{given!r} is a class, neither a reward function nor a scorer: give a function")
         return instance
-    if not callable(found):
-        raise UsageError(f"{given!r} is {type(found).__name__}, not a reward function")
-    return found
+    if not callable(value):
+        raise UsageError(f"{given!r} is {type(value).__name__}, not a reward function")
+    return value
 
 
 async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -220,10 +220,10 @@ def _arguments(trace: Trace, steps: Sequence[int]) -> dict[str, list[Any] | None
 
 def _row_columns(problem: Problem) -> tuple[Mapping[str, Any], bool]:
     """The columns of a problem's row, and whether its prompt is a conversation."""
-    asked = problem.answer
-    if isinstance(asked, Mapping) and "columns" in asked:
-        return asked["columns"], bool(asked["conversational"])
-    return {**problem.tags, "answer": asked}, False
+    answer = problem.answer
+    if isinstance(answer, Mapping) and "columns" in answer:
+        return answer["columns"], bool(answer["conversational"])
+    return {**problem.tags, "answer": answer}, False
 
 
 async def _call_function(name: str, function: RewardFunction, arguments: dict[str, Any], count: int) -> list[Score]:

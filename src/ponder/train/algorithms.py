@@ -37,4 +37,3 @@ ONLINE: dict[str, Any] = {  # what only an RL job can run
 }
 OFFLINE: dict[str, Any] = {"sft": SFT, "dpo": DPO, "distill": Distill}  # what a fine-tuning job can run
 ON_POLICY: dict[str, Any] = {**ONLINE, "dpo": DPO, "distill": Distill}  # what an RL job can run
-ALGORITHMS: dict[str, Any] = {**ONLINE, **OFFLINE}

@@ -75,7 +75,6 @@ class RolloutSettings:
     sampling: Sampling
     group_size: int | None  # completions per problem; None: the strategy has no such number
     optimizer_steps_per_batch: int  # on the samples of one step
-    has_teacher: bool
 
 
 @dataclass(slots=True)

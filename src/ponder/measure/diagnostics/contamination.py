@@ -92,10 +92,10 @@ def find_contamination(
         raise UsageError(f"n is {n}; runs of at least 2 words are compared, usually {NGRAM_WORDS}")
     if not problems:
         raise UsageError("the evaluation has no problems to look for")
-    asked = [normalized_words(text) for _, text in problems]
-    if empty := [name for (name, _), w in zip(problems, asked, strict=True) if not w]:
+    problem_words = [normalized_words(text) for _, text in problems]
+    if empty := [name for (name, _), w in zip(problems, problem_words, strict=True) if not w]:
         raise UsageError(f"the problem {empty[0]!r} of the evaluation has no words: name the column of its text")
-    index = _NgramIndex(asked, n, common)
+    index = _NgramIndex(problem_words, n, common)
     texts = 0
     for texts, text in enumerate(training, 1):  # noqa: B007
         index.add_training_text(text if isinstance(text, TrainingText) else TrainingText(text[0], (text[1],)))
@@ -103,7 +103,7 @@ def find_contamination(
         raise UsageError("the training data have no texts to look in")
     left_out = {run for run, seen in index.seen.items() if len(seen) > common}
     flagged = [o for i, (name, _) in enumerate(problems) if (o := index.overlap(i, name, left_out))]
-    sizes = [len(w) for w in asked]
+    sizes = [len(w) for w in problem_words]
     short, tiny = sum(MIN_OVERLAP_WORDS <= s < n for s in sizes), sum(s < MIN_OVERLAP_WORDS for s in sizes)
     return ContaminationReport(n, texts, len(problems), tuple(flagged), short, tiny, len(left_out))
 
@@ -131,15 +131,15 @@ def lines_and_sentences(part: str) -> Iterator[str]:
 class _NgramIndex:
     """The evaluation's runs of words, and in which training texts each was met."""
 
-    def __init__(self, asked: Sequence[list[str]], n: int, common: int) -> None:
-        self.asked, self.n, self.common = asked, n, common
-        self.vocabulary = {w for text in asked for w in text}
-        self.lengths = sorted({min(n, len(text)) for text in asked if len(text) >= MIN_OVERLAP_WORDS})
-        self.runs = {run for text in asked if len(text) >= MIN_OVERLAP_WORDS for run in self._ngrams(text)}
-        self.equals = {tuple(text) for text in asked}
-        self.longest = max(map(len, asked))
+    def __init__(self, problem_words: Sequence[list[str]], n: int, common: int) -> None:
+        self.problem_words, self.n, self.common = problem_words, n, common
+        self.vocabulary = {w for text in problem_words for w in text}
+        self.lengths = sorted({min(n, len(text)) for text in problem_words if len(text) >= MIN_OVERLAP_WORDS})
+        self.runs = {run for text in problem_words if len(text) >= MIN_OVERLAP_WORDS for run in self._ngrams(text)}
+        self.equals = {tuple(text) for text in problem_words}
+        self.longest = max(map(len, problem_words))
         self.begins: dict[tuple[str, ...], list[int]] = defaultdict(list)  # problems by their first run
-        for place, text in enumerate(asked):
+        for place, text in enumerate(problem_words):
             if len(text) >= MIN_OVERLAP_WORDS:
                 self.begins[tuple(text[:n])].append(place)
         self.seen: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)  # the first training texts with a run
@@ -151,7 +151,7 @@ class _NgramIndex:
         return [tuple(text[i : i + size]) for i in range(len(text) - size + 1)]
 
     def add_training_text(self, text: TrainingText) -> None:
-        met: set[tuple[str, ...]] = set()
+        matches: set[tuple[str, ...]] = set()
         for part in text.parts:
             all_words = normalized_words(part)
             short = (
@@ -162,13 +162,13 @@ class _NgramIndex:
             for same in map(tuple, (all_words, *short)):
                 if same in self.equals:
                     self.equal.setdefault(same, text.name)
-            met |= self._find_ngrams(text.name, all_words)
-        for run in met:
+            matches |= self._find_ngrams(text.name, all_words)
+        for run in matches:
             if len(self.seen[run]) <= self.common:  # one more than that is enough to know
                 self.seen[run].setdefault(text.prompt_group or text.name, text.name)
 
     def _find_ngrams(self, name: str, part: list[str]) -> set[tuple[str, ...]]:
-        met: set[tuple[str, ...]] = set()
+        matches: set[tuple[str, ...]] = set()
         known = 0  # words in a row that the evaluation has, too: only there can a run lie
         for end, word in enumerate(part, 1):
             known = known + 1 if word in self.vocabulary else 0
@@ -178,22 +178,22 @@ class _NgramIndex:
                 run = tuple(part[end - size : end])
                 if run not in self.runs:
                     continue
-                met.add(run)
+                matches.add(run)
                 for place in self.begins.get(run, ()):
-                    whole = self.asked[place]
+                    whole = self.problem_words[place]
                     if part[end - size : end - size + len(whole)] == whole:
                         self.held.setdefault(place, name)
-        return met
+        return matches
 
     def overlap(self, place: int, name: str, left_out: set[tuple[str, ...]]) -> ContaminatedProblem | None:
-        text = self.asked[place]
+        text = self.problem_words[place]
         equal = self.equal.get(tuple(text))
         whole = equal or self.held.get(place)
         runs = self._ngrams(text) if len(text) >= MIN_OVERLAP_WORDS else []
-        met = [r for r in runs if r in self.seen and (whole is not None or r not in left_out)]
-        if whole is None and not met:
+        matches = [r for r in runs if r in self.seen and (whole is not None or r not in left_out)]
+        if whole is None and not matches:
             return None
-        share = len(met) / len(runs) if runs else 1.0
-        first = (met or [tuple(text)])[0]
-        seen_in = whole or next(iter(self.seen[met[0]].values()))
+        share = len(matches) / len(runs) if runs else 1.0
+        first = (matches or [tuple(text)])[0]
+        seen_in = whole or next(iter(self.seen[matches[0]].values()))
         return ContaminatedProblem(name, equal is not None, whole is not None, share, " ".join(first), seen_in)

@@ -69,11 +69,11 @@ def _last_number(line: str) -> str | None:
     return numbers[-1].replace(",", "") if numbers else None
 
 
-def _same_answer(said: str, final: str) -> bool:
+def _same_answer(stated: str, final: str) -> bool:
     """7, 7.0 and $7 are one answer."""
-    if said == final:
+    if stated == final:
         return True
     try:
-        return float(said.replace(",", "")) == float(final.replace(",", "").strip("$ "))
+        return float(stated.replace(",", "")) == float(final.replace(",", "").strip("$ "))
     except ValueError:
         return False

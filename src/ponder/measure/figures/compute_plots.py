@@ -53,14 +53,14 @@ def sample_curves(
     """A curve for each log: k samples at k times the mean cost of one. Also the unit and the rule that decides."""
     if rule not in (None, "majority", "any"):
         raise UsageError(f"accuracy over compute is of a majority vote or of any sample, not of {rule}: see --select")
-    judged = [judged_system(s) for s in systems]
-    paid_in = common_cost_unit([j.system for j in judged], unit)
-    votes = rule == "majority" or (rule is None and all(j.system.has_answers for j in judged))
-    if votes and (silent := [j.system.name for j in judged if not j.system.has_answers]):
+    graded = [judged_system(s) for s in systems]
+    paid_in = common_cost_unit([j.system for j in graded], unit)
+    votes = rule == "majority" or (rule is None and all(j.system.has_answers for j in graded))
+    if votes and (silent := [j.system.name for j in graded if not j.system.has_answers]):
         raise UsageError(f"{silent[0]} has no answers to vote on: use --select any")
     decided_by = "majority" if votes else "coverage"
     out = []
-    for j in judged:
+    for j in graded:
         ks = [2**i for i in range(j.max_k.bit_length())]
         curve = rule_curve(j.system, decided_by, ks)
         if np.isnan(curve.mean).any():

@@ -59,13 +59,13 @@ class JudgedSystem:
 
 
 def judged_system(system: Attempts) -> JudgedSystem:
-    judged = system.on_problems([g.problem for g in system.groups if g.mean is not None])
-    max_k = int(judged.counts[0].min())
+    graded = system.on_problems([g.problem for g in system.groups if g.mean is not None])
+    max_k = int(graded.counts[0].min())
     if max_k < 2:
         raise UsageError(
             f"{system.name} has a problem with {max_k} judged sample: a curve over k needs 2 or more of each"
         )
-    return JudgedSystem(judged, max_k)
+    return JudgedSystem(graded, max_k)
 
 
 def rule_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
@@ -77,19 +77,19 @@ def rule_curve(system: Attempts, rule: str, ks: Sequence[int]) -> SampleCurve:
     return selection_curve("majority", [g.answers or () for g in groups], [g.correct for g in groups], ks, how=how)
 
 
-def _curves(judged: JudgedSystem, how: SubsetScheme, notes: list[str], subsets: int = 100) -> dict[str, SampleCurve]:
+def _curves(graded: JudgedSystem, how: SubsetScheme, notes: list[str], subsets: int = 100) -> dict[str, SampleCurve]:
     """Every rule that a system's data allow. A rule whose choices have no verdict is left out, with a note."""
-    out = _computable_curves(judged, how, subsets)
+    out = _computable_curves(graded, how, subsets)
     if unknown := [rule for rule, curve in out.items() if np.isnan(curve.mean).any()]:
         rules = " and ".join(CURVE_LABELS[rule] for rule in unknown)
         notes.append(
-            f"{judged.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
+            f"{graded.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
         )
     return {rule: curve for rule, curve in out.items() if rule not in unknown}
 
 
-def _computable_curves(judged: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, SampleCurve]:
-    system, ks = judged.system, log_spaced_ints(judged.max_k)
+def _computable_curves(graded: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, SampleCurve]:
+    system, ks = graded.system, log_spaced_ints(graded.max_k)
     out = {"coverage": coverage_curve(*system.counts, ks)}
     if any(g.sample_counts for g in system.groups):
         return out
@@ -99,7 +99,7 @@ def _computable_curves(judged: JudgedSystem, how: SubsetScheme, subsets: int) ->
         range(g.size) for g in system.groups
     ]  # by score an attempt is chosen, not an answer: each has its own verdict
     if system.has_answers:
-        votes: SubsetScheme = how if judged.max_k <= MAX_EXACT_SAMPLES else "subsets"
+        votes: SubsetScheme = how if graded.max_k <= MAX_EXACT_SAMPLES else "subsets"
         out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
     if scorer := default_scorer(system):
         scores = [g.scores[scorer] for g in system.groups]
@@ -146,30 +146,30 @@ def plot_coverage(systems: Sequence[Attempts], title: str = "", unit: CostUnit |
     A panel for each system; one for all where there is nothing to choose by, or where cost is the axis they share.
     """
     notes: list[str] = []
-    judged = [judged_system(s) for s in systems]
-    curves = [_curves(j, "exact", notes) for j in judged]
-    together = len(judged) > 1 and (unit is not None or all(len(c) == 1 for c in curves))
+    graded = [judged_system(s) for s in systems]
+    curves = [_curves(j, "exact", notes) for j in graded]
+    together = len(graded) > 1 and (unit is not None or all(len(c) == 1 for c in curves))
     if together:
         curves = [{"coverage": c["coverage"]} for c in curves]
-    costs = [1.0 if unit is None else sample_cost(j.system, unit) for j in judged]
+    costs = [1.0 if unit is None else sample_cost(j.system, unit) for j in graded]
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         if together:
             lines = [
                 (j.system.name, i, c["coverage"], cost)
-                for i, (j, c, cost) in enumerate(zip(judged, curves, costs, strict=True))
+                for i, (j, c, cost) in enumerate(zip(graded, curves, costs, strict=True))
             ]
             ends = [_paint_curves(axes[0], lines, "interval")]
             set_headline(axes[0], "share of problems solved by any of k samples, %")
-            spans = [(min(costs), max(cost * j.max_k for j, cost in zip(judged, costs, strict=True)))]
+            spans = [(min(costs), max(cost * j.max_k for j, cost in zip(graded, costs, strict=True)))]
         else:
             ends = [
                 _paint_curves(ax, _labelled_curves(c, cost), "interval")
                 for ax, c, cost in zip(axes, curves, costs, strict=True)
             ]
-            spans = [(cost, cost * j.max_k) for j, cost in zip(judged, costs, strict=True)]
-            for ax, j, c, cost in zip(axes, judged, curves, costs, strict=True):
-                set_headline(ax, shorten_name(j.system.name) if len(judged) > 1 else "share of problems solved, %")
+            spans = [(cost, cost * j.max_k) for j, cost in zip(graded, costs, strict=True)]
+            for ax, j, c, cost in zip(axes, graded, curves, costs, strict=True):
+                set_headline(ax, shorten_name(j.system.name) if len(graded) > 1 else "share of problems solved, %")
                 if len(c) > 1:
                     _annotate_gap(ax, c, cost)
         for ax, (low, high) in zip(axes, spans, strict=True):
@@ -179,10 +179,10 @@ def plot_coverage(systems: Sequence[Attempts], title: str = "", unit: CostUnit |
         how = [] if unit is None else ["k samples cost k times the mean cost of one"]
         add_footnotes(figure, [*figure_notes(systems, "; ".join(["bars: 95 % intervals over problems", *how])), *notes])
 
-    figure = make_panels(1 if together else len(judged), paint, title, sharey=True)
+    figure = make_panels(1 if together else len(graded), paint, title, sharey=True)
     rows = tuple(
         row if unit is None else {**row, "cost": row["k"] * cost, "in": unit}
-        for j, c, cost in zip(judged, curves, costs, strict=True)
+        for j, c, cost in zip(graded, curves, costs, strict=True)
         for row in _rows(j.system.name, c)
     )
     return FigureWithData(figure, rows, tuple(notes))
@@ -195,29 +195,29 @@ def _cost_axis_name(unit: CostUnit) -> str:
 def plot_selection(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> FigureWithData:
     """What a rule chooses among k random samples, with its spread over random subsets."""
     notes: list[str] = []
-    judged = [judged_system(s) for s in systems]
-    curves = [_curves(j, "subsets", notes, subsets) for j in judged]
-    for j, c in zip(judged, curves, strict=True):
+    graded = [judged_system(s) for s in systems]
+    curves = [_curves(j, "subsets", notes, subsets) for j in graded]
+    for j, c in zip(graded, curves, strict=True):
         if len(c) < 2:
             why = notes[-1] if notes else f"{j.system.name} has neither answers nor scores to choose by"
             raise UsageError(f"{why}: draw its coverage instead")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         ends = [_paint_curves(ax, _labelled_curves(c), "sd") for ax, c in zip(axes, curves, strict=True)]
-        for ax, j, c, names in zip(axes, judged, curves, ends, strict=True):
+        for ax, j, c, names in zip(axes, graded, curves, ends, strict=True):
             label_line_ends(ax, names)
             one_sample = float(c["coverage"].mean[0])
             ax.axhline(one_sample, color=MUTED_COLOUR, lw=0.9, ls=DASHES[2], zorder=1)
             set_headline(
                 ax,
-                shorten_name(j.system.name) if len(judged) > 1 else "share of problems whose chosen answer is right, %",
+                shorten_name(j.system.name) if len(graded) > 1 else "share of problems whose chosen answer is right, %",
             )
             set_k_axis(ax, j.max_k)
         spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"
         add_footnotes(figure, [*figure_notes(systems, spread), *notes])
 
-    figure = make_panels(len(judged), paint, title, sharey=True)
-    rows = tuple(r for j, c in zip(judged, curves, strict=True) for r in _rows(j.system.name, c))
+    figure = make_panels(len(graded), paint, title, sharey=True)
+    rows = tuple(r for j, c in zip(graded, curves, strict=True) for r in _rows(j.system.name, c))
     return FigureWithData(figure, rows, tuple(notes))
 
 

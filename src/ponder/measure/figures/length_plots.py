@@ -43,12 +43,12 @@ def plot_samples_and_length(
         )
     if budgets and len(budgets) != len(systems):
         raise UsageError(f"--budgets has {len(budgets)} numbers for {len(systems)} runs: give one for each")
-    judged = [judged_system(s) for s in systems]
-    chosen = rule or ("majority" if all(j.system.has_answers for j in judged) else "coverage")
-    max_k = min(j.max_k for j in judged)
+    graded = [judged_system(s) for s in systems]
+    chosen = rule or ("majority" if all(j.system.has_answers for j in graded) else "coverage")
+    max_k = min(j.max_k for j in graded)
     ks = [k for k in (2**i for i in range(20)) if k <= max_k]
-    limits = list(budgets) or (_length_limits(judged[0].system) if len(judged) == 1 else [])
-    cells = _cells([j.system for j in judged], limits)
+    limits = list(budgets) or (_length_limits(graded[0].system) if len(graded) == 1 else [])
+    cells = _cells([j.system for j in graded], limits)
     curves = [(length, rule_curve(s, chosen, ks)) for length, s, _ in cells]
     if any(np.isnan(c.mean).any() for _, c in curves):
         raise UsageError(f"{CURVE_LABELS[chosen]}: on every problem the choice falls on an attempt without a verdict")

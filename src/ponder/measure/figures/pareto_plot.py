@@ -44,19 +44,19 @@ def plot_pareto(
     rules = {default_rule(s) for s in aligned}
     decided_by: DecisionRule = rule or (rules.pop() if len(rules) == 1 else "mean")
     values = [apply_rule(s, decided_by) for s in aligned]
-    judged = [i for i in range(len(values[0])) if all(v[i] is not None for v in values)]
-    if not judged:
+    graded = [i for i in range(len(values[0])) if all(v[i] is not None for v in values)]
+    if not graded:
         raise UsageError("no problem has a verdict from every system: there is nothing to compare")
-    if missing := len(values[0]) - len(judged):
+    if missing := len(values[0]) - len(graded):
         notes.append(f"{missing} problems without a verdict from every system are left out")
     costs = [require_problem_costs(s, paid_in) for s in aligned]
     points = pareto_frontier_with_intervals(
         [s.name for s in aligned],
-        [[c[i] for i in judged] for c in costs],
-        [[float(v[i] or 0.0) for i in judged] for v in values],
+        [[c[i] for i in graded] for c in costs],
+        [[float(v[i] or 0.0) for i in graded] for v in values],
     )
-    if len(judged) < FEW_PROBLEMS:
-        notes.append(f"{len(judged)} problems: fewer than {FEW_PROBLEMS}, so places move from luck alone")
+    if len(graded) < FEW_PROBLEMS:
+        notes.append(f"{len(graded)} problems: fewer than {FEW_PROBLEMS}, so places move from luck alone")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         _paint(axes[0], points, f"{COST_LABELS[paid_in]} per problem")

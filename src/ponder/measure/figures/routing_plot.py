@@ -51,13 +51,13 @@ def plot_routing(
     values = [apply_rule(s, rule or _usual_rule(s)) for s in (weak, strong)]
     name = scorer or (VOTES_SIGNAL if _votes(weak) else default_scorer(weak) or VOTES_SIGNAL)
     signal = [_doubt(g, name) for g in weak.groups]
-    judged = [i for i, row in enumerate(zip(signal, *values, strict=True)) if None not in row]
-    if not judged:
+    graded = [i for i, row in enumerate(zip(signal, *values, strict=True)) if None not in row]
+    if not graded:
         raise UsageError(f"{weak.name} has no {name} to route by, or no problem has a verdict from both: see --scorer")
-    if missing := len(signal) - len(judged):
+    if missing := len(signal) - len(graded):
         notes.append(f"{missing} problems without a signal or a verdict from both are left out")
-    doubt, weak_value, strong_value = ([float(c[i] or 0.0) for i in judged] for c in (signal, *values))
-    weak_cost, strong_cost = ([c[i] for i in judged] for c in costs)
+    doubt, weak_value, strong_value = ([float(c[i] or 0.0) for i in graded] for c in (signal, *values))
+    weak_cost, strong_cost = ([c[i] for i in graded] for c in costs)
     curve = routing_curve(doubt, weak_value, strong_value, weak_cost, strong_cost, cascade=True)
     gain = [(s - w) / c for s, w, c in zip(strong_value, weak_value, strong_cost, strict=True)]
     oracle = routing_curve(gain, weak_value, strong_value, weak_cost, strong_cost, cascade=True)

@@ -107,11 +107,11 @@ def _paint_bars(ax: Axes, votes: Sequence[ProblemVotes]) -> None:
 def plot_condorcet(systems: Sequence[Attempts], title: str = "") -> FigureWithData:
     """Condorcet's theorem: a majority of N independent samples, each right with chance p, over N and over p; and what
     votes do on the problems of each log, whose wrong samples need not agree."""
-    judged = [judged_system(s) for s in systems]
-    if silent := [j.system.name for j in judged if not j.system.has_answers]:
+    graded = [judged_system(s) for s in systems]
+    if silent := [j.system.name for j in graded if not j.system.has_answers]:
         raise UsageError(f"{silent[0]} has no answers to vote on; name their column with --column answer=NAME")
-    sizes = [max(n for n in CONDORCET_SIZES if n <= j.max_k) for j in judged]
-    clouds = [_vote_by_rate(j.system, n) for j, n in zip(judged, sizes, strict=True)]
+    sizes = [max(n for n in CONDORCET_SIZES if n <= j.max_k) for j in graded]
+    clouds = [_vote_by_rate(j.system, n) for j, n in zip(graded, sizes, strict=True)]
     ns = [2**i + (i > 0) for i in range(11)]
     rates = np.linspace(0, 1, 81)
     over_n = {p: [majority_accuracy(p, n) for n in ns] for p in CONDORCET_RATES}
@@ -129,7 +129,7 @@ def plot_condorcet(systems: Sequence[Attempts], title: str = "") -> FigureWithDa
         ax = axes[1]
         for i, (n, values) in enumerate(over_p.items()):
             ax.plot(rates, values, color=MUTED_COLOUR, lw=1.0 + 0.25 * i, ls=DASHES[i % len(DASHES)], label=f"N = {n}")
-        for i, (j, n, cloud) in enumerate(zip(judged, sizes, clouds, strict=True)):
+        for i, (j, n, cloud) in enumerate(zip(graded, sizes, clouds, strict=True)):
             ax.plot(*zip(*cloud, strict=True), MARKERS[i % len(MARKERS)], ms=4, alpha=0.6, lw=0,
                     color=COLOURS[i % len(COLOURS)], label=f"{shorten_name(j.system.name)}, N = {n}")  # fmt: skip
         set_percent_axis(ax, 0.0, 1.0)
@@ -142,7 +142,7 @@ def plot_condorcet(systems: Sequence[Attempts], title: str = "") -> FigureWithDa
     rows: list[FigureRow] = [
         *({"system": "theory", "n": n, "p": p, "majority": v[i]} for p, v in over_n.items() for i, n in enumerate(ns)),
         *({"system": j.system.name, "n": n, "p": p, "majority": m}
-          for j, n, cloud in zip(judged, sizes, clouds, strict=True) for p, m in cloud),
+          for j, n, cloud in zip(graded, sizes, clouds, strict=True) for p, m in cloud),
     ]  # fmt: skip
     return FigureWithData(make_panels(2, paint, title, size=(5.0, 3.6)), tuple(rows))
 

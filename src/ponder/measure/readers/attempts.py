@@ -219,8 +219,8 @@ def _check_same_version(a: Attempts, b: Attempts) -> list[str]:
         raise UsageError(
             f"{a.name} and {b.name} are on different versions of a task: {difference}. Compare runs on one version"
         )
-    asked = [(x.question, y.question) for x, y in pairs if x.question and y.question]
-    differ = sum(x != y for x, y in asked)
+    questions = [(x.question, y.question) for x, y in pairs if x.question and y.question]
+    differ = sum(x != y for x, y in questions)
     if differ and isinstance(a.task, Mapping) and a.task == b.task:
         raise UsageError(
             f"{a.name} and {b.name} are on different versions of a task: it has the same settings in both, but"
@@ -228,7 +228,7 @@ def _check_same_version(a: Attempts, b: Attempts) -> list[str]:
         )
     if differ:
         return [f"{differ} of {len(pairs)} questions are worded differently in {a.name} and {b.name}"]
-    if not both and not asked:
+    if not both and not questions:
         return ["not checked: that equal ids mean the same problem (the logs hold neither questions nor gold answers)"]
     return []
 

@@ -25,9 +25,9 @@ def _trace(group: ProblemAttempts) -> Trace:
         Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))]
     )
     for i, text in enumerate(group.texts or ()):
-        judged = group.correct[i]
+        verdict = group.correct[i]
         scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
-        scores[VERDICT_SCORE] = _score(judged)
+        scores[VERDICT_SCORE] = _score(verdict)
         trace.add(Step(0, text, ids([]), stop="eos", scores=scores, last=True))
     if group.cost:
         trace.add_cost(group.cost)
@@ -65,11 +65,11 @@ def read_tree_of_thoughts_traces(path: str | Path) -> list[Trace]:
 
 
 def _tree(row: dict[str, Any]) -> Trace:
-    asked = str(row["steps"][0]["x"])
+    question = str(row["steps"][0]["x"])
     trace = Trace(
-        Problem(str(row["idx"]), user_messages(asked), {"numbers": [int(n) for n in asked.split()], "target": 24})
+        Problem(str(row["idx"]), user_messages(question), {"numbers": [int(n) for n in question.split()], "target": 24})
     )
-    at = {"": trace.add(Step(None, asked, ids([])))}  # the step at which each text so far ends
+    at = {"": trace.add(Step(None, question, ids([])))}  # the step at which each text so far ends
     for level in row["steps"]:
         selected = set(level["select_new_ys"])
         fresh: dict[str, int] = {}
@@ -87,6 +87,6 @@ def _tree(row: dict[str, Any]) -> Trace:
     return trace
 
 
-def _parent(said: str, at: dict[str, int]) -> str:
+def _parent(text: str, at: dict[str, int]) -> str:
     """The longest text that this one goes on from."""
-    return max((p for p in at if said.startswith(p)), key=len, default="")
+    return max((p for p in at if text.startswith(p)), key=len, default="")

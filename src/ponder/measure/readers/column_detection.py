@@ -59,12 +59,12 @@ def detect_columns(rows: Sequence[LogRow], given: ColumnMap) -> DetectedColumns:
         for part in column.split(","):
             if part not in columns and not (role == "n" and part.isdigit()):
                 raise UnknownName(f"column for {role}", part, columns)
-    asked, notes, cells = frozenset(roles), list[str](), _CellCache(rows, given)
+    given_roles, notes, cells = frozenset(roles), list[str](), _CellCache(rows, given)
     for role in looked:
         if role not in roles and (column := _detect_role(role, columns, roles, cells, notes)):
             roles[role] = column
-    _detect_counts(columns, roles, cells, asked)
-    _assign_answer_column(columns, roles, cells, notes, asked)
+    _detect_counts(columns, roles, cells, given_roles)
+    _assign_answer_column(columns, roles, cells, notes, given_roles)
     for role in ("answer", "score", "tokens", "text", "gold", "question"):
         if role not in roles and (column := _detect_role(role, columns, roles, cells, notes)):
             roles[role] = column
@@ -124,59 +124,64 @@ class _CellCache:
         }
 
 
-def _columns_named(columns: Sequence[str], wanted: str) -> list[str]:
+def _columns_named(columns: Sequence[str], alias: str) -> list[str]:
     """Columns of this name, or whose last part it is."""
-    whole = [c for c in columns if normalized_name(c) == wanted]
-    parts = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
+    whole = [c for c in columns if normalized_name(c) == alias]
+    parts = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == alias]
     return whole or [
         c
         for c in parts
-        if wanted not in (*GENERIC_ID_NAMES, "version")
+        if alias not in (*GENERIC_ID_NAMES, "version")
         or not NON_PROBLEM_PREFIXES & {normalized_name(x) for x in c.split(".")[:-1]}
     ]
 
 
 def _detect_role(
-    role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _CellCache, said: list[str]
+    role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _CellCache, notes: list[str]
 ) -> str | None:
     taken = {column for r, column in roles.items() if (r, role) != ("id", "question")}  # a question can be the id
     fitting: list[str] = []
-    for at, wanted in enumerate(COLUMN_ALIASES[role]):
-        called = _columns_named([c for c in columns if c not in taken], wanted)
+    for at, alias in enumerate(COLUMN_ALIASES[role]):
+        called = _columns_named([c for c in columns if c not in taken], alias)
         same = [c for c in called if c not in fitting and _fits_role(role, c, at, roles, cells)]
         if len(same) > 1 and not fitting:
             raise UsageError(f"{role} may be {' or '.join(same)}: say which with --column {role}=NAME")
         fitting += same
         if role == "correct" and not fitting:
-            said += _near_miss_notes([c for c in called if c not in same], cells, at)
+            notes += _near_miss_notes([c for c in called if c not in same], cells, at)
     if role == "id":
         return _choose_id_column(fitting, roles, cells)
     if not fitting and role == "correct":
         fitting = _detect_verdict_by_values(columns, cells)
     if role == "correct" and len(fitting) > 1:
-        said.append(f"correct could also be {', '.join(fitting[1:])}: --column correct=NAME chooses")
+        notes.append(f"correct could also be {', '.join(fitting[1:])}: --column correct=NAME chooses")
     return fitting[0] if fitting else None
 
 
 def _assign_answer_column(
-    columns: Sequence[str], roles: dict[str, str], cells: _CellCache, said: list[str], asked: frozenset[str]
+    columns: Sequence[str], roles: dict[str, str], cells: _CellCache, notes: list[str], given_roles: frozenset[str]
 ) -> None:
     """A column `answer` beside verdicts, one cell per row: is it the gold one, or what was given? What differs between
     the attempts at a problem was given. Where a problem has one row nothing tells, unless the other one is there."""
     called = [c for c in _columns_named(columns, "answer") if c not in roles.values() and not cells.is_list_column(c)]
-    if not called or "correct" not in roles or cells.is_list_column(roles["correct"]) or {"answer", "gold"} <= asked:
+    if (
+        not called
+        or "correct" not in roles
+        or cells.is_list_column(roles["correct"])
+        or {"answer", "gold"} <= given_roles
+    ):
         return
     column, others = called[0], [c for c in columns if c != called[0]]
-    if "gold" in asked or any(_columns_named(others, g) for g in COLUMN_ALIASES["gold"] if g != "answer"):
+    if "gold" in given_roles or any(_columns_named(others, g) for g in COLUMN_ALIASES["gold"] if g != "answer"):
         roles.setdefault("answer", column)
-    elif "answer" in asked or any(_columns_named(others, a) for a in COLUMN_ALIASES["answer"] if a != "answer"):
+    elif "answer" in given_roles or any(_columns_named(others, a) for a in COLUMN_ALIASES["answer"] if a != "answer"):
         roles.setdefault("gold", column)
     elif "id" in roles and not _one_row_each(roles["id"], (), cells):
         varied = len({(str(r.get(roles["id"])), str(r.get(column))) for r in cells.rows})
         same = varied == len({str(r.get(roles["id"])) for r in cells.rows})
         roles.setdefault("gold" if same else "answer", column)
     else:
-        said.append(f"{column} was left out: --column gold={column}, or --column answer={column}, says what it is")
+        notes.append(f"{column} was left out: --column gold={column}, or --column answer={column}, says what it is")
 
 
 def _near_miss_notes(columns: Sequence[str], cells: _CellCache, at: int) -> list[str]:
@@ -269,35 +274,37 @@ def _detect_verdict_by_values(columns: Sequence[str], cells: _CellCache) -> list
     telling = [c for c in fitting if c == VALUES_COLUMN or VERDICT_WORDS & set(normalized_name(c).split("_"))]
     if len(telling) == 1:
         return telling
-    asked = telling or fitting
-    if len(asked) == 1:
+    candidates = telling or fitting
+    if len(candidates) == 1:
         raise UsageError(
-            f"is {asked[0]} the verdict? It holds right and wrong: say so with --column correct={asked[0]}"
+            f"is {candidates[0]} the verdict? It holds right and wrong: say so with --column correct={candidates[0]}"
         )
-    if asked:
+    if candidates:
         raise UsageError(
-            f"the columns {', '.join(asked[:6])} all hold right and wrong: say which with --column correct=NAME, or"
-            f" --column correct={','.join(asked[:3])},... where they are attempts of one system, or --column"
-            f" systems={','.join(asked[:3])},... where each is a system"
+            f"the columns {', '.join(candidates[:6])} all hold right and wrong: say which with --column correct=NAME,"
+            f" or --column correct={','.join(candidates[:3])},... where they are attempts of one system, or --column"
+            f" systems={','.join(candidates[:3])},... where each is a system"
         )
     return []
 
 
-def _detect_counts(columns: Sequence[str], roles: dict[str, str], cells: _CellCache, asked: frozenset[str]) -> None:
+def _detect_counts(
+    columns: Sequence[str], roles: dict[str, str], cells: _CellCache, given_roles: frozenset[str]
+) -> None:
     """Samples and right ones in place of verdicts: one row per problem, and numbers that can be counts."""
-    if asked & {"n", "c", "rate"} and not {"n"} < asked & {"n", "c", "rate"}:
+    if given_roles & {"n", "c", "rate"} and not {"n"} < given_roles & {"n", "c", "rate"}:
         raise UsageError("counts take two columns: --column n=NAME (or a number) and --column c=NAME or rate=NAME")
-    if "correct" in asked or ("correct" in roles and cells.is_list_column(roles["correct"])):
+    if "correct" in given_roles or ("correct" in roles and cells.is_list_column(roles["correct"])):
         return
     apart = [roles[r] for r in ("system", "task") if r in roles]
     if "id" in roles and not _one_row_each(roles["id"], apart, cells):
         return
     free = [c for c in columns if c not in roles.values() or c == roles.get("correct")]
     for role, read in (("n", parse_cell_count), ("c", parse_cell_count), ("rate", parse_verdict)):
-        if role in asked:
+        if role in given_roles:
             continue
-        for wanted in COLUMN_ALIASES[role]:
-            fitting = [c for c in _columns_named(free, wanted) if c not in roles.values() or c == roles.get("correct")]
+        for alias in COLUMN_ALIASES[role]:
+            fitting = [c for c in _columns_named(free, alias) if c not in roles.values() or c == roles.get("correct")]
             fitting = [c for c in fitting if not cells.is_list_column(c) and not cells.boolean(c)]
             fitting = [c for c in fitting if all_cells_parse(cells.distinct(c), read)]
             if fitting and role not in roles:
@@ -306,7 +313,7 @@ def _detect_counts(columns: Sequence[str], roles: dict[str, str], cells: _CellCa
         if (
             roles.get("correct") == roles.get("c", "")
             and normalized_name(roles["n"]) in AMBIGUOUS_COUNT_NAMES
-            and not asked & {"n", "c"}
+            and not given_roles & {"n", "c"}
         ):
             n, c = roles["n"], roles["c"]
             raise UsageError(

@@ -44,11 +44,11 @@ def _boxed(answer: str) -> str:
 @cache
 def _grader(gold: str) -> Callable[[str], float | None]:
     """Of one gold answer; many attempts give the same answer, so verdicts are kept."""
-    return lru_cache(maxsize=1024)(lambda said: _verifier().grade(said, gold).value)
+    return lru_cache(maxsize=1024)(lambda text: _verifier().grade(text, gold).value)
 
 
-def read_math_answer(said: str) -> str | None:
-    return _verifier().extract_answer(said)
+def read_math_answer(text: str) -> str | None:
+    return _verifier().extract_answer(text)
 
 
 @cache

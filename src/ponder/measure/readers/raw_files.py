@@ -84,11 +84,11 @@ def _parse_csv(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     if delimiter == "," and "," not in first:  # many tables called .csv are parted by something else
         delimiter = next((mark for mark in ";\t|" if mark in first), ",")
     try:
-        found = parse_csv(text, delimiter)
+        numbered = parse_csv(text, delimiter)
     except RowError as why:
         raise UsageError(f"{path}, {why}") from None
     rows: list[dict[str, Any]] = []
-    for _, row in found:
+    for _, row in numbered:
         if isinstance(row, RowError):
             raise UsageError(f"{path}, {row}")
         rows.append(row)

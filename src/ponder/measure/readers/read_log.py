@@ -47,10 +47,10 @@ def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = T
 
 
 def _columns_without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str]:
-    judged = columns.correct or any(
+    has_verdicts = columns.correct or any(
         normalized_name(n) in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS] for n in names
     )
-    apart = set(COLUMN_ALIASES["text"]) if judged else set()
+    apart = set(COLUMN_ALIASES["text"]) if has_verdicts else set()
     return [n for n in names if normalized_name(n) not in apart or n in asdict(columns).values()]
 
 

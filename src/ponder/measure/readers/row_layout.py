@@ -31,16 +31,16 @@ MAX_SYSTEM_LISTS = 16  # lists that may be systems
 MAX_NESTING = 3  # levels of objects within objects that become columns
 
 
-def to_rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset()) -> list[LogRow]:
+def to_rows(data: Any, known: frozenset[str], named_columns: frozenset[str] = frozenset()) -> list[LogRow]:
     """`known`: names that columns have, which tell a table of columns from problems by id. `asked`: columns that the
     user names, which stay as they are."""
-    rows = _rows(data, known, asked)
+    rows = _rows(data, known, named_columns)
     if not rows:
         raise UsageError("the log is empty: it has no rows")
-    return _join_numbered_columns([_flatten(row) for row in rows], asked)
+    return _join_numbered_columns([_flatten(row) for row in rows], named_columns)
 
 
-def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
+def _rows(data: Any, known: frozenset[str], named_columns: frozenset[str]) -> list[LogRow]:
     if isinstance(data, list):
         if all(isinstance(row, Mapping) for row in data):
             return [dict(row) for row in data]
@@ -51,20 +51,22 @@ def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRo
         raise UsageError("the log is a list of different kinds of things; give one with one kind of row")
     if not isinstance(data, Mapping) or not data:
         raise UsageError(f"the log holds {type(data).__name__}, which has no rows")
-    return _rows_from_object(dict(data), known, asked)
+    return _rows_from_object(dict(data), known, named_columns)
 
 
-def _rows_from_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
-    named = [k for k in data if normalized_name(k) in known or k in asked]
+def _rows_from_object(data: dict[str, Any], known: frozenset[str], named_columns: frozenset[str]) -> list[LogRow]:
+    named = [k for k in data if normalized_name(k) in known or k in named_columns]
     lists = {k: v for k, v in data.items() if isinstance(v, list)}
     if named and len(lists) == len(data) and len({len(v) for v in lists.values()}) == 1:
         return [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
     if not named and len(lists) == len(data):
         if len(data) == 1 and not any(_scalar(v) for v in next(iter(lists.values()))):
-            return _rows(next(iter(lists.values())), known, asked)  # a table under a name, rather than one problem
+            return _rows(
+                next(iter(lists.values())), known, named_columns
+            )  # a table under a name, rather than one problem
         if all(_has_problem_ids(v) for v in lists.values()):
             return [{SYSTEM_COLUMN: k, **row} for k, v in lists.items() for row in v]
-        if ID_COLUMN not in asked:
+        if ID_COLUMN not in named_columns:
             _refuse_ambiguous_systems(lists)
         return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in lists.items()]
     inner = {k: v for k, v in data.items() if isinstance(v, Mapping) and v}
@@ -72,11 +74,11 @@ def _rows_from_object(data: dict[str, Any], known: frozenset[str], asked: frozen
         return [{ID_COLUMN: k, **v} for k, v in inner.items()]
     if not named and all(_scalar(v) for v in data.values()):
         return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in data.items()]
-    return _rows_under_key(data, inner, known, asked)
+    return _rows_under_key(data, inner, known, named_columns)
 
 
 def _rows_under_key(
-    data: dict[str, Any], inner: dict[str, Any], known: frozenset[str], asked: frozenset[str]
+    data: dict[str, Any], inner: dict[str, Any], known: frozenset[str], named_columns: frozenset[str]
 ) -> list[LogRow]:
     """Beside a summary: the one long thing, or several that speak of the same problems."""
     tables = {k: v for k, v in data.items() if isinstance(v, list) and v and all(isinstance(r, Mapping) for r in v)}
@@ -88,7 +90,7 @@ def _rows_under_key(
         problems = next(iter(together.values()))
         return [{ID_COLUMN: p, **{k: v[p] for k, v in together.items()}} for p in problems]
     if len(inner) == 1:
-        return _rows_from_object(dict(next(iter(inner.values()))), known, asked)
+        return _rows_from_object(dict(next(iter(inner.values()))), known, named_columns)
     raise UsageError(
         f"no table was found in the log: it is an object with {', '.join(map(repr, list(data)[:6]))}; give rows (a list"
         " of objects), columns, or problems by id"
@@ -173,9 +175,9 @@ def _messages(value: Any) -> bool:
     )
 
 
-def _join_numbered_columns(found: list[LogRow], asked: frozenset[str]) -> list[LogRow]:
+def _join_numbered_columns(rows: list[LogRow], named_columns: frozenset[str]) -> list[LogRow]:
     """Numbered columns as one column of lists, where the numbers begin at 0 or 1 and none is left out."""
-    columns = column_names(found)
+    columns = column_names(rows)
     stems: dict[str, dict[int, str]] = defaultdict(dict)
     for column in columns:
         if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
@@ -183,13 +185,13 @@ def _join_numbered_columns(found: list[LogRow], asked: frozenset[str]) -> list[L
     series = {
         stem: [by[i] for i in sorted(by)]
         for stem, by in stems.items()
-        if _is_consecutive(by) and not asked & set(by.values())
+        if _is_consecutive(by) and not named_columns & set(by.values())
     }
     taken = {c: stem for stem, members in series.items() for c in members}
     if not taken:
-        return found
+        return rows
     out = []
-    for row in found:
+    for row in rows:
         fresh = {c: v for c, v in row.items() if c not in taken}
         for stem, members in series.items():
             label = stem.rstrip(" _.-") or VALUES_COLUMN

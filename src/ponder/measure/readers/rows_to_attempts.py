@@ -61,8 +61,8 @@ def _read_system_columns(label: str, rows: Sequence[LogRow], columns: ColumnMap)
 def _nested_system_prefixes(rows: Sequence[LogRow]) -> list[str]:
     """Objects with a verdict of their own, as {"small": {"is_correct": ...}, "large": {"is_correct": ...}}."""
     columns = column_names(rows)
-    for wanted in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS]:
-        called = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
+    for alias in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS]:
+        called = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == alias]
         verdict_columns = [c for c in called if all_cells_parse((row.get(c) for row in rows), parse_verdict)]
         if len(verdict_columns) > 1:
             return [c.rpartition(".")[0] for c in verdict_columns]

@@ -101,12 +101,12 @@ def _encoded_task(path: Path) -> Any:
     return job.get("task") if isinstance(job, dict) else None
 
 
-def _judging_scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str, list[str]]:
+def _judging_scorer(path: Path, traces: list[Trace], scorer: str, task: Any) -> tuple[str, list[str]]:
     names = sorted({n for t in traces for i in t.answers() for n in t.steps[i].scores})
-    if asked:
-        if asked not in names:
-            raise UsageError(f"{path} has no scores of {asked!r}; it has {', '.join(names) or 'none'}")
-        return asked, [f"judged by {asked}"]
+    if scorer:
+        if scorer not in names:
+            raise UsageError(f"{path} has no scores of {scorer!r}; it has {', '.join(names) or 'none'}")
+        return scorer, [f"judged by {scorer}"]
     verifier = run_verifier(path, task)
     if verifier is None and len(names) == 1:
         verifier = names[0]

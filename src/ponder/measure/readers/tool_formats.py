@@ -29,7 +29,7 @@ def read_lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts
 
     A filter (strict-match, flexible-extract) is a system of its own: each judges every problem.
     """
-    asked = columns.correct or _metric(data)
+    metric = columns.correct or _metric(data)
     tidy: list[LogRow] = []
     for row in data:
         filtered = row.get("filtered_resps")
@@ -39,11 +39,11 @@ def read_lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts
         if isinstance(each := row.get("exact_matches"), list) and not columns.correct:  # s1: one per sample
             fresh |= {"correct": each, "pred": row.get("extracted_answers"), "texts": _flat(row.get("resps"))}
         else:
-            fresh |= {"correct": row.get(asked), "pred": one if isinstance(one, str) else None}
+            fresh |= {"correct": row.get(metric), "pred": one if isinstance(one, str) else None}
             fresh["texts"] = _first_text(row.get("resps"))
         tidy.append({k: v for k, v in fresh.items() if v is not None})
     known = ColumnMap(id="doc_id", correct="correct", right=columns.right, duplicates=columns.duplicates)
-    return _with_note(rows_to_attempts(label, tidy, known), f"lm-eval samples, judged by {asked}")
+    return _with_note(rows_to_attempts(label, tidy, known), f"lm-eval samples, judged by {metric}")
 
 
 def _metric(data: LogRows) -> str:
@@ -54,12 +54,12 @@ def _metric(data: LogRows) -> str:
 
 def _question(row: Mapping[str, Any]) -> str:
     doc = row.get("doc")
-    asked = (
+    metric = (
         [doc[k] for k in ("question", "problem", "query", "prompt", "text") if k in doc]
         if isinstance(doc, Mapping)
         else []
     )
-    return str(asked[0]) if asked else ""
+    return str(metric[0]) if metric else ""
 
 
 def _flat(nested: Any) -> list[str]:
@@ -184,8 +184,8 @@ def _question_text(given: Any) -> str:
     return given if isinstance(given, str) else str(given[-1].get("content", "")) if given else ""
 
 
-def _with_note(found: list[Attempts], note: str) -> list[Attempts]:
-    return [replace(a, reading_notes=(note, *a.reading_notes)) for a in found]
+def _with_note(attempts: list[Attempts], note: str) -> list[Attempts]:
+    return [replace(a, reading_notes=(note, *a.reading_notes)) for a in attempts]
 
 
 def _has_keys(*keys: str) -> Callable[[Mapping[str, Any]], bool]:

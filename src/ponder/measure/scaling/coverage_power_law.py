@@ -94,12 +94,14 @@ def extrapolate_coverage(
     n: ArrayLike, c: ArrayLike, fit_to: ArrayLike, predict: ArrayLike, fit: FitSpace = "coverage", seed: int = 0
 ) -> CoverageExtrapolation:
     """Fit to the k in `fit_to`, predict coverage at the larger ones of `predict`, and say how far off that is."""
-    known, asked = np.atleast_1d(np.asarray(fit_to)), np.atleast_1d(np.asarray(predict))
-    if asked.min() <= known.max():
-        raise UsageError(f"to extrapolate, predict k above those fitted to: {asked.min()} is not above {known.max()}")
-    law = fit_coverage_law_to_counts(n, c, known, fit, seed=seed)
-    measured = pass_at_k(np.ravel(n), np.ravel(c), asked).mean(axis=0)
-    return CoverageExtrapolation(law, asked.astype(np.int64), law(asked), measured)
+    fitted_k, predicted_k = np.atleast_1d(np.asarray(fit_to)), np.atleast_1d(np.asarray(predict))
+    if predicted_k.min() <= fitted_k.max():
+        raise UsageError(
+            f"to extrapolate, predict k above those fitted to: {predicted_k.min()} is not above {fitted_k.max()}"
+        )
+    law = fit_coverage_law_to_counts(n, c, fitted_k, fit, seed=seed)
+    measured = pass_at_k(np.ravel(n), np.ravel(c), predicted_k).mean(axis=0)
+    return CoverageExtrapolation(law, predicted_k.astype(np.int64), law(predicted_k), measured)
 
 
 def _check_curve(k_K: FloatArray, c_K: FloatArray) -> None:

@@ -72,10 +72,10 @@ def selection_curve(
         value_PK, sd_K = np.array([_exact_values(rule, b, k_K) for b in cast]), None
     else:
         worth_PSK = selected_values(rule, cast, k_K, 0 if how == "prefix" else subsets, seed)
-        told_PK = np.asarray(~np.isnan(worth_PSK).any(axis=1)) & ~few_PK
+        known_PK = np.asarray(~np.isnan(worth_PSK).any(axis=1)) & ~few_PK
         with np.errstate(invalid="ignore", divide="ignore"):
-            of_subset_SK = np.where(told_PK[:, None], worth_PSK, 0.0).sum(axis=0) / told_PK.sum(axis=0)
-        value_PK = np.where(told_PK, worth_PSK.mean(axis=1), np.nan)
+            of_subset_SK = np.where(known_PK[:, None], worth_PSK, 0.0).sum(axis=0) / known_PK.sum(axis=0)
+        value_PK = np.where(known_PK, worth_PSK.mean(axis=1), np.nan)
         sd_K = of_subset_SK.std(axis=0, ddof=1) if len(of_subset_SK) > 1 else None
     curve = sample_curve(k_K, value_PK, sd_K, seed=seed)
     hidden_K = few_PK.any(axis=0) & (short == "missing")
@@ -155,9 +155,9 @@ def _winners(
     sums_RL = np.zeros((rows, width + 1))  # one more: where samples that do not vote are put down
     first_RL = np.full((rows, width + 1), np.iinfo(np.int32).max, dtype=np.int32)
     leader_R, top_R = np.full(rows, -1), np.full(rows, -np.inf)
-    wanted: dict[int, list[int]] = {}
+    places_of_k: dict[int, list[int]] = {}
     for place, k in enumerate(k_K.tolist()):
-        wanted.setdefault(k, []).append(place)
+        places_of_k.setdefault(k, []).append(place)
     out_RK = np.empty((rows, k_K.size), dtype=np.int64)
     for j in range(int(k_K.max())):
         label_R, weight_R = label_RN[:, j], weight_RN[:, j]
@@ -173,10 +173,10 @@ def _winners(
             if grows:
                 ahead_R = votes_R & ((sum_R > top_R) | ((sum_R == top_R) & (seen_R < first_RL[row_R, leader_R])))
                 top_R, leader_R = np.where(ahead_R, sum_R, top_R), np.where(ahead_R, label_R, leader_R)
-        if j + 1 in wanted:
+        if j + 1 in places_of_k:
             if rule != "best" and not grows:
                 leader_R = _leading_answer(sums_RL[:, :-1], first_RL[:, :-1])
-            out_RK[:, wanted[j + 1]] = leader_R[:, None]
+            out_RK[:, places_of_k[j + 1]] = leader_R[:, None]
     return out_RK
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,7 +48,7 @@ def bootstrap_tail(total: int, level: float) -> float:
     return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
 
 
-def percentile_interval(values_R: ArrayLike, tail: float) -> tuple[FloatArray, FloatArray]:
-    """The values between which all but `tail` at each end lie, along the first axis."""
+def percentile_interval(values_R: ArrayLike, tail: float) -> tuple[Any, Any]:
+    """The values between which all but `tail` at each end lie, along the first axis: two numbers, or two arrays."""
     low, high = np.quantile(np.asarray(values_R), [tail, 1 - tail], axis=0)
     return low, high

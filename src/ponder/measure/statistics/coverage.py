@@ -53,10 +53,10 @@ def coverage_curve(
     for first in range(0, n_U.size, rows):
         part = slice(first, first + rows)
         value_UK = pass_at_k(n_U[part], c_U[part], k_K, short="missing")
-        told_UK = ~np.isnan(value_UK)
-        value_UK = np.where(told_UK, value_UK, 0.0)
+        known_UK = ~np.isnan(value_UK)
+        value_UK = np.where(known_UK, value_UK, 0.0)
         sums_RK += drawn_RU[:, part] @ value_UK
-        known_RK += drawn_RU[:, part] @ told_UK
+        known_RK += drawn_RU[:, part] @ known_UK
         squares_K += times_U[part] @ value_UK**2
     problems_K = np.rint(known_RK[0]).astype(np.int64)
     missing_K = n_P.size - problems_K

@@ -75,9 +75,9 @@ class EvaluationReport:
             rows["not cut"] = (
                 f"{self.num_uncut} problems: no step was cut, so the search was best-of-n; see --strategy.cut"
             )
-        judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
+        grading = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
         dollars = f", ${c.dollars:.4f}" if c.dollars else ""
-        work = f"{c.generated_tokens:,} tokens written{judged}, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s{dollars}"
+        work = f"{c.generated_tokens:,} tokens written{grading}, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s{dollars}"
         rows["cost"] = work
         return [f"{name:<15} {value}" for name, value in rows.items()]
 

@@ -136,11 +136,11 @@ def paired_difference(
     if len(first) != len(second):
         raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
     pairs = [(_to_bool(a), _to_bool(b)) for a, b in zip(first, second, strict=True)]
-    judged = [(a, b) for a, b in pairs if a is not None and b is not None]
-    both, won = judged.count((True, True)), judged.count((True, False))
-    lost, neither = judged.count((False, True)), judged.count((False, False))
+    decided = [(a, b) for a, b in pairs if a is not None and b is not None]
+    both, won = decided.count((True, True)), decided.count((True, False))
+    lost, neither = decided.count((False, True)), decided.count((False, False))
     low, high = _newcombe(both, won, lost, neither, level)
-    n = len(judged)
+    n = len(decided)
     return PairedDifference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
 
 

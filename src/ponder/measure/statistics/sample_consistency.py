@@ -24,8 +24,8 @@ class SampleConsistency:
 
 def sample_consistency(system: Attempts, k: int, tau: float) -> SampleConsistency:
     """Over the problems that have a verdict; each needs k judged samples."""
-    judged = system.on_problems([g.problem for g in system.groups if g.mean is not None])
-    n, c = judged.counts
+    graded = system.on_problems([g.problem for g in system.groups if g.mean is not None])
+    n, c = graded.counts
     if (fewest := int(n.min())) < k:
         raise UsageError(f"{system.name} has a problem with {fewest} judged samples: give --k {fewest} or less")
     estimates = (pass_at_k(n, c, k), g_pass_at_k(n, c, k, tau), mean_g_pass_at_k(n, c, k), pass_hat_k(n, c, k))

@@ -37,12 +37,12 @@ class FirstErrorScores:
         return 2 * self.error_accuracy * self.correct_accuracy / total if total else 0.0
 
 
-def score_first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstErrorScores:
+def score_first_errors(verdicts: Sequence[int], labels: Sequence[int]) -> FirstErrorScores:
     """Indices of first wrong steps, -1 for none, against those that people found."""
-    if len(found) != len(labels):
-        raise UsageError(f"{len(found)} verdicts do not match {len(labels)} labels")
-    wrong = [f == label for f, label in zip(found, labels, strict=True) if label >= 0]
-    right = [f == -1 for f, label in zip(found, labels, strict=True) if label < 0]
+    if len(verdicts) != len(labels):
+        raise UsageError(f"{len(verdicts)} verdicts do not match {len(labels)} labels")
+    wrong = [f == label for f, label in zip(verdicts, labels, strict=True) if label >= 0]
+    right = [f == -1 for f, label in zip(verdicts, labels, strict=True) if label < 0]
     if not wrong or not right:
         raise UsageError("F1 needs solutions with an error and solutions without: give both")
     return FirstErrorScores(sum(wrong) / len(wrong), sum(right) / len(right), len(labels))

@@ -54,10 +54,10 @@ def to_vote_arrays(
         raise UsageError(
             f"an answer cannot be compared with others ({error}); give canonical texts or numbers"
         ) from None
-    judged = (label_N >= 0) & ~np.isnan(right_N)
-    total_L = np.bincount(label_N[judged], weights=right_N[judged], minlength=len(numbered))
+    decided = (label_N >= 0) & ~np.isnan(right_N)
+    total_L = np.bincount(label_N[decided], weights=right_N[decided], minlength=len(numbered))
     with np.errstate(invalid="ignore"):
-        worth_L = total_L / np.bincount(label_N[judged], minlength=len(numbered))
+        worth_L = total_L / np.bincount(label_N[decided], minlength=len(numbered))
     silence = math.nan if np.isnan(right_N).all() else 0.0
     return VoteArrays(np.where(np.isnan(weight_N), -1, label_N), np.nan_to_num(weight_N), worth_L, silence)
 

@@ -21,9 +21,9 @@ def extend_training(run: Run, stored: Any) -> None:
         raise other_job_error(run.folder, stored, run.job)
     newest = newest_checkpoint(run.folder)
     if newest is not None and run.job["steps"] < checkpoint_step(newest):
-        done, asked = checkpoint_step(newest), run.job["steps"]
+        done, steps = checkpoint_step(newest), run.job["steps"]
         raise RunError(
-            f"{run.folder} has trained {done} steps, and --steps is {asked}: give as many or more, or another --run"
+            f"{run.folder} has trained {done} steps, and --steps is {steps}: give as many or more, or another --run"
         )
 
 

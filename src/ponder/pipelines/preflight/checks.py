@@ -142,11 +142,11 @@ def check_kl_term(e: PreflightData, own: bool) -> Check:
     if term.where == "reward":
         return Check("KL", True if own else None, "; ".join([*summary, "it enters the reward"]), KL_ADVICE)
     pull = _measure_kl_pull(e)
-    wanted = term.beta * (2 * REFERENCE_SHIFT_NATS if term.estimator == "k2" else 2 * math.sinh(REFERENCE_SHIFT_NATS))
+    expected = term.beta * (2 * REFERENCE_SHIFT_NATS if term.estimator == "k2" else 2 * math.sinh(REFERENCE_SHIFT_NATS))
     if not math.isfinite(pull):
         return Check("KL", None, NOT_FINITE, KL_ADVICE)
-    summary.append(f"its pull is {pull:.3g} (by its formula {wanted:.3g})")
-    return Check("KL", abs(pull - wanted) <= MAX_KL_PULL_ERROR * wanted, "; ".join(summary), KL_ADVICE)
+    summary.append(f"its pull is {pull:.3g} (by its formula {expected:.3g})")
+    return Check("KL", abs(pull - expected) <= MAX_KL_PULL_ERROR * expected, "; ".join(summary), KL_ADVICE)
 
 
 def _measure_kl_pull(e: PreflightData) -> float:

@@ -20,13 +20,9 @@ GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
 CREDIBLE_MASS = 0.9  # the probability of a reported range
 
 
-def dead_group_probability(p: float, n: int) -> float:
-    """Probability that n rewards are equal where each is 1 with probability p, else 0."""
-    return p**n + (1 - p) ** n
-
-
 def expected_dead_share(a: float, b: float, n: int) -> float:
-    """The same for p ~ Beta(a, b): E[p^n] + E[(1 - p)^n], products of (a + i) / (a + b + i)."""
+    """Probability that n rewards of 0 or 1 are equal where the pass rate is p ~ Beta(a, b): E[p^n] + E[(1 - p)^n],
+    products of (a + i) / (a + b + i)."""
     i = np.arange(n)
     return float(np.prod((a + i) / (a + b + i)) + np.prod((b + i) / (a + b + i)))
 

@@ -55,10 +55,10 @@ def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line
         problem = read(row, f"{path}:{number}")
         return replace(problem, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else problem
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
-        wanted = (
+        advice = (
             "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
         )
-        raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
+        raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {advice}") from None
 
 
 def _parse_conversation(row: Any, name: str) -> Problem:

@@ -189,12 +189,12 @@ def _split_into_epochs(size: int, cursor: int, count: int) -> list[tuple[int, in
     return [(cursor + done, min(size, count - done)) for done in range(0, count, max(1, size))]
 
 
-def _candidates(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -> list[int]:
+def _candidates(size: int, seed: int, cursor: int, fresh: int, known_indices: Iterable[int]) -> list[int]:
     """Distinct candidates: problems that were tried, and the next `fresh` ones of the stream.
 
     At least half of the latter lie in one epoch, or they hold a whole epoch: min(size, fresh / 2) differ.
     """
-    return list(dict.fromkeys((*tried, *shuffled_indices(size, seed, cursor, min(fresh, 2 * size)))))
+    return list(dict.fromkeys((*known_indices, *shuffled_indices(size, seed, cursor, min(fresh, 2 * size)))))
 
 
 def _expected_variance(pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:

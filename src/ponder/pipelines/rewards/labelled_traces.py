@@ -61,14 +61,14 @@ def read_labelled_traces(
     scores: dict[str, set[str]] = {}
     for place in data:
         if Path(place).is_dir():
-            found = _traces_of_run(place, splits, include_held_out)
+            labelled = _traces_of_run(place, splits, include_held_out)
         else:
-            found = _traces_of_file(place, format, skip_bad, report, splits, include_held_out)
-        if not found:
+            labelled = _traces_of_file(place, format, skip_bad, report, splits, include_held_out)
+        if not labelled:
             raise_if_all_held_out(splits)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
-        traces += found
-        scores[place] = {name for t in found for s in t.steps for name in s.scores}
+        traces += labelled
+        scores[place] = {name for t in labelled for s in t.steps for name in s.scores}
     names = set().union(*scores.values())
     chosen = scorer or (LABEL_SCORE if LABEL_SCORE in names else next(iter(names)) if len(names) == 1 else None)
     without = [place for place, known in scores.items() if chosen not in known]

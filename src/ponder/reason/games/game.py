@@ -196,8 +196,8 @@ class LearnedValueScorer:
         ends = [self.game.outcome(s) for s in states]
         going = [s for s, end in zip(states, ends, strict=True) if end is None]
         sign = -1.0 if self.game.players == 2 else 1.0
-        found = iter(self.value(going) if going else ())
-        values = [sign * float(next(found)) if end is None else end for end in ends]
+        estimates = iter(self.value(going) if going else ())
+        values = [sign * float(next(estimates)) if end is None else end for end in ends]
         return [Score(_from_first_mover(self.game, trace, i, v)) for i, v in zip(steps, values, strict=True)]
 
 

@@ -60,8 +60,8 @@ def operator_text(trace: Trace, events: Sequence[Mapping[str, Any]]) -> str:
     at, those it made or went to, and what the new steps say."""
     out = []
     for event in events:
-        at, made = " ".join(map(str, event["at"])), event.get("made", [event["to"]] if "to" in event else [])
-        head = f"[{event['operator']} {at}" + (f" -> {' '.join(map(str, made))}]" if made else "]")
+        at, new_steps = " ".join(map(str, event["at"])), event.get("made", [event["to"]] if "to" in event else [])
+        head = f"[{event['operator']} {at}" + (f" -> {' '.join(map(str, new_steps))}]" if new_steps else "]")
         out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in event.get("made", ()))]))
     return "\n\n".join(out)
 

@@ -7,19 +7,16 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.budget import until_exhausted
 from ponder.reason.operators.completions import strip_end_marker, strip_partial_marker
 from ponder.reason.operators.generate import (
     add_completion,
     add_unless_empty,
-    chain_end,
-    end_if_sampled,
     generate,
     insert_text,
     sample_continuations,
 )
-from ponder.reason.operators.select import set_answer
 from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.chain import grow_chain
 from ponder.types import Sampling, Trace
 
 
@@ -83,12 +80,12 @@ class BudgetForcing:
         root = self.prompt.root_step(trace, policy)
         if self.think_start and not trace.children(root):
             insert_text(trace, root, self.think_start, policy)
-        end = chain_end(trace, root)
-        with until_exhausted(trace):
-            while not trace.steps[end].last:
-                await self._extend_chain(trace, root, end, policy)
-                end = chain_end(trace, end)
-        set_answer(trace, end_if_sampled(trace, end))
+        await grow_chain(
+            trace,
+            root,
+            lambda end: self._extend_chain(trace, root, end, policy),
+            lambda end: trace.steps[end].last,
+        )
 
     async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         """Add the next part of the chain, depending on the parts so far."""

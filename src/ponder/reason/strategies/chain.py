@@ -1,13 +1,15 @@
-"""One chain of thought: sample one answer."""
+"""One chain of thought: sample one answer; and the loop of strategies that extend one chain part by part."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
+from ponder.reason.budget import until_exhausted
 from ponder.reason.operators import generate, set_answer
-from ponder.reason.operators.generate import chain_end, resume_truncated
+from ponder.reason.operators.generate import chain_end, end_if_sampled, resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -28,3 +30,15 @@ class Chain:
         else:
             await resume_truncated(trace, [chain_end(trace, root)], policy, self.sampling)
         set_answer(trace, chain_end(trace, root))
+
+
+async def grow_chain(
+    trace: Trace, root: int, extend: Callable[[int], Awaitable[None]], is_complete: Callable[[int], bool]
+) -> None:
+    """Extend the chain below `root` until it is complete or the budget is exhausted. Its end is the answer."""
+    end = chain_end(trace, root)
+    with until_exhausted(trace):
+        while not is_complete(end):
+            await extend(end)
+            end = chain_end(trace, end)
+    set_answer(trace, end_if_sampled(trace, end))

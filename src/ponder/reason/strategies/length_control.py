@@ -16,14 +16,13 @@ from ponder.reason.operators.follow_up import fill_template, require_slots
 from ponder.reason.operators.generate import (
     add_completion,
     add_unless_empty,
-    chain_end,
-    end_if_sampled,
     generate,
     insert_text,
     sample_continuations,
 )
 from ponder.reason.operators.select import set_answer
 from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.chain import grow_chain
 from ponder.types import Cost, Sampling, Trace
 
 GREEDY_SAMPLING = Sampling(temperature=0.0, max_tokens=2048)
@@ -118,12 +117,12 @@ class StepControl:
         )
         if not trace.children(root):
             insert_text(trace, root, self.think_start + self._mark(0), policy)
-        end = chain_end(trace, root)
-        with until_exhausted(trace):
-            while not trace.steps[end].last:
-                await self._extend_chain(trace, root, end, policy)
-                end = chain_end(trace, end)
-        set_answer(trace, end_if_sampled(trace, end))
+        await grow_chain(
+            trace,
+            root,
+            lambda end: self._extend_chain(trace, root, end, policy),
+            lambda end: trace.steps[end].last,
+        )
 
     async def _extend_chain(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         if self.think_end in trace.steps[at].text:  # the thinking has ended

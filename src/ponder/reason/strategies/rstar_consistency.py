@@ -62,8 +62,8 @@ class RStarConsistency:
         root = trace.path(step)[0]
         prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
         prefix = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
-        for i, found in enumerate(trace.steps):
-            if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, prefix):
+        for i, candidate in enumerate(trace.steps):
+            if candidate.parent is None and candidate.cites == (step,) and np.array_equal(candidate.token_ids, prefix):
                 return i
         return trace.add(Step(None, policy.text(prefix[len(prompt) :]), prefix, cites=(step,)))
 

@@ -7,17 +7,14 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.budget import until_exhausted
 from ponder.reason.operators.follow_up import fill_template, require_slots
 from ponder.reason.operators.generate import (
     add_completion,
-    chain_end,
-    end_if_sampled,
     insert_text,
     sample_continuations,
 )
-from ponder.reason.operators.select import set_answer
 from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.chain import grow_chain
 from ponder.reason.tools import CalculatorTool, PythonTool, Tool, ToolCall
 from ponder.reason.tools.tool import has_open_call, last_complete_call
 from ponder.types import Sampling, Trace
@@ -50,12 +47,12 @@ class ToolUse:
         descriptions = " ".join(tool.description for tool in self.tools) if self.describe_tools else ""
         instruction = "\n".join(filter(None, [self.prompt.instruction, descriptions]))
         root = replace(self.prompt, instruction=instruction).root_step(trace, policy)
-        end = chain_end(trace, root)
-        with until_exhausted(trace):
-            while end == root or not trace.steps[end].done:
-                await self._extend_chain(trace, root, end, policy)
-                end = chain_end(trace, end)
-        set_answer(trace, end_if_sampled(trace, end))
+        await grow_chain(
+            trace,
+            root,
+            lambda end: self._extend_chain(trace, root, end, policy),
+            lambda end: end != root and trace.steps[end].done,
+        )
 
     async def _extend_chain(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
         """Run the call at the end of the chain, or sample on."""

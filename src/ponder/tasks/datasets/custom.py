@@ -136,9 +136,9 @@ class CustomTask:
     def _messages(self, row: DatasetRow) -> tuple[Mapping[str, Any], ...]:
         if not row.answer["conversational"]:
             return user_messages(row.question, self.system)
-        asked = tuple(row.tags["messages"])
-        begun = self.system is None or asked[0]["role"] == "system"
-        return asked if begun else ({"role": "system", "content": self.system}, *asked)
+        messages = tuple(row.tags["messages"])
+        has_system = self.system is None or messages[0]["role"] == "system"
+        return messages if has_system else ({"role": "system", "content": self.system}, *messages)
 
 
 def _read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[DatasetRow]]:

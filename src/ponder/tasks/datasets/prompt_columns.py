@@ -36,26 +36,26 @@ def split_prompt(record: Mapping[str, Any], prompt_column: str | None = None) ->
     return prompt, columns
 
 
-def message_text(said: Any) -> str:
+def message_text(content: Any) -> str:
     """A text, or the contents of messages."""
-    if isinstance(said, str):
-        return said
-    if isinstance(said, Mapping):
-        said = [said]
-    for message in said:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        content = [content]
+    for message in content:
         if not isinstance(message["role"], str) or not isinstance(message["content"], str):
             raise ValueError("a message needs a role and a content, both text")
-    if not said:
+    if not content:
         raise ValueError("there is no message")
-    return "\n".join(message["content"] for message in said)
+    return "\n".join(message["content"] for message in content)
 
 
-def _find_prompt_column(record: Mapping[str, Any], asked: str | None) -> str:
+def _find_prompt_column(record: Mapping[str, Any], prompt_column: str | None) -> str:
     there = ", ".join(map(repr, record)) or "none"
-    if asked is not None:
-        if asked not in record:
-            raise TaskError(f"the column {asked!r} (prompt_column) is missing; the columns are {there}")
-        return asked
+    if prompt_column is not None:
+        if prompt_column not in record:
+            raise TaskError(f"the column {prompt_column!r} (prompt_column) is missing; the columns are {there}")
+        return prompt_column
     if PROMPT_COLUMN in record:
         return PROMPT_COLUMN
     usual = [name for name in record if str(name).lower() in (PROMPT_COLUMN, *USUAL_PROMPT_COLUMNS)]

@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ponder import memory_check
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
+from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.split import hashes_to_test, stable_hash
 from ponder.types import Problem
 
@@ -139,8 +140,8 @@ class GeneratedTask(ABC, Generic[Item]):
         return hashes_to_test(f"{self.name} {self.key(item)}", tenths=1)
 
 
-class GeneratedProblems(Sequence[Problem]):
-    """The training problems of a task, each made when it is asked for."""
+class GeneratedProblems(LazyProblems):
+    """The training problems of a task."""
 
     def __init__(self, task: GeneratedTask[Any]) -> None:
         self.task = task
@@ -148,14 +149,8 @@ class GeneratedProblems(Sequence[Problem]):
     def __len__(self) -> int:
         return self.task.size
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return [self.task.training_problem(i) for i in range(*index.indices(len(self)))]
-        return self.task.training_problem(range(len(self))[index])
+    def problem_at(self, index: int) -> Problem:
+        return self.task.training_problem(index)
 
 
 def require_at_least(lowest: int, /, **settings: int) -> None:

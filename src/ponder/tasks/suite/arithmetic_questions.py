@@ -35,12 +35,12 @@ def expression(rng: random.Random) -> SuiteQuestion:
 def shopping(rng: random.Random) -> SuiteQuestion:
     (_, first), (_, second) = rng.sample(ITEMS_FOR_SALE, 2)
     n, m, p, q = rng.randint(2, 9), rng.randint(2, 9), rng.randint(3, 15), rng.randint(3, 15)
-    paid = (n * p + m * q) // 50 * 50 + 50
+    payment = (n * p + m * q) // 50 * 50 + 50
     text = (
         f"{rng.choice(NAMES)} buys {n} {first} at {p} coins each and {m} {second} at {q} coins each, and pays with"
-        f" {paid} coins. How many coins come back?"
+        f" {payment} coins. How many coins come back?"
     )
-    return number_question("shopping", text, paid - n * p - m * q)
+    return number_question("shopping", text, payment - n * p - m * q)
 
 
 def sharing(rng: random.Random) -> SuiteQuestion:

@@ -240,15 +240,21 @@ def _agreeing_answer(reply: str, spans: list[Span], earlier: list[Span]) -> Extr
     return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(first)
 
 
-def _span_answer(content: str | None) -> ExtractedAnswer:
-    """The content of a form, if it is one answer."""
+def span_content(content: str | None, max_chars: int) -> ExtractedAnswer:
+    """The content of a form without delimiters, if the form is closed and holds a short text."""
     if content is None:
         return ExtractedAnswer(None, "malformed")
-    if len(content) > MAX_NUMBER_CHARS:
+    if len(content) > max_chars:
         return ExtractedAnswer(None, "too long" if content.strip() else "no answer")
     answer = strip_delimiters(content)
-    fault = _answer_fault(answer)
-    return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(answer)
+    return ExtractedAnswer(answer) if answer else ExtractedAnswer(None, "no answer")
+
+
+def _span_answer(content: str | None) -> ExtractedAnswer:
+    """The content of a form, if it is one answer."""
+    extracted = span_content(content, MAX_NUMBER_CHARS)
+    fault = _answer_fault(extracted.answer) if extracted.answer is not None else ""
+    return ExtractedAnswer(None, fault) if fault else extracted
 
 
 _SET = re.compile(r"\\in(?![a-z])|∈|\\\{|[{(\[][^{}()\[\]]*[,;]")
@@ -258,8 +264,6 @@ _LIST = re.compile(r"(?<!\\)[,;]|\n|\band\b|&|\\\\")
 
 def _answer_fault(answer: str) -> str:
     """Why this content is not one answer; empty where it may be."""
-    if not answer:
-        return "no answer"
     if _BOX.search(answer) or _ANSWER_TAG.search(answer):
         return "malformed"
     if is_hedged_content(answer, "number"):

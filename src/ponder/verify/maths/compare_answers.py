@@ -167,7 +167,6 @@ def _tree(value: AnswerValue, is_gold: bool) -> ExpressionNode:
 
 
 _LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
-_RADIANS = parse_unit("radian") or ()
 
 
 def _same_leaf(gold: AnswerValue, answer: AnswerValue, rules: ComparisonRules) -> bool:

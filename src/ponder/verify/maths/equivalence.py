@@ -65,7 +65,7 @@ def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 
         return _same_number(answer, gold, tolerance)
     if _may_differ_between_points(answer, gold):
         return False
-    seed, met = comparison_seed(answer, gold), 0
+    seed, agreements = comparison_seed(answer, gold), 0
     beyond = _largest_literal(answer) + _largest_literal(gold)
     for point in range(_points(answer, gold)):
         try:
@@ -77,8 +77,8 @@ def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 
             continue
         if verdict is False:
             return False
-        met += verdict is True
-    if met < 3:
+        agreements += verdict is True
+    if agreements < 3:
         raise OutsideGrammar
     return True
 

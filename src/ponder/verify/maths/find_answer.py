@@ -17,6 +17,7 @@ from ponder.verify.answers.extract import (
     extract_last_stated,
     find_answer_lines,
     outermost_spans,
+    span_content,
     strip_thinking,
 )
 from ponder.verify.answers.hedging import (
@@ -131,11 +132,8 @@ _PERCENT = re.compile(r"[\s$]{0,3}\\?%")
 
 def span_answer(content: str | None, max_chars: int) -> ExtractedAnswer:
     """The content of a form, if it is one short answer."""
-    if content is None:
-        return ExtractedAnswer(None, "malformed")
-    if len(content) > max_chars:
-        return ExtractedAnswer(None, "too long" if content.strip() else "no answer")
-    whole = strip_delimiters(content)
+    extracted = span_content(content, max_chars)
+    whole = extracted.answer or ""
     if "\\boxed" in whole or "<answer" in whole.lower() or "\\fbox" in whole:
         return ExtractedAnswer(None, "malformed")
-    return ExtractedAnswer(whole) if whole else ExtractedAnswer(None, "no answer")
+    return extracted

@@ -16,7 +16,7 @@ from typing import Any
 from ponder.runs.trust import names_code
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
-from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork
+from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork, metamath_tokens
 from ponder.verify.proof.run_checker import checker_limits, find_checker, missing_checker, run_checker
 from ponder.verify.proof.verifier import (
     CheckerFailed,
@@ -88,7 +88,7 @@ class Metamath(ProofVerifier):
 
 def split_proof(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[str]]:
     """Tokens of the lemmas, the statement the theorem claims (None: only its proof is given), and its proof."""
-    tokens = list(_tokens(proof))
+    tokens = list(metamath_tokens(proof, MalformedMetamath))
     if not any(token.startswith("$") for token in tokens):
         return [], None, _steps(tokens)
     lemmas: list[str] = []
@@ -164,18 +164,6 @@ def _steps(tokens: list[str]) -> list[str]:
     if not tokens:
         raise MalformedMetamath("an empty proof")
     return tokens
-
-
-def _tokens(text: str) -> Iterator[str]:
-    """The text's tokens without its comments."""
-    commented = False
-    for token in text.split():
-        if token == ("$)" if commented else "$("):
-            commented = not commented
-        elif not commented:
-            yield token
-    if commented:
-        raise MalformedMetamath("a comment is never closed")
 
 
 def _premises(gold: Mapping[str, Any]) -> list[str]:

@@ -65,7 +65,7 @@ class MetamathDatabase:
         self._labels: dict[str, Hypothesis | Assertion] = {}
         self._scopes = [_Scope()]
         self._symbols_left = max_symbols
-        self._read(list(_without_comments(source)))
+        self._read(list(metamath_tokens(source)))
 
     def _read(self, tokens: Sequence[str]) -> None:
         at = 0
@@ -294,7 +294,8 @@ def _until(tokens: Sequence[str], at: int, end: str, keyword: str) -> tuple[int,
     raise MetamathError(f"{keyword} without its {end}")
 
 
-def _without_comments(source: str) -> Iterator[str]:
+def metamath_tokens(source: str, error: type[Exception] = MetamathError) -> Iterator[str]:
+    """The tokens of a source without its comments. `error`: what a comment without an end raises."""
     commented = False
     for token in source.split():
         if token == ("$)" if commented else "$("):
@@ -302,4 +303,4 @@ def _without_comments(source: str) -> Iterator[str]:
         elif not commented:
             yield token
     if commented:
-        raise MetamathError("a comment is never closed")
+        raise error("a comment is never closed")

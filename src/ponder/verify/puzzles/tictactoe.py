@@ -40,8 +40,12 @@ class TicTacToeVerifier(TextVerifier):
             return Score(0.0, f"illegal: cell {cell + 1} is taken")
         if not self.optimal:
             return Score(1.0, "legal")
-        got, best = -minimax_outcome(_played(board, cell, turn), _OTHER[turn]), minimax_outcome(board, turn)
-        return Score(1.0, "right") if got == best else Score(0.0, f"wrong: {_OUTCOME[got]} where {turn} {_could(best)}")
+        outcome, best = -minimax_outcome(_played(board, cell, turn), _OTHER[turn]), minimax_outcome(board, turn)
+        return (
+            Score(1.0, "right")
+            if outcome == best
+            else Score(0.0, f"wrong: {_OUTCOME[outcome]} where {turn} {_could(best)}")
+        )
 
 
 def _could(best: int) -> str:
