@@ -40,9 +40,12 @@ def data() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _threads() -> None:
-    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > THREADS:
-        torch.set_num_threads(THREADS)
+def _torch_state() -> None:
+    """What a test draws does not depend on the tests before it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.default_generator.manual_seed(0)
+        if torch.get_num_threads() > THREADS:
+            torch.set_num_threads(THREADS)
 
 
 JAILED = ("tests/verify/", "tests/tasks/", "tests/fuzz/")

@@ -116,7 +116,7 @@ def test_network_with_attached_adapter_is_packed_correctly() -> None:
     engine = Engine(net)
     for ours, theirs in zip(write(engine), write(Engine(merged, cuda_graphs=False)), strict=True):
         for a, b in zip(ours, theirs, strict=True):
-            assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
+            assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=1e-4)
     assert runner(engine)._packed
 
 
