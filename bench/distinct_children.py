@@ -7,7 +7,8 @@ beam search with several numbers of groups and penalties.
     python bench/distinct_children.py                     the recipes' tiny model after its cold start, made here first
     python bench/distinct_children.py --model smollm2     SmolLM2-135M-Instruct on sums in words
 
-ponder's figure is beam search in one group, whose beams always differ; the best peer is what resampling gives.
+ponder's figure is beam search in one group, whose beams always differ; its peers are sampling and resampling. What the
+other settings of diverse beam search gave stands under `details`.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def load_policy(model: str, folder: Path, device: str) -> tuple[Any, Any]:
 def main() -> None:
     own = make_parser(__doc__)
     own.add_argument("--model", default="tiny", choices=["tiny", "smollm2"])
-    own.add_argument("--problems", type=int, default=12)
-    own.add_argument("--simulations", type=int, default=16)
+    own.add_argument("--problems", type=int, default=8)
+    own.add_argument("--simulations", type=int, default=12)
     own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     args = own.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +102,7 @@ def main() -> None:
         f"{args.model}, sums: MCTS of {args.simulations} simulations on {len(problems)} problems, 4 continuations of a"
         " step asked for; different children of an expanded step",
         found[OURS]["children"],
-        {name: one["children"] for name, one in found.items() if name != OURS},
+        {name: one["children"] for name, one in found.items() if "beams" not in name},
         unit="children",
         device=args.device,
         results=args.results,
