@@ -45,8 +45,9 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
-    "rlhf --kl 0.02",
+    "rlhf --kl 0.02", "trace_supervision",
 )  # fmt: skip
+OWN_START = (START, "distillation", "trace_supervision")  # these make the model that they start from
 MORE = {"tiny": (ALONE,), "smollm2": ()}
 TRIED = {
     "tiny": (
@@ -81,7 +82,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()[title])
     if seed == REHEARSAL:
         sys.modules["_bases"].measure_on_training_problems()
-    if title not in (START, "distillation"):
+    if title not in OWN_START:
         flags += ["--start", start]
     job = run_command(recipe, [*flags, "--model", model, "--seed", str(seed)], "results")
     job(folder, Lean(job, folder))
@@ -230,7 +231,9 @@ def run_all(on: str, model: str, seeds: Sequence[int], names: Sequence[str], fil
     for process in workers:
         process.start()
     try:
-        for part in ([START], [n for n in names if n != START]):  # the others begin with what it makes
+        others = [n for n in names if n != START]  # they begin with what it makes
+        wanted = START in names or any(name.split()[0] not in OWN_START for name in others)
+        for part in ([START] if wanted else [], others):
             left = []
             for name in part:
                 for seed in seeds:

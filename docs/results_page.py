@@ -55,6 +55,8 @@ METHODS = (  # a row: what it is called, its run, the stage it is measured at, a
     ("PPO", "ppo", "accuracy", ""),
     ("RLHF (PPO on a learned reward)", "rlhf", "accuracy", ""),
     ("RLHF with InstructGPT's KL (0.02)", "rlhf --kl 0.02", "accuracy", ""),
+    ("trace-based supervision (operators)", "trace_supervision", "accuracy", "start-accuracy"),
+    ("right chains of the same searches", "trace_supervision", "chains-accuracy", "start-accuracy"),
     ("distillation by traces", "distillation", "by-traces-accuracy", "student-accuracy"),
     ("distillation by logits", "distillation", "by-logits-accuracy", "student-accuracy"),
 )
@@ -127,6 +129,7 @@ def tokens(rows: Rows, name: str, upto: str, seeds: Sequence[int], what: str) ->
     """
     aside = {"start", "teacher", "small"} | ({"student"} if name == "distillation" else set())
     aside |= {"by-traces"} if upto.startswith("by-logits") else set()
+    aside |= {"tune"} if upto.startswith("chains") else set()
     aside |= {"student"} if upto.startswith("student-by-logits") else set()
     totals = []
     for seed in seeds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit import flags, gradients, preflight_faults
+from audit import flags, gradients, preflight_faults, readme
 from ponder.cli.commands import COMMANDS
 
 
@@ -24,3 +24,18 @@ def test_the_demos_recipe_takes_the_audits_settings() -> None:
 def test_flag_trials_name_commands_that_exist() -> None:
     trials = flags.table()
     assert len(trials) > 100 and {t.command for t in trials} <= COMMANDS.keys()
+
+
+def test_audit_walks_every_page_that_has_commands() -> None:
+    pages = {
+        str(page.relative_to(readme.ROOT))
+        for page in [readme.ROOT / "README.md", *(readme.ROOT / "docs").rglob("*.md")]
+        if readme.commands(page)
+    }
+    assert pages == {*readme.PAGES, readme.KEPT_PAGE}
+
+
+def test_audit_makes_what_a_command_reads_first() -> None:
+    assert readme.needed("ponder processbench runs/prm") == ["runs/labels", "runs/prm"]
+    assert readme.needed("ponder eval addition --run runs/a") == []
+    assert readme.needed("ponder compare runs/a runs/b") == ["runs/a", "runs/b"]

@@ -116,6 +116,25 @@ def test_readme_speeds_are_those_of_kept_runs() -> None:
             assert float(said.replace(",", "")) in [round(value, digits) for value in measured], (path, peer, said)
 
 
+def test_distinct_children_are_those_of_the_kept_run() -> None:
+    kept = json.loads((ROOT / "bench" / "results" / "distinct_children-intel-xeon-2.json").read_text())["details"][
+        "how"
+    ]
+    rows = re.findall(r"^\| .+ \| ([\d.]+) \| (\d+) of (\d+) \| ([\d.]+) \|$", (DOCS / "thinking.md").read_text(), re.M)
+    measured = [
+        (one["children"], one["with_one_child"], one["expansions"], one["tokens_per_child"]) for one in kept.values()
+    ]
+    assert len(rows) == len(measured)
+    for row in rows:
+        assert any(
+            all(
+                abs(float(said) - value) <= margin
+                for said, value, margin in zip(row, one, (0.0051, 0, 0, 0.051), strict=True)
+            )
+            for one in measured
+        ), row
+
+
 def test_training_page_lists_every_algorithm() -> None:
     from ponder.train.algorithms import OFFLINE, ONLINE
 

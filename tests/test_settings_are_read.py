@@ -35,6 +35,7 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
 from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
+from ponder.reason.operators.diverse_beams import DiverseBeamSearch
 from ponder.reason.operators.tree_policy import PUCT, UCT, X1, DirichletNoise, ProgressiveWidening
 from ponder.reason.presets import PRESETS
 from ponder.reason.prompts import Prompt
@@ -72,7 +73,18 @@ CALLED: dict[Any, tuple[str, ...]] = {
     Filters: ("filters",),
     **dict.fromkeys((MathShepherd, FirstErrorSearch), ("labeller",)),
     **dict.fromkeys(
-        (UCT, PUCT, X1, DirichletNoise, ProgressiveWidening, DiscountedBackup, Prompt, *CURRICULA.values()), ()
+        (
+            UCT,
+            PUCT,
+            X1,
+            DirichletNoise,
+            ProgressiveWidening,
+            DiverseBeamSearch,
+            DiscountedBackup,
+            Prompt,
+            *CURRICULA.values(),
+        ),
+        (),
     ),
 }
 

@@ -36,6 +36,12 @@ class PolicyWrapper:
     __slots__ = ()
     policy: Policy
 
+    @property
+    def eos(self) -> frozenset[int] | None:
+        """The tokens that end an answer, where the policy names them."""
+        ends: frozenset[int] | None = getattr(self.policy, "eos", None)
+        return ends
+
     def encode(self, messages: Sequence[Message]) -> Ids:
         return self.policy.encode(messages)
 

@@ -44,6 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "problems_per_step": 2},
     "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "problems_per_step": 4},
     "expert_iteration": {"problems": 6, "simulations": 4, "steps": 2},
+    "trace_supervision": {"problems": 8, "steps": 2},
     "tree_grpo": {"steps": 2, "problems_per_step": 2},
     "verifiers": {"problems": 4, "outcomes": 4, "samples": 2, "completions": 2, "n": 4, "limit": 4, "steps": 2},
 }

@@ -245,7 +245,7 @@ class Harvest(BaseJob):
             case "verdicts" | "rationales":
                 yield from _verdict_rows(trace, scorer, report, origin, self)
             case "operators":
-                yield from harvest_traces.operator_supervision(trace, scorer, report, origin)
+                yield from harvest_traces.operator_supervision(trace, scorer, report, origin, self.min_score)
 
 
 async def recheck_journeys(

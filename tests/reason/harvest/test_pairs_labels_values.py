@@ -271,3 +271,15 @@ def test_operator_gain_is_the_change_of_the_mean(grow):
     ], "what `ponder sft` learns to write"  # fmt: skip
     funnel = FilterReport()
     assert list(operator_supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}
+
+
+def test_operator_text_ends_with_the_answer_and_wrong_searches_are_left_out(grow):
+    trace = grow(("a", [("x=3", 1.0), ("y=4", 0.0)]))
+    for chosen, text, kept in ((2, "x=3", True), (3, "y=4", False)):
+        trace.chosen = chosen
+        (one,) = operator_supervision(trace, "accuracy", FilterReport(), O)
+        assert one.row["completion"].split("\n\n")[-1] == f"[answer {chosen}]\n{text}"
+        funnel = FilterReport()
+        assert bool(list(operator_supervision(trace, "accuracy", funnel, O, min_score=1.0))) == kept
+        assert funnel.stages["with a right answer, or none graded"] == kept
+    assert list(operator_supervision(trace, "nobody", FilterReport(), O, min_score=1.0)), "a score that is not there"

@@ -23,7 +23,7 @@ UNCAPPED_KINDS = (
 DEFAULT_MAX_PER_PROBLEM = 4  # rows per problem, for the other kinds
 
 SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that only these kinds use
-    "min_score": ("chains", "journeys", "labels", "verdicts", "rationales"),
+    "min_score": ("chains", "journeys", "labels", "verdicts", "rationales", "operators"),
     "max_tokens": ("chains", "journeys", "pairs", "siblings", "verdicts", "rationales"),
     "min_margin": ("pairs", "siblings"),
     "max_wrong_turns": ("journeys",),
@@ -43,5 +43,5 @@ NOTHING_LEFT_ADVICE: dict[str, str] = {
         ESTIMATE_KINDS, "give runs whose answers were judged; `include_oracle` allows those guided by the gold answer"
     ),
     **dict.fromkeys(("verdicts", "rationales"), "give runs with whole answers that were judged"),
-    "operators": "give runs whose traces have steps",
+    "operators": "give runs whose traces have steps and right answers, or lower `min_score`",
 }

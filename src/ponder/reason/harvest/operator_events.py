@@ -17,6 +17,7 @@ The order of scores and back-ups is not stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,12 +58,14 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
 
 def operator_text(trace: Trace, events: Sequence[Mapping[str, Any]]) -> str:
     """The events as text that a model can learn to write, one paragraph each: the operator, the steps it was applied
-    at, those it made or went to, and what the new steps say."""
+    at, those it made or went to, and what the new steps say. The answer's step is written out again, so that the text
+    ends as an answer does and is graded as one."""
     out = []
     for event in events:
         at, new_steps = " ".join(map(str, event["at"])), event.get("made", [event["to"]] if "to" in event else [])
         head = f"[{event['operator']} {at}" + (f" -> {' '.join(map(str, new_steps))}]" if new_steps else "]")
-        out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in event.get("made", ()))]))
+        shown = event["at"] if event["operator"] == "answer" else event.get("made", ())
+        out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in shown)]))
     return "\n\n".join(out)
 
 
@@ -75,11 +78,17 @@ def _operator_name(trace: Trace, i: int) -> str:
     return "generate" if step.sampled else "insert"
 
 
-def operator_supervision(trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance) -> Iterator[HarvestedRow]:
+def operator_supervision(
+    trace: Trace, scorer: str, funnel: FilterReport, origin: Provenance, min_score: float = -math.inf
+) -> Iterator[HarvestedRow]:
     """One row per trace: its operators and steps. `generate` events have a `gain`: the mean outcome below the new steps
-    less the mean outcome below their parent; None if not judged."""
+    less the mean outcome below their parent; None if not judged. A search whose chosen answer was scored lower than
+    `min_score` is left out."""
     events = operator_events(trace)
     if not funnel.record("with an operator", bool(events), "no steps"):
+        return
+    score = None if trace.chosen is None else trace.score(trace.chosen, scorer)
+    if not funnel.record("with a right answer, or none graded", score is None or score >= min_score, "a wrong answer"):
         return
     mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     for event in events:

@@ -11,8 +11,9 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto, resolve_cut, warn_if_no_steps
 from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
 from ponder.reason.operators.cut import WHOLE_ANSWER, Cut
+from ponder.reason.operators.diverse_beams import DiverseBeamSearch
 from ponder.reason.operators.evaluate import StepValue, rollout_answers
-from ponder.reason.operators.generate import generate, prune
+from ponder.reason.operators.generate import add_completion, generate, prune
 from ponder.reason.operators.select import best_step
 from ponder.reason.operators.tree_policy import (
     PUCT,
@@ -51,6 +52,7 @@ class MCTS:
     prior_temperature: float = 1.0
     root_noise: DirichletNoise | None = None  # added to the priors of the first steps
     widening: ProgressiveWidening | None = None  # up to `width`
+    diverse_beams: DiverseBeamSearch | None = None  # finds the continuations; None: they are sampled
     resample_rounds: int = 0  # rounds in which duplicates among the continuations are sampled again, until none is left
     parallel_simulations: int = 1  # simulations in flight at a time
     virtual_loss: float | None = 0.0  # value that a simulation in flight counts as; None: only as a visit
@@ -78,10 +80,16 @@ class MCTS:
             )
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
+        if self.diverse_beams is not None:
+            self.diverse_beams.check(self.width, self.sampling)
+            if self.widening is not None:
+                raise UsageError("diverse_beams finds all continuations of a step at once: leave out widening")
 
     def unused(self) -> dict[str, str]:
         out = {} if self.rollouts else {"rollout_weight": "there are no rollouts: give rollouts"}
-        if self.sampling.temperature == 0:
+        if self.diverse_beams is not None:
+            out["resample_rounds"] = "diverse_beams would find the same again: leave one of them out"
+        elif self.sampling.temperature == 0:
             out["resample_rounds"] = "sampling is greedy, and would give the same again: give a temperature"
         if self.parallel_simulations == 1:
             out["virtual_loss"] = "one simulation runs at a time: give parallel_simulations"
@@ -250,14 +258,14 @@ class MCTS:
         return [i for i in new if not trace.steps[i].pruned]
 
     async def _expand_step(self, trace: Trace, at: int, policy: Policy) -> list[int]:
-        """Sample continuations; prune duplicates, and sample in their place for `resample_rounds` rounds."""
+        """Find continuations; prune duplicates, and sample in their place for `resample_rounds` rounds."""
         allowed = self._continuations_allowed(trace, at)
-        new = await self._sample_distinct(trace, at, policy, allowed)
-        for _ in range(self.resample_rounds):
+        new = await self._distinct_continuations(trace, at, policy, allowed)
+        for _ in range(self.resample_rounds if self.diverse_beams is None else 0):
             if not 0 < len(new) < allowed:
                 break
             try:
-                new += await self._sample_distinct(trace, at, policy, allowed - len(new))
+                new += await self._distinct_continuations(trace, at, policy, allowed - len(new))
             except Interrupted:
                 raise
             except PonderError:  # no budget or no room left: go on with those that are there
@@ -266,11 +274,15 @@ class MCTS:
         set_priors(trace, open_children(trace, at), self.prior_temperature, noise)
         return new
 
-    async def _sample_distinct(self, trace: Trace, at: int, policy: Policy, n: int) -> list[int]:
-        """Sample n continuations; returns those that are like no other child, and prunes the rest."""
+    async def _distinct_continuations(self, trace: Trace, at: int, policy: Policy, n: int) -> list[int]:
+        """Find n continuations; returns those that are like no other child, and prunes the rest."""
         assert isinstance(self.cut, Cut)  # resolved before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
-        new = await generate(trace, at, policy, self.sampling, n, cut=self.cut)
+        if self.diverse_beams is None:
+            new = await generate(trace, at, policy, self.sampling, n, cut=self.cut)
+        else:
+            found = await self.diverse_beams.search(trace, at, policy, self.sampling, n, self.cut)
+            new = [add_completion(trace, at, c, self.cut) for c in found]
         if not new:
             raise PonderError("the policy gave no continuation; a text that is complete must end with a stop")
         for k in new:
