@@ -8,7 +8,8 @@ def right(completions, answer, **columns):  # TRL's form
 
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
-job = RL(task, "smollm2", "qa", group_size=4, sampling=Sampling(max_tokens=8), steps=2, problems_per_step=4)
+short = Sampling(max_tokens=8)
+job = RL(task, "smollm2", "qa", group_size=4, sampling=short, steps=2, problems_per_step=4)
 job("runs/times-three")
 print([row["reward"] for row in read_metrics("runs/times-three")])
 print(ask("What is 7 times 3?", model="runs/times-three", n=8))
