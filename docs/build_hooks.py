@@ -1,7 +1,8 @@
-"""Pages that mkdocs builds from the code: the command line, the Python API and the benchmarks."""
+"""Pages that mkdocs builds from the code: the command line, the catalog, the Python API and the benchmarks."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,15 +20,38 @@ def cli_reference() -> str:
     parts = ["# Command line", "", "Written from the commands' own `--help` when this site is built.", ""]
     for name, command in COMMANDS.items():
         parts += [f"## ponder {name}", "", f"{command.summary[0].upper()}{command.summary[1:]}.", ""]
-        parts += ["```text", help_text(name), "```", ""]
+        parts += ["```text", output_of(name, "--help"), "```", ""]
     return "\n".join(parts)
 
 
-def help_text(command: str) -> str:
+def catalog() -> str:
+    """What can be given by name: tasks, strategies and recipes, as the commands list them."""
+    tasks = json.loads(output_of("tasks", "--json"))["tasks"]
+    listed = json.loads(output_of("strategies", "--json"))
+    recipes = dict(re.findall(r"^  (\w+) {2,}(\S.*)$", output_of("run", "--help"), re.M))
+    parts = ["# Tasks, strategies and recipes", "", "Written from the commands' own lists when this site is built.", ""]
+    for title, use, rows in (
+        ("Tasks", "`ponder tasks NAME` shows a problem of one; `--task.SETTING` changes it.", tasks),
+        (
+            "Strategies",
+            "`ponder strategies NAME` lists settings; `--strategy NAME` takes one.",
+            listed["strategies"],
+        ),
+        ("Presets", "Settings of published systems; `--strategy NAME` takes one.", listed["presets"]),
+        ("Efforts", "`--effort NAME`: a strategy and its bounds.", listed["efforts"]),
+        ("Recipes", "`ponder run NAME` runs one; `ponder run NAME --help` lists its flags.", recipes),
+    ):
+        parts += [f"## {title}", "", use, "", f"| name | {len(rows)} in all |", "|---|---|"]
+        parts += [f"| `{name}` | {about.replace('|', chr(92) + '|')} |" for name, about in rows.items()] + [""]
+    return "\n".join(parts)
+
+
+def output_of(*command: str) -> str:
+    """What `ponder` prints for these arguments."""
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "96", "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "ponder", command, "--help"], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "ponder", *command], env=environment, capture_output=True, text=True, check=True
     )
     return done.stdout.rstrip()
 
@@ -49,6 +73,8 @@ def api_reference() -> str:
             shown = alias or name
             options = ["    options:", f"      heading: {shown}", f"      toc_label: {shown}"]
             parts += [f"::: {module}.{name}", *options, ""]
+            if alias:
+                parts += [f"`from ponder import {alias}` is `{module}.{name}`.", ""]
     return "\n".join(parts)
 
 
@@ -76,7 +102,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    pages = {"reference/cli.md": cli_reference, "reference/api.md": api_reference, "benchmarks.md": benchmarks}
+    pages = {
+        "reference/cli.md": cli_reference, "reference/catalog.md": catalog, "reference/api.md": api_reference,
+        "benchmarks.md": benchmarks,
+    }  # fmt: skip
     for path, write in pages.items():
         files.append(File.generated(config, path, content=write()))
     return files

@@ -45,7 +45,7 @@ def test_blocked_modules_are_blocked() -> None:
         ("from ponder.cli import main; sys.exit(main(['train', '--help']))", "--group-size"),
         ("from ponder.cli import main; sys.exit(main(['tasks']))", "addition"),
         ("import ponder.cli.demo, ponder.cli.solve, ponder.cli.job_commands; print('imported')", "imported"),
-        ("import ponder.verify.code.verifier, ponder.verify.proof.run_checker; print('imported')", "imported"),
+        ("import ponder.verify.code.code_verifier, ponder.verify.proof.run_checker; print('imported')", "imported"),
     ],
 )
 def test_ponder_works_without_posix_modules(code: str, words: str) -> None:

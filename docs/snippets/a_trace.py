@@ -10,11 +10,13 @@ policy = load("smollm2", template="qa")
 verifier = FinalNumber(forms=ANSWER_FORMS)
 problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
 
-trace = asyncio.run(solve(problem, Samples(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
+strategy = Samples(n=4, sampling=Sampling(max_tokens=16, seed=0))
+trace = asyncio.run(solve(problem, strategy, policy, verifier))
 GRPO().credit([trace], verifier.name, state={})
 
 for i in trace.answers():
     step = trace.steps[i]
-    print(repr(step.text), step.scores[verifier.name], step.advantages[:1] if step.advantages is not None else None)
+    advantage = None if step.advantages is None else step.advantages[0]
+    print(repr(step.text), step.scores[verifier.name], advantage)
 print("majority:", majority_step(trace, trace.answers(), verifier.extract_answer))
 print("cost:", trace.cost)

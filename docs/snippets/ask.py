@@ -10,5 +10,6 @@ def shortness(text: str) -> float:
     return -len(text)
 
 
-best = ask("What is 27 + 58?", strategy=BestOfN(n=8, sampling=Sampling(max_tokens=16)), scorer=shortness, template="qa")
+strategy = BestOfN(n=8, sampling=Sampling(max_tokens=16))
+best = ask("What is 27 + 58?", strategy=strategy, scorer=shortness, template="qa")
 print(best.text)

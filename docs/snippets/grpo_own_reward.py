@@ -1,4 +1,4 @@
-"""GRPO on your own rows with your own reward function. Rows may also be a .jsonl, .csv or .parquet file."""
+"""GRPO on your own rows (or a .jsonl, .csv or .parquet file) with your own reward function."""
 
 from ponder import RL, CustomTask, Sampling
 
@@ -6,9 +6,10 @@ rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)
 
 
 def right(completions, answer, **columns):
-    return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer, strict=True)]
+    return [float(str(gold) in text) for text, gold in zip(completions, answer, strict=True)]
 
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
-job = RL(task, "smollm2", "qa", group_size=4, sampling=Sampling(max_tokens=8), steps=2, problems_per_step=2)
+short = Sampling(max_tokens=8)
+job = RL(task, "smollm2", "qa", group_size=4, sampling=short, steps=2, problems_per_step=2)
 job("runs/times-three")

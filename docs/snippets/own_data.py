@@ -1,11 +1,11 @@
-"""Your own rows and reward functions, as TRL takes them: any columns, f(completions, **columns) -> list of numbers."""
+"""Your own rows with any columns, and reward functions as TRL takes them."""
 
 import asyncio
 
 from ponder import CustomTask, Step
 from ponder.types import ids, prompt_trace
 
-rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]  # or a .jsonl, .csv, .parquet file
+rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]  # or a file
 
 
 def right(completions, answer, **kwargs):
@@ -21,9 +21,11 @@ print(len(task.train), "training and", len(task.test), "held-out problems, which
 
 problem = task.train[0]
 trace = prompt_trace(problem, ids([]))
-steps = [trace.add(Step(0, text, ids([]))) for text in (str(problem.answer["columns"]["answer"]), "No idea.")]
+texts = (str(problem.answer["columns"]["answer"]), "No idea.")
+steps = [trace.add(Step(0, text, ids([]))) for text in texts]
 for step, score in zip(steps, asyncio.run(task.verifier(trace, steps)), strict=True):
     print(f"{trace.text(step)!r}: {score.value:.2f} = {score.reason}")
 
 # On the command line, with right and brief in rewards.py:
-#   ponder train custom --task.data rows.jsonl --task.rewards rewards.py:right,rewards.py:brief --task.weights 1,0.1
+#   ponder train custom --task.data rows.jsonl \
+#       --task.rewards rewards.py:right,rewards.py:brief --task.weights 1,0.1

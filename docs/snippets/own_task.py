@@ -1,4 +1,4 @@
-"""A task of your own, trained in seconds: an iterable of problems, and the verifier that grades them."""
+"""A task of your own, trained in seconds: problems, and the verifier that grades them."""
 
 import random
 import tempfile

@@ -4,11 +4,12 @@ rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)
 
 
 def right(completions, answer, **columns):  # TRL's form
-    return [float(text.strip() == str(gold)) for text, gold in zip(completions, answer, strict=True)]
+    return [float(str(gold) in text) for text, gold in zip(completions, answer, strict=True)]
 
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
-job = RL(task, "smollm2", "qa", group_size=4, sampling=Sampling(max_tokens=8), steps=2, problems_per_step=4)
+short = Sampling(max_tokens=8)
+job = RL(task, "smollm2", "qa", group_size=4, sampling=short, steps=2, problems_per_step=4)
 job("runs/times-three")
 print([row["reward"] for row in read_metrics("runs/times-three")])
 print(ask("What is 7 times 3?", model="runs/times-three", n=8))

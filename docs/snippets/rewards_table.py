@@ -3,4 +3,4 @@
 from ponder import read_metrics
 
 for step, row in enumerate(read_metrics("runs/times-three"), 1):
-    print(f"{step:4d}  reward {row['reward']:.3f}  completion tokens {row['completions/mean_length']:.0f}")
+    print(f"{step:4d}  reward {row['reward']:.3f}  tokens {row['completions/mean_length']:.0f}")

@@ -11,4 +11,5 @@ search = MCTS(simulations=4, width=2, sampling=Sampling(max_tokens=16))
 trace = asyncio.run(
     solve(problem, search, policy, FinalNumber(), guide=Likelihood(), budget=Budget(tokens=200)),
 )
-print(len(trace.steps), "steps,", trace.cost.generated_tokens, "tokens; budget exhausted:", trace.budget_exhausted)
+print(len(trace.steps), "steps,", trace.cost.generated_tokens, "tokens")
+print("budget exhausted:", trace.budget_exhausted)

@@ -14,7 +14,8 @@ from ponder.reason.games import (
 )
 
 game = TicTacToeGame()
-player = SearchPlayer(game, replace(GAME_SEARCH, simulations=64), GamePolicy(game), RandomPlayoutScorer(game, n=4))
+search = replace(GAME_SEARCH, simulations=64)
+player = SearchPlayer(game, search, GamePolicy(game), RandomPlayoutScorer(game, n=4))
 opponent = RandomPlayer(game)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ponder import signals
+from ponder.terminal import format_bytes
 
 T = TypeVar("T")
 
@@ -59,19 +60,11 @@ def retry_while_disk_full(
 
 def _describe_need(path: Path, needed: int) -> str:
     """How much space a file needs, and how much is free there."""
-    text = f"{path} needs {_format_bytes(needed)}"
+    text = f"{path} needs {format_bytes(needed)}"
     with contextlib.suppress(OSError):
         there = next(p for p in (path, *path.parents) if p.exists())
-        text += f", and {_format_bytes(shutil.disk_usage(there).free)} are free"
+        text += f", and {format_bytes(shutil.disk_usage(there).free)} are free"
     return text
-
-
-def _format_bytes(count: float) -> str:
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> bool:

@@ -23,6 +23,15 @@ def escape_controls(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escape_char, text))
 
 
+def format_bytes(count: float) -> str:
+    """A size on disk for people: 12 kB, 3.4 MB, 1.2 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit in ("B", "kB") or count >= 99.5 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
 def _escape_char(char: str) -> str:
     if char.isprintable() or char in _KEPT_CHARS or unicodedata.category(char) == "Zs":
         return char

@@ -257,7 +257,7 @@ def test_amounts(value: float, said: str) -> None:
 
 
 def test_sizes_and_shares() -> None:
-    assert [plan_view.format_bytes(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
+    assert [plan_view.format_memory(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
     assert [plan_view.format_percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == [
         "0 %",
         "0.4 %",

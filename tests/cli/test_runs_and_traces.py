@@ -10,8 +10,9 @@ import pytest
 
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import main
-from ponder.cli.runs import format_age, format_bytes
+from ponder.cli.runs import format_age
 from ponder.runs import Run
+from ponder.terminal import format_bytes
 from ponder.types import Score, Step, ids, prompt_trace
 
 

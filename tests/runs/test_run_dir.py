@@ -293,7 +293,7 @@ def test_append_waits_while_the_disk_is_full(
     assert disk.waited == 3
     assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
     said = capsys.readouterr().err
-    assert re.search(r"the disk is full: \S+traces\.jsonl needs \d+ bytes, and .* are free; waiting until", said), said
+    assert re.search(r"the disk is full: \S+traces\.jsonl needs \d+ B, and .* are free; waiting until", said), said
     assert "there is room again: traces.jsonl is written" in said
 
 

@@ -16,7 +16,7 @@ from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.runs import job_json
 from ponder.tasks import TASKS, Suite
 from ponder.tasks.suite.question import SuiteQuestion
-from ponder.tasks.suite.task import CATEGORIES, category_questions
+from ponder.tasks.suite.suite_task import CATEGORIES, category_questions
 from ponder.types import Problem, Step, Trace, ids, prompt_trace
 
 # What version 1 is. A change of any question or answer changes this: then raise the version, and keep both if you can.

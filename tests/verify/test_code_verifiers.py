@@ -308,7 +308,7 @@ def test_no_jail_is_undecided_with_the_reason(monkeypatch):
     def refuse(*_):
         raise SandboxError("nothing here would hold it")
 
-    monkeypatch.setattr("ponder.verify.code.verifier.shared_sandbox", refuse)
+    monkeypatch.setattr("ponder.verify.code.code_verifier.shared_sandbox", refuse)
     trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, block(GOOD), ids([]))])
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 

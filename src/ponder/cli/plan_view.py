@@ -130,13 +130,13 @@ def cost_rows(plan: RunPlan) -> list[tuple[str, str]]:
         rows.append(("the run", f"about {format_duration(t.expected)} ({span}{longer})"))
         if not t.had_gradient:
             rows.append(("", "no group of a step had a gradient: learning will take more time than this"))
-    of = f" of {format_bytes(p.total_bytes)} on the GPU" if p.total_bytes else ""
-    rows.append(("memory", f"{format_bytes(p.peak_bytes)}{of} at most"))
+    of = f" of {format_memory(p.total_bytes)} on the GPU" if p.total_bytes else ""
+    rows.append(("memory", f"{format_memory(p.peak_bytes)}{of} at most"))
     return [
         *rows,
         (
             "disk",
-            f"{format_bytes(plan.checkpoint_bytes)} a checkpoint, {plan.job.keep_checkpoints} kept and the best",
+            f"{format_memory(plan.checkpoint_bytes)} a checkpoint, {plan.job.keep_checkpoints} kept and the best",
         ),
     ]
 
@@ -255,7 +255,7 @@ def format_count(count: float) -> str:
     return f"{count:.0f}"
 
 
-def format_bytes(count: float) -> str:
+def format_memory(count: float) -> str:
     """Bytes for people."""
     for unit, name, form in ((2**30, "GiB", ".1f"), (2**20, "MiB", ".0f")):
         if count >= unit:

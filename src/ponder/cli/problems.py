@@ -164,7 +164,7 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
         summary = {
             "out": str(out),
             "problems": len(result.rows),
-            "solved": job._uses_solvers,
+            "solved": job.uses_solvers,
             "funnel": result.filter_report.to_json(),
         }
         print_json({"event": "done", **summary, **before.to_json()})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
-from ponder.terminal import escape_controls
+from ponder.terminal import escape_controls, format_bytes
 
 if TYPE_CHECKING:
     from ponder.runs.run_summary import RunSummary
@@ -100,15 +100,6 @@ def _number(value: float | None) -> str:
 def _shorten(text: str, most: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def format_bytes(count: float) -> str:
-    """For people: 12 kB, 3.4 MB, 1.2 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit in ("B", "kB") or count >= 99.5 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def format_age(seconds: float) -> str:

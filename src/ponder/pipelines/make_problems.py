@@ -115,7 +115,7 @@ class MakeProblems(ComputeFields, BaseJob):
             raise UsageError("problems to start from come from a task or from a file: give one of them")
         if self.source in MODEL_SOURCES and self.model is None:
             raise UsageError(f"{self.source} asks a model for problems: name one")
-        if self.source not in TRUSTED_SOURCES and not self._uses_solvers:
+        if self.source not in TRUSTED_SOURCES and not self.uses_solvers:
             raise UsageError(f"solvers must check what {self.source} gives: name solvers and samples")
         if self.prompt is not None:
             _check_prompt(self.prompt)
@@ -133,11 +133,11 @@ class MakeProblems(ComputeFields, BaseJob):
                 f"pass rates from {self.min_pass_rate} to {self.max_pass_rate}: give 0 <= min_pass_rate <= "
                 "max_pass_rate <= 1"
             )
-        if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self._uses_solvers:
+        if self.min_votes > self.samples_per_solver * max(1, len(self._solver_models)) and self.uses_solvers:
             raise UsageError(
                 f"{self.min_votes} votes cannot come of {self.samples_per_solver} samples: take more samples"
             )
-        if self._uses_solvers and self.samples_per_solver > 1 and self.solver_sampling.deterministic:
+        if self.uses_solvers and self.samples_per_solver > 1 and self.solver_sampling.deterministic:
             raise UsageError(
                 f"{self.samples_per_solver} samples of a solver at temperature 0 are one, and agree with themselves: "
                 "give a temperature, or take samples_per_solver=1 and several solvers"
@@ -148,7 +148,7 @@ class MakeProblems(ComputeFields, BaseJob):
         return self.solvers or ((self.model,) if self.model is not None else ())
 
     @property
-    def _uses_solvers(self) -> bool:
+    def uses_solvers(self) -> bool:
         return bool(self._solver_models) and self.samples_per_solver > 0
 
     def check_memory(self) -> None:
@@ -196,7 +196,7 @@ class MakeProblems(ComputeFields, BaseJob):
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*solvers, strict=False)))
         if aside := sum(step > WRITING_STEP + same for step, _ in read_traces(run.folder)):
             run.mark_resumed(WRITING_STEP + same + 1)
-            again = f": the problems are solved again by {', '.join(self._solver_models)}" if self._uses_solvers else ""
+            again = f": the problems are solved again by {', '.join(self._solver_models)}" if self.uses_solvers else ""
             warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
@@ -206,7 +206,7 @@ class MakeProblems(ComputeFields, BaseJob):
 def _solver_settings(job: MakeProblems) -> list[tuple[Any, ...]]:
     """The settings of each solver on which its attempts depend."""
     how = (job.samples_per_solver, job.solver_sampling, job.prompt, job.template)
-    return [(solver, *how) for solver in job._solver_models] if job._uses_solvers else []
+    return [(solver, *how) for solver in job._solver_models] if job.uses_solvers else []
 
 
 def _check_prompt(prompt: str) -> None:
@@ -253,7 +253,7 @@ async def _run_make_problems(
     if exact is not None:
         problems = _check_with_exact_solver(problems, exact, report)
     rates = [SolveRate(p) for p in problems]
-    if job._uses_solvers:
+    if job.uses_solvers:
         rates = await _keep_solved(job, load, run, progress, rates, report)
     if job.max_kept is not None and len(rates) > job.max_kept:
         domains = [domain_of(t.problem) for t in rates]
@@ -261,7 +261,7 @@ async def _run_make_problems(
         chosen = sorted(select_diverse(domains, lengths, job.max_kept, job.seed))
         beyond = {f"beyond {job.max_kept}": len(rates) - len(chosen)}
         rates = list(report.require_some("chosen", [rates[i] for i in chosen], beyond))
-    rows = [_to_row(t, job._uses_solvers) for t in rates]
+    rows = [_to_row(t, job.uses_solvers) for t in rates]
     write_jsonl(run.folder / PROBLEMS_FILE, rows)
     return MakeProblemsResult(rows, report)
 

@@ -14,7 +14,7 @@ from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.question_identity import bare_question_text
 from ponder.tasks.reward_functions import FunctionReward
 from ponder.types import Problem, Score, Trace
-from ponder.verify.rewards.registry import reward_code, weighted_reward
+from ponder.verify.rewards.reward_registry import reward_code, weighted_reward
 
 _TASK_TAG = "task"  # the tag that says which task a problem is of
 MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row

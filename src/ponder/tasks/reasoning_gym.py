@@ -18,7 +18,7 @@ from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
 from ponder.tasks.generated.generated_task import require_at_least
 from ponder.tasks.generated.question_task import QuestionTask
 from ponder.types import Problem
-from ponder.verify.reasoning_gym.verifier import ReasoningGymVerifier
+from ponder.verify.reasoning_gym.reasoning_gym_verifier import ReasoningGymVerifier
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from ponder.runs.unsaved_code import callable_name
 from ponder.types import Problem, Score, Trace
 from ponder.user_errors import describe_error
 from ponder.user_modules import module_of, normal_name
-from ponder.verify.rewards.registry import REWARDS, find_reward
+from ponder.verify.rewards.reward_registry import REWARDS, find_reward
 
 RewardFunction = Callable[..., Any]
 

@@ -31,8 +31,8 @@ from ponder.verify.puzzles.tictactoe import TicTacToeVerifier
 from ponder.verify.puzzles.zebra import ZebraVerifier
 from ponder.verify.rewards.combine import GatedReward, WeightedSum
 from ponder.verify.rewards.language_consistency import LanguageConsistency
-from ponder.verify.rewards.registry import REWARDS, parse_rewards, weighted_reward
 from ponder.verify.rewards.repetition import RepetitionPenalty
+from ponder.verify.rewards.reward_registry import REWARDS, parse_rewards, weighted_reward
 from ponder.verify.rewards.step_arithmetic import StepArithmetic
 from ponder.verify.rewards.think_format import ThinkFormat
 from ponder.verify.rewards.token_length import CosineLengthReward, OverlongPenalty

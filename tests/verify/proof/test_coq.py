@@ -18,7 +18,7 @@ from ponder.verify.proof import Coq, checker_limits, run_checker
 from ponder.verify.proof import coq as module
 from ponder.verify.proof.coq import message, parse_assumptions, parse_coqchk_context
 from ponder.verify.proof.coq_text import CoqSource, check_coq_source, without_comments
-from ponder.verify.proof.verifier import CheckerFailed
+from ponder.verify.proof.proof_verifier import CheckerFailed
 from verify.proof.coq_cases import CHEATS, ENDLESS, FALSE, HONEST, KERNEL, Case
 from verify.proof.grading import block, grade_all, need
 

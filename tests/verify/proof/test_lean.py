@@ -10,8 +10,8 @@ from ponder.types import Score
 from ponder.verify.proof import Lean, run_checker
 from ponder.verify.proof import lean as module
 from ponder.verify.proof.lean import check_lean_source, message, parse_axioms
+from ponder.verify.proof.proof_verifier import CheckerFailed
 from ponder.verify.proof.run_checker import CheckerResult
-from ponder.verify.proof.verifier import CheckerFailed
 from verify.proof.grading import block
 
 GOLD = {

@@ -10,7 +10,7 @@ from ponder.types import Score
 from ponder.verify.proof import Metamath, metamath
 from ponder.verify.proof.metamath import MalformedMetamath, read_metamath_output, split_proof
 from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork
-from ponder.verify.proof.verifier import CheckerFailed
+from ponder.verify.proof.proof_verifier import CheckerFailed
 from verify.proof.grading import block, grade_all, need
 
 # Łukasiewicz's axioms, with one rule. The last theorem is here to be used.

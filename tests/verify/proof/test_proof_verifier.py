@@ -9,8 +9,8 @@ import pytest
 
 from ponder.types import Score
 from ponder.verify.proof import ProofVerifier, extract_proof
+from ponder.verify.proof.proof_verifier import MAX_PROOF_CHARS, CheckerFailed, score_unfinished, shorten_message
 from ponder.verify.proof.run_checker import CheckerResult
-from ponder.verify.proof.verifier import MAX_PROOF_CHARS, CheckerFailed, score_unfinished, shorten_message
 
 
 @pytest.mark.parametrize(

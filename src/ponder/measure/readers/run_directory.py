@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ponder.errors import PonderError, UsageError
 from ponder.measure.readers.attempts import LOGPROB_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts
 from ponder.measure.readers.column_aliases import ColumnMap
+from ponder.reason.operators.uncertainty import mean_logprob
 from ponder.registry import only_allowed
 from ponder.runs import job_json, read_job, read_traces
 from ponder.runs.trust import allowed_names
@@ -149,10 +148,3 @@ def answer_steps(trace: Trace) -> list[int]:
 def sampled_token_count(trace: Trace, leaf: int) -> int:
     """Tokens that the policy wrote on the way to this answer."""
     return sum(len(trace.steps[i].token_ids) for i in trace.path(leaf) if trace.steps[i].sampled)
-
-
-def mean_logprob(trace: Trace, leaf: int) -> float | None:
-    """Per token written; None where a server told none."""
-    parts = [lp for i in trace.path(leaf) if (lp := trace.steps[i].logprobs) is not None]
-    every = np.concatenate(parts) if parts else np.zeros(0)
-    return float(every.mean(dtype=np.float64)) if every.size and np.isfinite(every).all() else None

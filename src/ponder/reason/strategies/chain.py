@@ -16,6 +16,8 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class Chain:
+    """One chain of thought: sample one answer."""
+
     n: ClassVar[int] = 1
     sampling: Sampling = Sampling(temperature=0.0)
     prompt: Prompt = PLAIN

@@ -3,6 +3,6 @@
 `task` draws the problems; one module for each language makes its statements.
 """
 
-from ponder.tasks.proofs.task import LANGUAGES, ProofGrader, Proofs
+from ponder.tasks.proofs.proofs_task import LANGUAGES, ProofGrader, Proofs
 
 __all__ = ["LANGUAGES", "ProofGrader", "Proofs"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
-from ponder.verify.code.verifier import CodeVerifier
+from ponder.verify.code.code_verifier import CodeVerifier
 
 
 @dataclass(frozen=True)

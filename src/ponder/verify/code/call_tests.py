@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
+from ponder.verify.code.code_verifier import CodeVerifier
 from ponder.verify.code.compare_values import RELATIVE_TOLERANCE, values_equal
-from ponder.verify.code.verifier import CodeVerifier
 from ponder.verify.sandbox import CallResult
 from ponder.verify.sandbox.codec import NotPlainData, encode
 

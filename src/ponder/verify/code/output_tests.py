@@ -10,8 +10,8 @@ from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
 from ponder.verify.code import languages
+from ponder.verify.code.code_verifier import CodeVerifier
 from ponder.verify.code.extract_program import PYTHON_TAGS
-from ponder.verify.code.verifier import CodeVerifier
 from ponder.verify.sandbox import ProgramResult
 from ponder.verify.sandbox.results import printable_line
 

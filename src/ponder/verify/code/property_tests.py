@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify.base import bad_data
-from ponder.verify.code.verifier import CodeVerifier
+from ponder.verify.code.code_verifier import CodeVerifier
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The verifier of the final answer of a mathematical problem."""
 
-from ponder.verify.maths.verifier import MathAnswer
+from ponder.verify.maths.math_answer import MathAnswer
 
 __all__ = ["MathAnswer"]

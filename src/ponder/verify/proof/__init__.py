@@ -7,9 +7,9 @@ says what is not installed. None of them is Python that has to be imported: the 
 from ponder.verify.proof.coq import Coq
 from ponder.verify.proof.lean import Lean
 from ponder.verify.proof.metamath import Metamath
+from ponder.verify.proof.proof_verifier import ProofVerifier, extract_proof
 from ponder.verify.proof.run_checker import checker_limits
 from ponder.verify.proof.smt import SmtAssignment, SmtInvariant
-from ponder.verify.proof.verifier import ProofVerifier, extract_proof
 
 __all__ = [
     "Coq",

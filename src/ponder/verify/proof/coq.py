@@ -24,8 +24,7 @@ from ponder.runs.trust import names_code
 from ponder.types import Score
 from ponder.verify.base import bad_data
 from ponder.verify.proof.coq_text import check_coq_source
-from ponder.verify.proof.run_checker import CheckerResult, checker_limits, missing_checker, run_checker
-from ponder.verify.proof.verifier import (
+from ponder.verify.proof.proof_verifier import (
     CheckerFailed,
     ProofVerifier,
     gold_names,
@@ -33,6 +32,7 @@ from ponder.verify.proof.verifier import (
     score_unfinished,
     shorten_message,
 )
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, missing_checker, run_checker
 from ponder.verify.sandbox import SandboxLimits
 
 _QUIET = "-deprecated-native-compiler-option"  # deprecated, but it still works

@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from ponder.runs.trust import names_code
 from ponder.types import Score
 from ponder.verify.base import bad_data
-from ponder.verify.proof.run_checker import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
-from ponder.verify.proof.verifier import (
+from ponder.verify.proof.proof_verifier import (
     CheckerFailed,
     ProofVerifier,
     gold_names,
@@ -31,6 +30,7 @@ from ponder.verify.proof.verifier import (
     score_unfinished,
     shorten_message,
 )
+from ponder.verify.proof.run_checker import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
 from ponder.verify.sandbox import SandboxLimits
 
 STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on

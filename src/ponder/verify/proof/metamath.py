@@ -17,8 +17,7 @@ from ponder.runs.trust import names_code
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
 from ponder.verify.proof.metamath_kernel import MetamathDatabase, MetamathError, TooMuchWork, metamath_tokens
-from ponder.verify.proof.run_checker import checker_limits, find_checker, missing_checker, run_checker
-from ponder.verify.proof.verifier import (
+from ponder.verify.proof.proof_verifier import (
     CheckerFailed,
     ProofVerifier,
     gold_names,
@@ -26,6 +25,7 @@ from ponder.verify.proof.verifier import (
     score_unfinished,
     shorten_message,
 )
+from ponder.verify.proof.run_checker import checker_limits, find_checker, missing_checker, run_checker
 from ponder.verify.sandbox import SandboxLimits
 
 _VERIFY = ("metamath", "set scroll continuous", 'read "graded.mm"', "verify proof *", "exit")

@@ -17,8 +17,8 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.base import bad_data, repr_for_reason
+from ponder.verify.proof.proof_verifier import CheckerFailed, ProofVerifier, gold_text, shorten_message
 from ponder.verify.proof.run_checker import checker_limits
-from ponder.verify.proof.verifier import CheckerFailed, ProofVerifier, gold_text, shorten_message
 from ponder.verify.sandbox import Sandbox, SandboxLimits
 
 Tree = str | list[Any]  # an atom, or a list of trees
