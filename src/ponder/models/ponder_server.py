@@ -79,6 +79,8 @@ def _parse_choice(choice: Mapping[str, Any], sampling: Sampling) -> RawCompletio
     token_ids = [require_int(token) for token in choice["token_ids"]]
     logprobs = [math.nan if x is None else require_logprob(x) for x in choice["token_logprobs"]]
     notes = {str(name): [_number(x) for x in values] for name, values in (choice.get("notes") or {}).items()}
+    if (versions := choice.get("weight_versions")) is not None:
+        notes["version"] = [float(require_int(version)) for version in versions]
     for name, values in (("token_logprobs", logprobs), *notes.items()):
         if len(values) != len(token_ids):
             raise ValueError(f"{len(token_ids)} tokens with {len(values)} {name}")
