@@ -119,7 +119,11 @@ def test_generate_equals_the_policy(models: ServedModels, options: dict[str, Any
     assert last["choices"] == [] and last["usage"]["completion_tokens"] == reply["usage"]["completion_tokens"]
     for choice in reply["choices"]:
         parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
-        joined = {key: sum((part[key] for part in parts), []) for key in ("token_ids", "token_logprobs")}
+        joined = {key: [x for part in parts for x in part[key]] for key in ("token_ids", "token_logprobs")}
+        if choice["logprobs"] is not None:
+            entries = [entry for part in parts for entry in part["logprobs"]["content"]]
+            assert [len(entry["top_logprobs"]) for entry in entries] == [3] * len(choice["token_ids"])
+            assert [entry["token"] for entry in entries] == [e["token"] for e in choice["logprobs"]["content"]]
         assert joined["token_ids"] == choice["token_ids"] and len(parts) > 1
         np.testing.assert_allclose(joined["token_logprobs"], choice["token_logprobs"], atol=1e-5)
         for key in ("finish_reason", "stop_reason", "weight_version", "weight_versions"):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as json_text
-import os
 import signal
 import sys
 from collections.abc import Iterator

@@ -5,17 +5,20 @@ The request is vLLM's: `token_ids`, and `sampling_params` under vLLM's names. A 
 stop string or token), `weight_version`, `cost`, and `logprobs` as vLLM writes them where `logprobs` was asked for.
 
 A stream sends tokens as they are sampled: a chunk carries what one look at the device brought. The last chunk of a
-choice has everything else.
+choice has no tokens, and everything else.
 """
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ponder.engine.mailbox import TokenChunk
 from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
 from ponder.sampling import Sampling
 from ponder.serve.api.prompt_fields import read_tokens
@@ -26,9 +29,7 @@ from ponder.serve.json_body import Fields
 from ponder.serve.limits import Limits
 from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.serve.served_scorers import find_scorer, find_tokenizing_policy
-from ponder.types import Completion, Cost, Ids
-
-TokenBatch = dict[int, tuple[list[int], list[float]]]  # tokens and log-probabilities, by choice
+from ponder.types import Completion, Cost, Floats, Ids
 
 
 @dataclass(frozen=True)
@@ -75,77 +76,57 @@ def read_generate(fields: Fields, models: ServedModels, limits: Limits) -> Gener
 async def generate(call: GenerateCall, request_id: str) -> dict[str, Any]:
     """The whole reply."""
     completions = await call.model.policy.generate(call.prefix, call.sampling, call.n)
-    choices = [
-        {"index": i, **_tokens_json(c.token_ids.tolist(), c.logprobs.tolist()), **_end_json(c, call)}
-        for i, c in enumerate(completions)
-    ]
+    choices = [{**_tokens_json(_whole_chunk(i, c), call), **_end_json(c, call)} for i, c in enumerate(completions)]
     return {**_head(call, request_id), "choices": choices, "usage": _usage(call, completions)}
 
 
 async def generate_stream(call: GenerateCall, request_id: str) -> AsyncGenerator[dict[str, Any]]:
     """The chunks of a stream; the last one has the usage and no choices."""
-    head, completions = _head(call, request_id), []
-    async with aclosing(_token_batches(call)) as batches:
-        async for batch in batches:
-            if isinstance(batch, list):
-                completions = batch
-                break
-            choices = [{"index": i, **_tokens_json(*tokens), "finish_reason": None} for i, tokens in batch.items()]
-            yield {**head, "choices": choices}
+    head = _head(call, request_id)
+    completions: list[Completion] = []
+    async with aclosing(_token_chunks(call)) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, TokenChunk):
+                yield {**head, "choices": [{**_tokens_json(chunk, call), "finish_reason": None}]}
+            else:
+                completions = chunk
     for i, completion in enumerate(completions):
-        yield {**head, "choices": [{"index": i, **_tokens_json([], []), **_end_json(completion, call)}]}
+        yield {**head, "choices": [{**_tokens_json(TokenChunk(i, [], [], []), call), **_end_json(completion, call)}]}
     yield {**head, "choices": [], "usage": _usage(call, completions)}
 
 
-async def _token_batches(call: GenerateCall) -> AsyncGenerator[TokenBatch | list[Completion]]:
-    """Tokens as they come, all that are there at once; then the completions. A policy that runs in another program
-    gives its tokens at the end."""
+async def _token_chunks(call: GenerateCall) -> AsyncGenerator[TokenChunk | list[Completion]]:
+    """Tokens as they come; then the completions. A policy that runs in another program gives its tokens at the end."""
     policy = call.model.policy
-    if not isinstance(policy, PonderPolicy | AdapterPolicy):
-        completions = await policy.generate(call.prefix, call.sampling, call.n)
-        yield {i: (c.token_ids.tolist(), c.logprobs.tolist()) for i, c in enumerate(completions)}
-        yield completions
+    if isinstance(policy, PonderPolicy | AdapterPolicy):
+        async with aclosing(policy.stream_chunks(call.prefix, call.sampling, call.n)) as chunks:
+            async for chunk in chunks:
+                yield chunk
         return
-    base, adapter = (policy.policy, policy.name) if isinstance(policy, AdapterPolicy) else (policy, "")
-    request = base.request(call.prefix, call.sampling, call.n, adapter)
-    batch: TokenBatch = {}
-    ready = asyncio.Event()
-    finished: list[Completion] = []
+    completions = await policy.generate(call.prefix, call.sampling, call.n)
+    for i, completion in enumerate(completions):
+        yield _whole_chunk(i, completion)
+    yield completions
 
-    async def collect() -> None:
-        try:
-            async for event in base.engine.stream(request):
-                if isinstance(event, list):
-                    finished.extend(base.completion(seq) for seq in event)
-                else:
-                    tokens, logprobs = batch.setdefault(event[0], ([], []))
-                    tokens.append(event[1])
-                    logprobs.append(event[2])
-                    ready.set()
-        finally:
-            ready.set()
 
-    task = asyncio.ensure_future(collect())
-    try:
-        while not (task.done() and not batch):
-            await ready.wait()
-            ready.clear()
-            if batch:
-                batch, taken = {}, batch
-                yield taken
-        await task
-        yield finished
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
+def _whole_chunk(index: int, completion: Completion) -> TokenChunk:
+    top = [] if completion.top_logprobs is None else list(zip(*completion.top_logprobs, strict=True))
+    return TokenChunk(index, completion.token_ids.tolist(), completion.logprobs.tolist(), top)
 
 
 def _head(call: GenerateCall, request_id: str) -> dict[str, Any]:
     return {"request_id": request_id, "object": "generate", "model": call.model.name}
 
 
-def _tokens_json(tokens: list[int], logprobs: list[float]) -> dict[str, Any]:
-    return {"token_ids": tokens, "token_logprobs": json_numbers(logprobs)}
+def _tokens_json(chunk: TokenChunk, call: GenerateCall) -> dict[str, Any]:
+    """The tokens of a choice, and their log-probabilities as float32 has them."""
+    logprobs = json_numbers(np.asarray(chunk.logprobs, np.float32).tolist())
+    return {
+        "index": chunk.sequence,
+        "token_ids": chunk.token_ids,
+        "token_logprobs": logprobs,
+        "logprobs": _vllm_logprobs(chunk, logprobs) if call.with_logprobs else None,
+    }
 
 
 def _end_json(completion: Completion, call: GenerateCall) -> dict[str, Any]:
@@ -157,7 +138,6 @@ def _end_json(completion: Completion, call: GenerateCall) -> dict[str, Any]:
         "stop_reason": _stop_reason(completion, call.sampling) if completion.stop == "stop" else None,
         "weight_version": completion.version,
         "weight_versions": None if versions is None else [int(v) for v in versions],  # where they changed meanwhile
-        "logprobs": _vllm_logprobs(completion) if call.with_logprobs else None,
         "notes": {name: json_numbers(values) for name, values in notes.items()},
         "cost": cost_json(completion.cost),
     }
@@ -171,20 +151,17 @@ def _stop_reason(completion: Completion, sampling: Sampling) -> str | int:
     )
 
 
-def _vllm_logprobs(completion: Completion) -> dict[str, Any]:
+def _vllm_logprobs(chunk: TokenChunk, logprobs: list[float | None]) -> dict[str, Any]:
     """As in vLLM's chat, with ids in place of text."""
-    entries: list[dict[str, Any]] = []
-    for i, (token, logprob) in enumerate(zip(completion.token_ids.tolist(), completion.logprobs.tolist(), strict=True)):
-        top: list[dict[str, Any]] = []
-        if completion.top_logprobs is not None:
-            pairs = zip(*(column[i].tolist() for column in completion.top_logprobs), strict=True)
-            top = [{"token": f"token_id:{t}", **_logprob(x)} for t, x in pairs if x == x]
-        entries.append({"token": f"token_id:{token}", **_logprob(logprob), "top_logprobs": top})
-    return {"content": entries}
+    top = [_top_json(*row) for row in chunk.top_logprobs] or [[] for _ in logprobs]
+    rows = zip(chunk.token_ids, logprobs, top, strict=True)
+    return {"content": [{"token": f"token_id:{t}", "logprob": x, "top_logprobs": others} for t, x, others in rows]}
 
 
-def _logprob(value: float) -> dict[str, float | None]:
-    return {"logprob": json_numbers([value])[0]}
+def _top_json(tokens: Ids, logprobs: Floats) -> list[dict[str, Any]]:
+    """The likeliest tokens at one position; tokens that may not be drawn are left out."""
+    pairs = zip(tokens.tolist(), logprobs.tolist(), strict=True)
+    return [{"token": f"token_id:{t}", "logprob": x} for t, x in pairs if math.isfinite(x)]
 
 
 def _usage(call: GenerateCall, completions: list[Completion]) -> dict[str, Any]:
