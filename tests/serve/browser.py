@@ -85,9 +85,9 @@ class Page:
             time.sleep(0.03)
 
     def text(self, selector: str) -> str:
-        return str(
-            self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent).join('|')")
-        )
+        """The texts of all elements that match, with a | between them."""
+        elements = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        return str(self.evaluate(f"{elements}.map(e => e.textContent).join('|')"))
 
     def visible(self, selector: str) -> bool:
         return bool(self.evaluate(f"document.querySelector({json.dumps(selector)}).checkVisibility()"))

@@ -56,7 +56,7 @@ def chat(
     from ponder.serve.chat_backends import ChatSettings
 
     settings = ChatSettings(effort, strategy, max_tokens, temperature, seed)
-    backend = _load_backend(model, guide, template, device, dtype, seed)
+    backend = _load_backend(model, guide, template, device, dtype)
     session = ChatSession(backend, settings, system)
     print(f"{escape_controls(backend.name)}: /help lists the commands, Ctrl-C ends an answer, /quit the chat")
     with _interruptible():
@@ -64,15 +64,13 @@ def chat(
     return 0
 
 
-def _load_backend(
-    model: str, guide: str, template: str | None, device: str, dtype: str, seed: int | None
-) -> ChatBackend:
+def _load_backend(model: str, guide: str, template: str | None, device: str, dtype: str) -> ChatBackend:
     from ponder.serve.chat_backends import ServerBackend
 
     if not model.startswith(OPENAI_PREFIX):
         from ponder.serve.local_chat import LocalBackend
 
-        return LocalBackend.load(model, guide, template, device, dtype, seed or 0)
+        return LocalBackend.load(model, guide, template, device, dtype)
     resolve_remote_model(model, None, template, device, dtype)
     for flag, value in (("template", template), ("guide", guide)):
         if value:
