@@ -34,13 +34,22 @@ class PageFile:
     headers: dict[str, str]
 
 
+# By its path on the server, each file of the page.
+_FILE_NAMES = {
+    "/": "index.html",
+    "/chat_page/chat.css": "chat.css",
+    "/chat_page/chat.js": "chat.js",
+    "/chat_page/icon.svg": "icon.svg",
+}
+CHAT_PAGE_PATHS = tuple(_FILE_NAMES)
+
+
 def chat_page_files() -> dict[str, PageFile]:
-    """Each file of the page by its path on the server."""
+    """The files of the page by their path on the server."""
     folder = resources.files("ponder.serve") / "chat_page"
-    files: dict[str, PageFile] = {}
-    for entry in folder.iterdir():
-        suffix = "." + entry.name.rpartition(".")[2]
-        if suffix in CONTENT_TYPES:
-            path = "/" if entry.name == "index.html" else f"/chat_page/{entry.name}"
-            files[path] = PageFile(entry.read_bytes(), {"content-type": CONTENT_TYPES[suffix], **HEADERS})
-    return files
+    return {
+        path: PageFile(
+            (folder / name).read_bytes(), {"content-type": CONTENT_TYPES["." + name.rpartition(".")[2]], **HEADERS}
+        )
+        for path, name in _FILE_NAMES.items()
+    }

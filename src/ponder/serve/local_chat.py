@@ -51,9 +51,7 @@ class LocalBackend:
             raise UsageError(error.message) from None
 
 
-def chat_request(
-    model: str, messages: Sequence[Message], settings: ChatSettings, guide: str = ""
-) -> GenerationRequest:
+def chat_request(model: str, messages: Sequence[Message], settings: ChatSettings, guide: str = "") -> GenerationRequest:
     """What the settings of a chat ask for. Earlier thoughts are not sent again."""
     sampling, given = Sampling(), frozenset[str]()
     if settings.temperature is not None:

@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
-from starlette.routing import Route
 
 from ponder.serve.api import generate as generate_api
 from ponder.serve.api.generate import GenerateCall
@@ -19,49 +18,29 @@ from ponder.serve.json_body import Fields
 from ponder.serve.served_models import ServedModels
 from ponder.serve.service import Service, new_id
 
-Handler = Callable[[Fields, ServedModels], Awaitable[dict[str, Any]]]
+Handler = Callable[[Service, Request], Awaitable[Any]]
 
 
-def token_routes(service: Service) -> list[Route]:
-    """Under /v1, and where vLLM has them."""
-    handlers: dict[str, Handler] = {
-        "/v1/tokenize": tokenize,
-        "/tokenize": tokenize,
-        "/v1/detokenize": detokenize,
-        "/detokenize": detokenize,
-        "/v1/tokenizer": tokenizer,
-        "/v1/score": score,
-    }
-    routes = [Route(path, _json_endpoint(service, handler), methods=["POST"]) for path, handler in handlers.items()]
-    return [*routes, Route("/inference/v1/generate", _generate_endpoint(service), methods=["POST"])]
+def _json_handler(answer: Callable[[Fields, ServedModels], Any]) -> Handler:
+    """A handler that answers a JSON body with a JSON object."""
 
-
-def chat_page_routes() -> list[Route]:
-    return [Route(path, _page_endpoint(file), methods=["GET"]) for path, file in chat_page_files().items()]
-
-
-def _json_endpoint(service: Service, handler: Handler) -> Callable[[Request], Awaitable[Reply]]:
-    async def endpoint(request: Request) -> Reply:
-        fields = await read_fields(request, service.limits)
+    async def handle(service: Service, http: Request) -> Reply:
+        fields = await read_fields(http, service.limits)
         with service.running.admit(new_id("req-")):
-            return Reply(await unless_disconnected(handler(fields, service.models), request.receive))  # type: ignore[arg-type]
+            return Reply(await unless_disconnected(answer(fields, service.models), http.receive))
 
-    return endpoint
+    return handle
 
 
-def _generate_endpoint(service: Service) -> Callable[[Request], Awaitable[Reply | StreamReply]]:
-    async def endpoint(request: Request) -> Reply | StreamReply:
-        fields = await read_fields(request, service.limits)
-        call, request_id = generate_api.read_generate(fields, service.models, service.limits), new_id("gen-")
-        headers = {"x-request-id": request_id}
-        if call.stream:
-            pieces = _generate_pieces(service, call, request_id)
-            return StreamReply(pieces, headers, service.limits.keepalive_seconds)
-        with service.running.admit(request_id):
-            whole = generate_api.generate(call, request_id)
-            return Reply(await unless_disconnected(whole, request.receive), headers=headers)
-
-    return endpoint
+async def generate(service: Service, http: Request) -> Reply | StreamReply:
+    fields = await read_fields(http, service.limits)
+    call, request_id = generate_api.read_generate(fields, service.models, service.limits), new_id("gen-")
+    headers = {"x-request-id": request_id}
+    if call.stream:
+        return StreamReply(_generate_pieces(service, call, request_id), headers, service.limits.keepalive_seconds)
+    with service.running.admit(request_id):
+        whole = generate_api.generate(call, request_id)
+        return Reply(await unless_disconnected(whole, http.receive), headers=headers)
 
 
 async def _generate_pieces(service: Service, call: GenerateCall, request_id: str) -> AsyncGenerator[bytes]:
@@ -72,10 +51,23 @@ async def _generate_pieces(service: Service, call: GenerateCall, request_id: str
     yield DONE
 
 
-def _page_endpoint(file: PageFile) -> Callable[[Request], Awaitable[Reply]]:
-    async def endpoint(request: Request) -> Reply:
+def _page_handler(file: PageFile) -> Handler:
+    async def handle(service: Service, http: Request) -> Reply:
         reply = Reply(file.body, headers=file.headers)
         reply.content_type = file.headers["content-type"]
         return reply
 
-    return endpoint
+    return handle
+
+
+# Path, method, handler. What vLLM has without /v1 is there too.
+TOKEN_ROUTES: list[tuple[str, str, Handler]] = [
+    *((prefix + "/tokenize", "POST", _json_handler(tokenize)) for prefix in ("/v1", "")),
+    *((prefix + "/detokenize", "POST", _json_handler(detokenize)) for prefix in ("/v1", "")),
+    ("/v1/tokenizer", "POST", _json_handler(tokenizer)),
+    ("/v1/score", "POST", _json_handler(score)),
+    ("/inference/v1/generate", "POST", generate),
+]
+CHAT_PAGE_ROUTES: list[tuple[str, str, Handler]] = [
+    (path, "GET", _page_handler(file)) for path, file in chat_page_files().items()
+]
