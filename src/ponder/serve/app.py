@@ -21,6 +21,7 @@ from ponder.serve.errors import ApiError, from_exception, method_not_allowed, no
 from ponder.serve.guard import Guard, GuardSettings
 from ponder.serve.http_replies import ErrorReply, Reply, StreamReply, read_fields, unless_disconnected
 from ponder.serve.service import Service, new_id
+from ponder.serve.token_routes import CHAT_PAGE_ROUTES, TOKEN_ROUTES
 
 Handler = Callable[[Service, Request], Awaitable[Any]]
 
@@ -89,6 +90,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("/v1/chat/completions", "POST", chat_completions),
     ("/v1/chat/completions/control", "POST", control),
     ("/v1/completions", "POST", completions),
+    *TOKEN_ROUTES,
+    *CHAT_PAGE_ROUTES,
 ]
 
 
