@@ -53,7 +53,7 @@ class StoredResponses:
         return True
 
     def get(self, owner: str, response_id: str) -> StoredResponse | None:
-        found = self._by_owner.get(owner, {}).get(response_id)
+        found = self._by_owner.get(owner, OrderedDict()).get(response_id)
         return None if found is None else found[0]
 
     def delete(self, owner: str, response_id: str) -> bool:
