@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from openai_schemas import check_schema
 
+from openai_schemas import check_schema
 from ponder.serve.api.response_frame import ResponseSettings, response_frame
 from ponder.serve.api.responses_stream import ResponseWriter
 from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
@@ -15,7 +15,11 @@ from ponder.serve.usage import Usage
 USAGE = Usage(prompt_tokens=10, completion_tokens=7, reasoning_tokens=4, cached_tokens=3)
 THINK = (Reasoning("Let me"), Reasoning(" see."))
 ANSWER = (Content("Four", (4,)), Content("", (5,)), Content("!", (6,)))
-CALLS = (ToolCallDelta(0, "call_1", "add", '{"a"'), ToolCallDelta(0, arguments=": 1}"), ToolCallDelta(1, "call_2", "add", "{}"))  # fmt: skip
+CALLS = (
+    ToolCallDelta(0, "call_1", "add", '{"a"'),
+    ToolCallDelta(0, arguments=": 1}"),
+    ToolCallDelta(1, "call_2", "add", "{}"),
+)
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": {"type": "object"}}}
 
 
@@ -34,13 +38,24 @@ def kinds(stream):
 
 def test_stream_of_thought_and_answer_has_openais_order():
     assert kinds(write(*THINK, *ANSWER)) == [
-        "created", "in_progress",
-        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta", "reasoning_text.done",
-        "content_part.done", "output_item.done",
-        "output_item.added", "content_part.added", "output_text.delta", "output_text.delta", "output_text.done",
-        "content_part.done", "output_item.done",
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
         "completed",
-    ]  # fmt: skip
+    ]
 
 
 def test_response_has_items_usage_and_status():
@@ -60,9 +75,13 @@ def test_summary_has_the_thought_where_it_is_asked_for():
     assert stream[-1]["response"]["output"][0]["summary"] == [{"type": "summary_text", "text": "Let me see."}]
     assert "content" not in stream[-1]["response"]["output"][0]
     assert kinds(stream)[2:8] == [
-        "output_item.added", "reasoning_summary_part.added", "reasoning_summary_text.delta",
-        "reasoning_summary_text.delta", "reasoning_summary_text.done", "reasoning_summary_part.done",
-    ]  # fmt: skip
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+    ]
 
 
 def test_cut_answer_is_incomplete_by_max_output_tokens():
@@ -77,8 +96,11 @@ def test_cut_answer_is_incomplete_by_max_output_tokens():
 def test_calls_are_items_of_their_own():
     response = write(Content("I add."), *CALLS, Content("Done."), reason="tool_calls")[-1]["response"]
     assert [(i["type"], i.get("arguments")) for i in response["output"]] == [
-        ("message", None), ("function_call", '{"a": 1}'), ("function_call", "{}"), ("message", None),
-    ]  # fmt: skip
+        ("message", None),
+        ("function_call", '{"a": 1}'),
+        ("function_call", "{}"),
+        ("message", None),
+    ]
     assert response["output"][1]["call_id"] == "call_1"
     assert len({item["id"] for item in response["output"]}) == 4
     assert response["status"] == "completed"

@@ -30,13 +30,17 @@ ADD = {
     "description": "Adds.",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
 }
+CALL_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 CHAT_ADD = {"type": "function", "function": ADD}
 WEATHER = {"type": "function", "function": {"name": "weather"}}
 
 
 def test_read_tools_gives_one_form_for_both_apis():
     chat = read_tools(Fields({"tools": [CHAT_ADD, WEATHER]}))
-    flat = read_tools(Fields({"tools": [{"type": "function", **ADD, "strict": True}, {"type": "function", "name": "weather"}]}), flat=True)  # fmt: skip
+    flat = read_tools(
+        Fields({"tools": [{"type": "function", **ADD, "strict": True}, {"type": "function", "name": "weather"}]}),
+        flat=True,
+    )
     assert chat == flat and tool_names(chat) == ("add", "weather")
     assert chat[0]["function"] == ADD and chat[1]["function"]["parameters"] == {"type": "object", "properties": {}}
     assert read_tools(Fields({"tools": None})) == read_tools(Fields({"tools": []})) == ()
@@ -72,10 +76,18 @@ def test_read_tools_names_the_field_at_fault(tools, param):
         ("required", ("add", "weather"), "required"),
         ({"type": "function", "function": {"name": "add"}}, ("add", "weather"), "add"),
         ({"type": "function", "name": "add"}, ("add", "weather"), "add"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]}, ("add",), "required"),
-        ({"type": "allowed_tools", "allowed_tools": {"tools": [{"type": "function", "function": {"name": "add"}}]}}, ("add",), "auto"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]},
+            ("add",),
+            "required",
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"tools": [{"type": "function", "function": {"name": "add"}}]}},
+            ("add",),
+            "auto",
+        ),
     ],
-)  # fmt: skip
+)
 def test_read_tool_choice(choice, names, expected):
     tools, read = read_tool_choice(Fields({"tool_choice": choice}), (CHAT_ADD, WEATHER))
     assert (tool_names(tools), read) == (names, expected)
@@ -92,8 +104,12 @@ def test_read_tool_choice_refuses(choice):
 
 
 def test_call_schema_keeps_references_of_each_tool():
-    tree = {"type": "object", "properties": {"left": {"$ref": "#"}, "leaf": {"$ref": "#/$defs/leaf"}},
-            "additionalProperties": False, "$defs": {"leaf": {"type": "integer"}}}  # fmt: skip
+    tree = {
+        "type": "object",
+        "properties": {"left": {"$ref": "#"}, "leaf": {"$ref": "#/$defs/leaf"}},
+        "additionalProperties": False,
+        "$defs": {"leaf": {"type": "integer"}},
+    }
     other = {"type": "object", "properties": {"leaf": {"$ref": "#/$defs/leaf"}}, "$defs": {"leaf": {"type": "string"}}}
     tools = [{"function": {"name": "tree", "parameters": tree}}, {"function": {"name": "other", "parameters": other}}]
     check = jsonschema.Draft202012Validator(json.loads(call_schema(tools, "required")))
@@ -107,10 +123,12 @@ def test_call_schema_keeps_references_of_each_tool():
 
 
 def test_read_calls_gives_arguments_as_objects():
-    message = {"tool_calls": [
-        {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
-        {"id": "c2", "function": {"name": "add", "arguments": '{"a": '}},
-    ]}  # fmt: skip
+    message = {
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}},
+            {"id": "c2", "function": {"name": "add", "arguments": '{"a": '}},
+        ]
+    }
     first, second = read_calls(Fields(message))
     assert first == {"type": "function", "id": "c1", "function": {"name": "add", "arguments": {"a": 1}}}
     assert second["function"]["arguments"] == '{"a": '
@@ -128,7 +146,7 @@ def test_template_without_tools_gets_them_in_texts():
     plain = without_tool_roles(talk, (CHAT_ADD,))
     assert [m["role"] for m in plain] == ["system", "user", "assistant", "user"]
     assert plain[0]["content"].startswith("Be brief.") and json.dumps(ADD) in plain[0]["content"]
-    assert plain[2] == {"role": "assistant", "content": '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'}  # fmt: skip
+    assert plain[2] == {"role": "assistant", "content": CALL_TEXT}
     assert plain[3]["content"] == "<tool_response>\n2\n</tool_response>\n<tool_response>\n3\n</tool_response>"
     assert without_tool_roles(talk[1:2], (CHAT_ADD,))[0]["role"] == "system"
     assert chat_templates.render_chat("plain", plain)
@@ -151,10 +169,15 @@ def separated(request, *events):
 def test_separate_calls_moves_calls_out_of_the_content():
     request = GenerationRequest("m", tools=(CHAT_ADD,), n=2)
     events = separated(
-        request, Started(), Reasoning("<tool_call>"), Content('Hm. <tool_call>{"name": "add", "argu', (1, 2)),
-        Content("plain", (9,), choice=1), Content('ments": {"a": 1}}</tool_', (3,)), Content("call>", (4,)),
+        request,
+        Started(),
+        Reasoning("<tool_call>"),
+        Content('Hm. <tool_call>{"name": "add", "argu', (1, 2)),
+        Content("plain", (9,), choice=1),
+        Content('ments": {"a": 1}}</tool_', (3,)),
+        Content("call>", (4,)),
         Finished(("stop", "stop"), Usage()),
-    )  # fmt: skip
+    )
     assert events[:2] == [Started(), Reasoning("<tool_call>")]
     assert events[2:4] == [Content("Hm.", (1, 2)), Content("plain", (9,), choice=1)]
     assert events[4] == Content("", (3,))

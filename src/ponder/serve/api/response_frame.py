@@ -29,7 +29,7 @@ class ResponseSettings:
 
 
 def response_frame(response_id: str, model: str, created_at: int, settings: ResponseSettings) -> dict[str, Any]:
-    """The response, in progress, with no output yet. Its `usage` comes with the end: OpenAI's schema has no null there."""
+    """The response, in progress, with no output yet. `usage` comes with its end; OpenAI's schema has no null there."""
     return {
         "id": response_id,
         "object": "response",
