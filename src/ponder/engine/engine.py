@@ -11,8 +11,8 @@ import asyncio
 import atexit
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -24,7 +24,7 @@ from torch import Tensor
 from ponder.engine import request_errors
 from ponder.engine.adapters import Adapters
 from ponder.engine.kv_cache import MIN_CACHE_BYTES, bytes_per_token, cache_budget
-from ponder.engine.mailbox import EngineCall, Mailbox, TokenEvent
+from ponder.engine.mailbox import EngineCall, Mailbox, TokenChunk, TokenEvent
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
 from ponder.engine.runner_factory import make_runner
@@ -101,8 +101,18 @@ class Engine:
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is sampled, and finally all sequences."""
+        async with aclosing(self.stream_chunks(request)) as events:
+            async for event in events:
+                if isinstance(event, TokenChunk):
+                    for token, logprob in zip(event.token_ids, event.logprobs, strict=True):
+                        yield event.sequence, token, logprob
+                else:
+                    yield event
+
+    async def stream_chunks(self, request: Request) -> AsyncGenerator[TokenChunk | list[SequenceState]]:
+        """The tokens of each step, or of each look at the device, as they come; finally all sequences."""
         seqs = self._make_sequences(request)
-        events: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
+        events: asyncio.Queue[TokenChunk | None] = asyncio.Queue()
         result = asyncio.ensure_future(self._submit(seqs, events.put_nowait))
         result.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -171,9 +181,9 @@ class Engine:
             self._token_bytes = bytes_per_token(self.net.config, self.net.dtype)
         return self._token_bytes
 
-    async def _submit(self, items: Any, on_token: Callable[[TokenEvent], None] | None = None) -> Any:
+    async def _submit(self, items: Any, on_chunk: Callable[[TokenChunk], None] | None = None) -> Any:
         with self.adapters.in_use(items[0].adapter):
-            return await self.mailbox.submit(items, on_token)
+            return await self.mailbox.submit(items, on_chunk)
 
     def _make_sequences(self, request: Request) -> list[SequenceState]:
         check_request(request, self.net.config.vocab)
@@ -307,6 +317,7 @@ class Engine:
                 self.mailbox.reject(call, failed[seq])
             else:
                 self.mailbox.emit(seq, length)
+        self.mailbox.flush()
         finished = [seq for seq in seqs if seq.stop is not None and seq in calls]
         scheduler.remove(*finished)
         if not scheduler.decoding and self._runner is not None:
