@@ -1,0 +1,123 @@
+"""What a server counts: requests, tokens and times, from the events of its requests and the load of its engines."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Counts
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+
+from ponder.engine.engine import EngineLoad
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.serve.events import Event, Finished, TextEvent, ToolCallDelta
+from ponder.serve.metrics import SECONDS, TOKENS, Counter, Gauge, Histogram, Labels, Metric, render_metrics
+from ponder.serve.served_models import ServedModel, ServedModels
+from ponder.serve.usage import Usage
+
+_MODEL = ("model_name",)
+
+
+class ServerMetrics:
+    """vLLM's names where the meaning is equal, `ponder:` for what only a server with strategies has."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self._models = models
+        self._running: Counts[str] = Counts()
+        self.prompt_tokens = Counter("vllm:prompt_tokens_total", "Tokens of prompts", _MODEL)
+        self.generation_tokens = Counter("vllm:generation_tokens_total", "Tokens that were sampled", _MODEL)
+        self.cached = Counter("vllm:prefix_cache_hits_total", "Tokens of prompts that were cached", _MODEL)
+        self.queried = Counter("vllm:prefix_cache_queries_total", "Tokens of prompts that were looked up", _MODEL)
+        self.successes = Counter(
+            "vllm:request_success_total", "Choices that came to an end", (*_MODEL, "finished_reason")
+        )
+        self.first_token = Histogram(
+            "vllm:time_to_first_token_seconds", "Seconds until the first text, thoughts included", _MODEL, SECONDS
+        )
+        self.between_tokens = Histogram(
+            "vllm:inter_token_latency_seconds", "Seconds from one token of a choice to its next", _MODEL, SECONDS
+        )
+        self.latency = Histogram("vllm:e2e_request_latency_seconds", "Seconds of whole requests", _MODEL, SECONDS)
+        self.prompt_lengths = Histogram("vllm:request_prompt_tokens", "Tokens of a prompt", _MODEL, TOKENS)
+        self.answer_lengths = Histogram(
+            "vllm:request_generation_tokens", "Tokens that a request sampled", _MODEL, TOKENS
+        )
+        self.reasoning_tokens = Counter(
+            "ponder:reasoning_tokens_total", "Tokens sampled outside of answers: thoughts, other branches", _MODEL
+        )
+        self.scorer_tokens = Counter("ponder:scorer_tokens_total", "Tokens that guides read and wrote", _MODEL)
+        self.nodes = Counter("ponder:search_nodes_total", "Steps that strategies sampled", _MODEL)
+        self.requests = Counter("ponder:requests_total", "Requests that began", (*_MODEL, "strategy"))
+        self.unfinished = Counter(
+            "ponder:requests_unfinished_total", "Requests that failed, were cancelled or lost their client", _MODEL
+        )
+        self.replies = Counter("ponder:http_replies_total", "HTTP replies", ("status",))
+
+    async def watch(
+        self, events: AsyncGenerator[Event], model: str, strategy: str, clock: Callable[[], float] = time.perf_counter
+    ) -> AsyncGenerator[Event]:
+        """The same events, counted as they pass."""
+        begin, last = clock(), dict[int, float]()
+        self._running[model] += 1
+        self.requests.add(1, model, strategy)
+        finished = False
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    now = clock()
+                    if isinstance(event, TextEvent | ToolCallDelta):
+                        if not last:
+                            self.first_token.observe(now - begin, model)
+                        count = len(event.token_ids) if isinstance(event, TextEvent) else 0
+                        if count and event.choice in last:
+                            self.between_tokens.observe((now - last[event.choice]) / count, model, count=count)
+                        if count or event.choice not in last:
+                            last[event.choice] = now
+                    elif isinstance(event, Finished):
+                        finished = True
+                        self._count(event, model)
+                        self.latency.observe(now - begin, model)
+                    yield event
+        finally:
+            self._running[model] -= 1
+            if not finished:
+                self.unfinished.add(1, model)
+
+    def _count(self, event: Finished, model: str) -> None:
+        usage: Usage = event.usage
+        self.prompt_tokens.add(usage.prompt_tokens, model)
+        self.queried.add(usage.prompt_tokens, model)
+        self.cached.add(usage.cached_tokens, model)
+        self.generation_tokens.add(usage.completion_tokens, model)
+        self.reasoning_tokens.add(usage.reasoning_tokens, model)
+        self.scorer_tokens.add(usage.search.scorer_tokens, model)
+        self.nodes.add(usage.search.nodes, model)
+        self.prompt_lengths.observe(usage.prompt_tokens, model)
+        self.answer_lengths.observe(usage.completion_tokens, model)
+        for reason in event.finish_reasons:
+            self.successes.add(1, model, reason)
+
+    def render(self) -> str:
+        """The body of `/metrics`."""
+        counted = [metric for metric in vars(self).values() if isinstance(metric, Metric)]
+        return render_metrics([*self._gauges(), *counted])
+
+    def _gauges(self) -> Iterator[Metric]:
+        yield Gauge("vllm:num_requests_running", "Requests that run", _MODEL,
+                    lambda: [((name,), self._running[name]) for name in self._models.models])  # fmt: skip
+        loads = [(model.name, load) for model in self._models.models.values() if (load := _load(model))]
+        gauges: list[tuple[str, str, Callable[[EngineLoad], float]]] = [
+            ("ponder:num_sequences_running", "Sequences in the engine's batches", lambda load: load.running),
+            ("ponder:num_sequences_waiting", "Sequences that wait for room", lambda load: load.waiting),
+            ("vllm:kv_cache_usage_perc", "The share of the cache in use, from 0 to 1", lambda load: load.cache_use),
+        ]
+        for name, help, read in gauges:
+            rows: list[tuple[Labels, float]] = [((model,), read(load)) for model, load in loads]
+            yield Gauge(name, help, _MODEL, lambda rows=rows: rows)  # type: ignore[misc]
+        preemptions = Counter("vllm:num_preemptions_total", "Sequences that made room for others", _MODEL)
+        for model, load in loads:
+            preemptions.add(load.preemptions, model)
+        yield preemptions
+
+
+def _load(model: ServedModel) -> EngineLoad | None:
+    return model.base.engine.load if isinstance(model.base, PonderPolicy) else None
