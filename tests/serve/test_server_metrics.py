@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from fakes import FakePolicy, char_policy
-from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
+from ponder.serve.events import Content, Finished, Reasoning, Started
+from ponder.serve.generation import GenerationRequest, StrategySpec
 from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.serve.server_metrics import ServerMetrics
 from ponder.serve.usage import SearchUsage, Usage
@@ -19,7 +20,6 @@ EVENTS = (
     Started(),
     Reasoning("a", (1, 2)),
     Content("b", (3, 4)),
-    ToolCallDelta(0, "c", "f"),
     Finished(("stop",), USAGE),
 )
 
@@ -29,38 +29,26 @@ def lines(metrics):
             for line in metrics.render().splitlines() if not line.startswith("#")}  # fmt: skip
 
 
-async def _stream(events):
-    for event in events:
-        yield event
-
-
-def watch(metrics, events, take=99):
+def watch(events, request=GenerationRequest("m")):
     ticks = itertools.count()
-
-    async def run():
-        stream = metrics.watch(_stream(events), "m", "chain", clock=lambda: float(next(ticks)))
-        out = []
-        async for event in stream:
-            out.append(event)
-            if len(out) == take:
-                break
-        await stream.aclose()
-        return out
-
-    return asyncio.run(run())
+    metrics = ServerMetrics(ServedModels([ServedModel("m", FakePolicy())]), clock=lambda: float(next(ticks)))
+    metrics.started(request, "r1")
+    for event in events:
+        metrics.event("r1", event)
+    assert lines(metrics)['vllm:num_requests_running{model_name="m"}'] == 1
+    metrics.ended("r1", None)
+    return lines(metrics)
 
 
 def test_watch_counts_tokens_times_and_reasons():
-    metrics = ServerMetrics(ServedModels([ServedModel("m", FakePolicy())]))
-    assert watch(metrics, EVENTS) == list(EVENTS)
-    counted = lines(metrics)
+    counted = watch(EVENTS)
     expected = {
         "vllm:prompt_tokens_total": 10, "vllm:prefix_cache_queries_total": 10, "vllm:prefix_cache_hits_total": 3,
         "vllm:generation_tokens_total": 7, "ponder:reasoning_tokens_total": 4, "ponder:scorer_tokens_total": 5,
         "ponder:search_nodes_total": 2, "vllm:num_requests_running": 0,
         "vllm:time_to_first_token_seconds_sum": 2, "vllm:time_to_first_token_seconds_count": 1,
         "vllm:inter_token_latency_seconds_sum": 1, "vllm:inter_token_latency_seconds_count": 2,
-        "vllm:e2e_request_latency_seconds_sum": 5, "vllm:request_generation_tokens_sum": 7,
+        "vllm:e2e_request_latency_seconds_sum": 4, "vllm:request_generation_tokens_sum": 7,
     }  # fmt: skip
     assert {name: counted[f'{name}{{model_name="m"}}'] for name in expected} == expected
     assert counted['vllm:request_success_total{model_name="m",finished_reason="stop"}'] == 1
@@ -70,12 +58,24 @@ def test_watch_counts_tokens_times_and_reasons():
 
 @pytest.mark.parametrize("take", [1, 3])
 def test_watch_counts_requests_that_end_early(take):
-    metrics = ServerMetrics(ServedModels([ServedModel("m", FakePolicy())]))
-    watch(metrics, EVENTS, take)
-    counted = lines(metrics)
+    counted = watch(EVENTS[:take])
     assert counted['ponder:requests_unfinished_total{model_name="m"}'] == 1
     assert counted['vllm:num_requests_running{model_name="m"}'] == 0
     assert 'vllm:generation_tokens_total{model_name="m"}' not in counted
+
+
+@pytest.mark.parametrize(
+    ("request_", "strategy"),
+    [
+        (GenerationRequest("m"), "chain"),
+        (GenerationRequest("m", effort="high"), "majority-vote"),
+        (GenerationRequest("m:mcts"), "mcts"),
+        (GenerationRequest("m", strategy=StrategySpec("beam-search")), "beam-search"),
+        (GenerationRequest("m", strategy=StrategySpec("x" * 1000)), "unknown"),
+    ],
+)
+def test_requests_are_counted_by_strategy(request_, strategy):
+    assert watch(EVENTS, request_)[f'ponder:requests_total{{model_name="m",strategy="{strategy}"}}'] == 1
 
 
 def test_engine_load_shows_running_sequences():

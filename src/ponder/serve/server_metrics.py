@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Counts
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from ponder.engine.engine import EngineLoad
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.serve.events import Event, Finished, TextEvent, ToolCallDelta
+from ponder.reason.effort import EFFORTS
+from ponder.reason.presets import PRESETS
+from ponder.reason.strategies import STRATEGIES
+from ponder.serve.events import Event, Finished, TextEvent
+from ponder.serve.generation import GenerationRequest
 from ponder.serve.metrics import SECONDS, TOKENS, Counter, Gauge, Histogram, Labels, Metric, render_metrics
 from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.serve.usage import Usage
@@ -17,12 +21,22 @@ from ponder.serve.usage import Usage
 _MODEL = ("model_name",)
 
 
-class ServerMetrics:
-    """vLLM's names where the meaning is equal, `ponder:` for what only a server with strategies has."""
+@dataclass(slots=True)
+class _Watched:
+    """A request that runs."""
 
-    def __init__(self, models: ServedModels) -> None:
-        self._models = models
-        self._running: Counts[str] = Counts()
+    model: str
+    begin: float
+    last_token: dict[int, float] = field(default_factory=dict)  # when, by choice
+    finished: bool = False
+
+
+class ServerMetrics:
+    """Observes all requests of a service. vLLM's names where the meaning is equal, `ponder:` for what only a server with strategies has."""
+
+    def __init__(self, models: ServedModels, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._models, self._clock = models, clock
+        self._watched: dict[str, _Watched] = {}  # requests that run, by id
         self.prompt_tokens = Counter("vllm:prompt_tokens_total", "Tokens of prompts", _MODEL)
         self.generation_tokens = Counter("vllm:generation_tokens_total", "Tokens that were sampled", _MODEL)
         self.cached = Counter("vllm:prefix_cache_hits_total", "Tokens of prompts that were cached", _MODEL)
@@ -52,35 +66,31 @@ class ServerMetrics:
         )
         self.replies = Counter("ponder:http_replies_total", "HTTP replies", ("status",))
 
-    async def watch(
-        self, events: AsyncGenerator[Event], model: str, strategy: str, clock: Callable[[], float] = time.perf_counter
-    ) -> AsyncGenerator[Event]:
-        """The same events, counted as they pass."""
-        begin, last = clock(), dict[int, float]()
-        self._running[model] += 1
-        self.requests.add(1, model, strategy)
-        finished = False
-        try:
-            async with aclosing(events):
-                async for event in events:
-                    now = clock()
-                    if isinstance(event, TextEvent | ToolCallDelta):
-                        if not last:
-                            self.first_token.observe(now - begin, model)
-                        count = len(event.token_ids) if isinstance(event, TextEvent) else 0
-                        if count and event.choice in last:
-                            self.between_tokens.observe((now - last[event.choice]) / count, model, count=count)
-                        if count or event.choice not in last:
-                            last[event.choice] = now
-                    elif isinstance(event, Finished):
-                        finished = True
-                        self._count(event, model)
-                        self.latency.observe(now - begin, model)
-                    yield event
-        finally:
-            self._running[model] -= 1
-            if not finished:
-                self.unfinished.add(1, model)
+    def started(self, request: GenerationRequest, request_id: str) -> None:
+        model, suffix = self._models.find(request.model)
+        self._watched[request_id] = _Watched(model.name, self._clock())
+        self.requests.add(1, model.name, _strategy_name(request, suffix))
+
+    def event(self, request_id: str, event: Event) -> None:
+        watched, now = self._watched[request_id], self._clock()
+        model, last = watched.model, watched.last_token
+        if isinstance(event, Finished):
+            watched.finished = True
+            self._count(event, model)
+            self.latency.observe(now - watched.begin, model)
+        elif isinstance(event, TextEvent):
+            if not last:
+                self.first_token.observe(now - watched.begin, model)
+            count = len(event.token_ids)
+            if count and event.choice in last:
+                self.between_tokens.observe((now - last[event.choice]) / count, model, count=count)
+            if count or event.choice not in last:
+                last[event.choice] = now
+
+    def ended(self, request_id: str, error: BaseException | None) -> None:
+        watched = self._watched.pop(request_id)
+        if not watched.finished:
+            self.unfinished.add(1, watched.model)
 
     def _count(self, event: Finished, model: str) -> None:
         usage: Usage = event.usage
@@ -102,8 +112,9 @@ class ServerMetrics:
         return render_metrics([*self._gauges(), *counted])
 
     def _gauges(self) -> Iterator[Metric]:
+        running = Counts(watched.model for watched in self._watched.values())
         yield Gauge("vllm:num_requests_running", "Requests that run", _MODEL,
-                    lambda: [((name,), self._running[name]) for name in self._models.models])  # fmt: skip
+                    lambda: [((name,), running[name]) for name in self._models.models])  # fmt: skip
         loads = [(model.name, load) for model in self._models.models.values() if (load := _load(model))]
         gauges: list[tuple[str, str, Callable[[EngineLoad], float]]] = [
             ("ponder:num_sequences_running", "Sequences in the engine's batches", lambda load: load.running),
@@ -117,6 +128,14 @@ class ServerMetrics:
         for model, load in loads:
             preemptions.add(load.preemptions, model)
         yield preemptions
+
+
+def _strategy_name(request: GenerationRequest, suffix: str) -> str:
+    """The strategy that a request asks for; names that nobody has are one."""
+    name = request.strategy.name if request.strategy else suffix
+    if not name:
+        return EFFORTS[request.effort].strategy if request.effort in EFFORTS else "chain"
+    return name if name in STRATEGIES or name in PRESETS else "unknown"
 
 
 def _load(model: ServedModel) -> EngineLoad | None:

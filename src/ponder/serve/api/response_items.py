@@ -29,14 +29,16 @@ def read_input(fields: Fields) -> tuple[Item, ...]:
     return tuple(item.body for item in items)
 
 
-def item_messages(items: Sequence[Item], instructions: str | None = None) -> tuple[Message, ...]:
-    """The conversation of these items. Calls and thoughts become parts of the assistant's message that they belong to;
-    `instructions` become the system message."""
+def item_messages(
+    items: Sequence[Item], instructions: str | None = None, history: Sequence[Item] = ()
+) -> tuple[Message, ...]:
+    """The conversation of these items, after those of `history`. Calls and thoughts become parts of the assistant's
+    message that they belong to; `instructions` become the system message."""
     messages: list[dict[str, Any]] = []
     if instructions:
         messages.append({"role": "system", "content": instructions})
     thought = ""
-    for index, body in enumerate(items):
+    for index, body in enumerate((*history, *items), start=-len(history)):
         item = Fields(body, f"input[{index}]")
         kind = item.text("type", "message", 64)
         if kind == "reasoning":
