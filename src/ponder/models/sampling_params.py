@@ -88,7 +88,7 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
 def reasoning_effort_fields(effort: str, kind: ServerKind) -> dict[str, Any]:
     """The reasoning effort in a chat request. OpenAI's field, which vLLM has too; llama.cpp passes it to the model's
     template. `high` is the highest that all servers know."""
-    level = "high" if effort == "max" else effort
+    level = "high" if effort in ("xhigh", "max") else effort
     return {"chat_template_kwargs": {"reasoning_effort": level}} if kind == "llama.cpp" else {"reasoning_effort": level}
 
 

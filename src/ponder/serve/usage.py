@@ -39,10 +39,16 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     @classmethod
-    def from_traces(cls, traces: Sequence[Trace], prompt_tokens: int, cached_tokens: int, content_tokens: int) -> Usage:
-        """Of one request's traces, one for each choice. `content_tokens`: sampled tokens in the answers."""
+    def from_traces(
+        cls,
+        traces: Sequence[Trace],
+        prompt_tokens: int,
+        cached_tokens: int,
+        sampled_tokens: int,
+        content_tokens: int,
+    ) -> Usage:
+        """Of one request's traces, one for each choice. `sampled_tokens`: all; `content_tokens`: of the answers."""
         cost = sum((trace.cost for trace in traces), Cost())
-        sampled = cost.generated_tokens
         steps = [step for trace in traces for step in trace.steps]
         search = SearchUsage(
             answers=sum(len(trace.answers()) for trace in traces),
@@ -52,7 +58,8 @@ class Usage:
             flops=cost.flops,
             seconds=cost.seconds,
         )
-        return cls(prompt_tokens, sampled, max(0, sampled - content_tokens), min(cached_tokens, prompt_tokens), search)
+        reasoning = max(0, sampled_tokens - content_tokens)
+        return cls(prompt_tokens, sampled_tokens, reasoning, min(cached_tokens, prompt_tokens), search)
 
     def to_chat_json(self) -> dict[str, Any]:
         """`usage` of chat and of completions."""
