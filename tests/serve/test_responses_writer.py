@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from openai_schemas import check_schema
 from ponder.serve.api.response_frame import ResponseSettings, response_frame
 from ponder.serve.api.responses_stream import ResponseWriter
 from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
 from ponder.serve.usage import Usage
+from serve.openai_schemas import check_schema
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=7, reasoning_tokens=4, cached_tokens=3)
 THINK = (Reasoning("Let me"), Reasoning(" see."))

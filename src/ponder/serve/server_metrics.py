@@ -6,6 +6,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from ponder.engine.engine import EngineLoad
 from ponder.models.ponder_policy import PonderPolicy
@@ -32,7 +33,8 @@ class _Watched:
 
 
 class ServerMetrics:
-    """Observes all requests of a service. vLLM's names where the meaning is equal, `ponder:` for what only a server with strategies has."""
+    """Observes all requests of a service. The names are vLLM's where the meaning is equal; `ponder:` is for what only a
+    server with strategies has."""
 
     def __init__(self, models: ServedModels, clock: Callable[[], float] = time.perf_counter) -> None:
         self._models, self._clock = models, clock
@@ -105,6 +107,19 @@ class ServerMetrics:
         self.answer_lengths.observe(usage.completion_tokens, model)
         for reason in event.finish_reasons:
             self.successes.add(1, model, reason)
+
+    def counting_replies(self, app: Any) -> Any:
+        """The same ASGI application; its replies are counted by status."""
+
+        async def counted(scope: Any, receive: Any, send: Any) -> None:
+            async def count_and_send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    self.replies.add(1, str(message["status"]))
+                await send(message)
+
+            await app(scope, receive, count_and_send)
+
+        return counted
 
     def render(self) -> str:
         """The body of `/metrics`."""

@@ -125,10 +125,13 @@ class ResponsesApi:
         self.service.running.find(response_id, owner).control.cancel.set()
         return {**self._running[response_id].response, "status": "cancelled"}
 
-    def input_items(self, response_id: str, owner: str, limit: int = 20, after: str = "") -> dict[str, Any]:
-        """A page of the request's items, the newest first, as OpenAI lists them."""
+    def input_items(
+        self, response_id: str, owner: str, limit: int = 20, after: str = "", newest_first: bool = True
+    ) -> dict[str, Any]:
+        """A page of the request's items, as OpenAI lists them."""
         items = [_with_id(item, response_id, i) for i, item in enumerate(self.find(response_id, owner).input_items)]
-        items.reverse()
+        if newest_first:
+            items.reverse()
         begin = next((i + 1 for i, item in enumerate(items) if item["id"] == after), 0) if after else 0
         page = items[begin : begin + min(limit, MAX_LISTED_ITEMS)]
         return {

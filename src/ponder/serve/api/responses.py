@@ -108,7 +108,7 @@ def read_response_request(fields: Fields, limits: Limits, find_stored: FindStore
     return ResponseRequest(generation, settings, items, history, stream)
 
 
-def _read_text(fields: Fields) -> tuple[Mapping[str, Any], dict[str, str]]:
+def _read_text(fields: Fields) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """The field `text`: its format as the response repeats it, and the grammar of the answer."""
     text = fields.object("text")
     form = None if text is None else text.object("format")
@@ -178,7 +178,7 @@ def _read_previous(fields: Fields, find_stored: FindStored) -> tuple[str | None,
     stored = find_stored(previous)
     if stored is None:
         raise not_found(
-            f"no response {previous[:100]!r} is stored: it was sent with store=false, deleted, or displaced by later ones",
+            f"no response {previous[:100]!r} is stored: it had store=false, was deleted or displaced by later ones",
             "previous_response_not_found",
             "previous_response_id",
         )

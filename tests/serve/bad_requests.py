@@ -256,4 +256,6 @@ def _encodings() -> Iterator[BadRequest]:
     bomb = gzip.compress(b" " * (64 << 20))
     yield BadRequest("gzip bomb", "/v1/chat/completions", bomb, headers={**JSON, "content-encoding": "gzip"})
     twice = gzip.compress(bomb)
-    yield BadRequest("gzip bomb in gzip", "/v1/chat/completions", twice, headers={**JSON, "content-encoding": "gzip, gzip"})
+    yield BadRequest(
+        "gzip bomb in gzip", "/v1/chat/completions", twice, headers={**JSON, "content-encoding": "gzip, gzip"}
+    )
