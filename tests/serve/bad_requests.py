@@ -13,9 +13,9 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 # The smallest good body of each route; a bad one differs in one thing.
 GOOD = {
-    "/v1/chat/completions": {"model": "tiny", "messages": HELLO, "max_tokens": 4},
-    "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 4},
-    "/v1/completions": {"model": "tiny", "prompt": "hello", "max_tokens": 4},
+    "/v1/chat/completions": {"model": "plain", "messages": HELLO, "max_tokens": 4},
+    "/v1/responses": {"model": "plain", "input": "hello", "max_output_tokens": 4},
+    "/v1/completions": {"model": "plain", "prompt": "hello", "max_tokens": 4},
 }
 
 
@@ -41,7 +41,8 @@ def _changed(path: str, **changes: object) -> bytes:
 
 def _bodies() -> Iterator[BadRequest]:
     """Bodies that are no JSON object."""
-    surrogate = b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}], "prompt": "\\ud800", "input": "\\ud800"}'  # fmt: skip
+    half = json.dumps("\ud800").encode()
+    surrogate = b'{"messages": [{"role": "user", "content": %s}], "prompt": %s, "input": %s}' % (half, half, half)
     bodies = {
         "empty": b"",
         "blank": b"  \n ",
@@ -93,7 +94,7 @@ _SAMPLING = {
     "temperature": ["hot", -1, 1e9, [], {}, True],
     "top_p": ["x", -0.1, 1.5, []],
     "seed": ["x", 1.5, -(2**200), []],
-    "model": [3, [], {}, "", "no-such-model", "x" * 100_000, "tiny:no-such-strategy", "../../etc/passwd"],
+    "model": [3, [], {}, "", "no-such-model", "x" * 100_000, "plain:no-such-strategy", "../../etc/passwd"],
     "stream": ["yes", 3, []],
     "strategy": [3, [], {}, "no-such-strategy", {"name": 3}, {"name": "chain", "no_such": 1}],
     "no_such_field": [1],
@@ -235,7 +236,8 @@ def _routes() -> Iterator[BadRequest]:
         "/v1", "/v1/", "/v2/chat/completions", "/v1/chat", "/v1/chat/completions/", "/v1/nothing", "/v1//models",
         "/v1/models/no-such-model", "/v1/models/..%2f..%2fetc%2fpasswd", "/v1/models/%00", "/v1/models/%ff%fe",
         "/v1/responses/resp_none", "/v1/responses/%00", "/v1/responses/" + "x" * 5000, "/v1/responses/..%2f..",
-        "/v1/responses/resp_none/input_items", "/..%2f..%2fetc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "/static/../app.py",
+        "/v1/responses/resp_none/input_items", "/..%2f..%2fetc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
+        "/static/../app.py",
         "/v1/embeddings", "/v1/files", "/.git/config", "/.env", "/admin",
     ]  # fmt: skip
     for path in paths:
@@ -253,7 +255,7 @@ def _encodings() -> Iterator[BadRequest]:
         yield BadRequest(f"{path} gzip", path, gzip.compress(plain), headers={**JSON, "content-encoding": "gzip"})
         yield BadRequest(f"{path} deflate", path, zlib.compress(plain), headers={**JSON, "content-encoding": "deflate"})
         yield BadRequest(f"{path} br", path, plain, headers={**JSON, "content-encoding": "br"})
-    bomb = gzip.compress(b" " * (64 << 20))
+    bomb = gzip.compress(b" " * (32 << 20), 1)
     yield BadRequest("gzip bomb", "/v1/chat/completions", bomb, headers={**JSON, "content-encoding": "gzip"})
     twice = gzip.compress(bomb)
     yield BadRequest(

@@ -115,6 +115,7 @@ def make_app(
         table.setdefault(path, {})[method] = handler
     starlette_routes = [Route(path, _endpoint(service, handlers), methods=None) for path, handlers in table.items()]
     app = Starlette(routes=starlette_routes, exception_handlers={404: _no_such_route})
+    app.router.redirect_slashes = False  # a path is there or not; every reply is JSON
     return metrics.counting_replies(Guard(app, guard or GuardSettings(), service))
 
 
