@@ -39,7 +39,7 @@ def fold(reply: Reply, n: int) -> dict[str, Any]:
         assert chunk["object"] == "chat.completion.chunk" and chunk["id"] == reply.headers["x-request-id"]
         out |= {k: chunk[k] for k in ("usage", "prompt_token_ids") if chunk.get(k)}
         for entry in chunk["choices"]:
-            choice: dict[str, Any] = choices[entry["index"]]
+            choice = choices[entry["index"]]
             assert choice["finish_reason"] is None, "nothing comes after the end"
             for name in ("content", "reasoning_content", "reasoning"):
                 choice[name] += entry["delta"].get(name) or ""

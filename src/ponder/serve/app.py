@@ -25,6 +25,7 @@ from ponder.serve.http_replies import ErrorReply, Reply, StreamReply, read_field
 from ponder.serve.metrics import CONTENT_TYPE
 from ponder.serve.server_metrics import ServerMetrics
 from ponder.serve.service import Service, new_id
+from ponder.serve.token_routes import CHAT_PAGE_ROUTES, TOKEN_ROUTES
 
 Handler = Callable[[Service, Request], Awaitable[Any]]
 
@@ -100,6 +101,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("/v1/chat/completions", "POST", chat_completions),
     ("/v1/chat/completions/control", "POST", control),
     ("/v1/completions", "POST", completions),
+    *TOKEN_ROUTES,
+    *CHAT_PAGE_ROUTES,
 ]
 
 

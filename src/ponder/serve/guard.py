@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ponder.serve.chat_files import CHAT_PAGE_PATHS
 from ponder.serve.errors import ApiError, forbidden, invalid, too_large, unauthorized, unavailable
 from ponder.serve.http_replies import ErrorReply, Receive, Scope, Send
 from ponder.serve.service import Service
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 # Paths that need no key. A page's files hold nothing that is not public; what they ask for needs the key.
-OPEN_PATHS = ["/health"]
+OPEN_PATHS = ["/health", *CHAT_PAGE_PATHS]
 
 
 @dataclass(frozen=True, slots=True)

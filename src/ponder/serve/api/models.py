@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ponder.protocols import Scorer
 from ponder.serve.errors import not_found
 from ponder.serve.served_models import ServedModel, ServedModels
+from ponder.serve.served_scorers import head_json, scorer_head
 
 
 def model_entry(model: ServedModel) -> dict[str, Any]:
@@ -18,14 +20,16 @@ def model_entry(model: ServedModel) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scorer_entry(name: str, created: int) -> dict[str, Any]:
+def scorer_entry(name: str, scorer: Scorer, created: int) -> dict[str, Any]:
+    """`head`: what a reward, process or value model predicts."""
     return {"id": name, "object": "model", "created": created, "owned_by": "ponder", "root": name, "parent": None,
-            "scores": True}  # fmt: skip
+            "scores": True, "head": head_json(scorer_head(scorer))}  # fmt: skip
 
 
 def list_models(models: ServedModels) -> dict[str, Any]:
     entries = [model_entry(model) for model in models.models.values()]
-    entries += [scorer_entry(name, models.created) for name in models.scorers if name not in models.models]
+    scorers = ((name, scorer) for name, scorer in models.scorers.items() if name not in models.models)
+    entries += [scorer_entry(name, scorer, models.created) for name, scorer in scorers]
     return {"object": "list", "data": entries}
 
 
