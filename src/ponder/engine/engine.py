@@ -59,6 +59,16 @@ class InFlight:
     some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine is: a look from another thread, so the numbers may be of different steps."""
+
+    running: int = 0  # sequences
+    waiting: int = 0
+    preemptions: int = 0  # since the cache was made
+    cache_use: float = 0.0  # the share of the cache that running sequences hold
+
+
 class Engine:
     """Uses the weights of a decoder in place. `on_tokens` is called with the number of new tokens after each step; if
     it raises, all calls in flight fail with that error, and the engine keeps working.
@@ -165,6 +175,20 @@ class Engine:
     @property
     def has_requests(self) -> bool:
         return self.mailbox.has_requests
+
+    @property
+    def load(self) -> EngineLoad:
+        """How busy the engine is now."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return EngineLoad()
+        free = scheduler.allocator.free_count + scheduler.tree.evictable
+        return EngineLoad(
+            running=len(scheduler.prefilling) + len(scheduler.decoding),
+            waiting=len(scheduler.waiting),
+            preemptions=scheduler.preemptions,
+            cache_use=1 - free / scheduler.allocator.size,
+        )
 
     @property
     def cache_tokens(self) -> int:

@@ -16,10 +16,14 @@ from ponder.serve.api.chat_stream import read_stream_options, stream_chat
 from ponder.serve.api.completions import read_completion_request, stream_completion, whole_completion
 from ponder.serve.api.control import control_request
 from ponder.serve.api.models import find_model_entry, list_models
+from ponder.serve.api.response_run import ResponsesApi
+from ponder.serve.api.responses_routes import responses_routes
 from ponder.serve.api.token_texts import TokenTexts
 from ponder.serve.errors import ApiError, from_exception, method_not_allowed, not_found
 from ponder.serve.guard import Guard, GuardSettings
 from ponder.serve.http_replies import ErrorReply, Reply, StreamReply, read_fields, unless_disconnected
+from ponder.serve.metrics import CONTENT_TYPE
+from ponder.serve.server_metrics import ServerMetrics
 from ponder.serve.service import Service, new_id
 from ponder.serve.token_routes import CHAT_PAGE_ROUTES, TOKEN_ROUTES
 
@@ -82,6 +86,13 @@ async def health(service: Service, http: Request) -> Any:
     return Reply({"status": "ok"})
 
 
+def metrics_handler(metrics: ServerMetrics) -> Handler:
+    async def show_metrics(service: Service, http: Request) -> Any:
+        return Reply(metrics.render().encode(), headers={"content-type": CONTENT_TYPE})
+
+    return show_metrics
+
+
 # Path, method, handler. Each part of the server adds its own.
 ROUTES: list[tuple[str, str, Handler]] = [
     ("/health", "GET", health),
@@ -100,11 +111,15 @@ def make_app(
 ) -> Any:
     """The ASGI application. `routes`: more of them."""
     table: dict[str, dict[str, Handler]] = {}
-    for path, method, handler in (*ROUTES, *routes):
+    metrics = ServerMetrics(service.models)
+    service.observers.append(metrics)
+    own = [*ROUTES, *responses_routes(ResponsesApi(service), owner_of), ("/metrics", "GET", metrics_handler(metrics))]
+    for path, method, handler in (*own, *routes):
         table.setdefault(path, {})[method] = handler
     starlette_routes = [Route(path, _endpoint(service, handlers), methods=None) for path, handlers in table.items()]
     app = Starlette(routes=starlette_routes, exception_handlers={404: _no_such_route})
-    return Guard(app, guard or GuardSettings(), service)
+    app.router.redirect_slashes = False  # a path is there or not; every reply is JSON
+    return metrics.counting_replies(Guard(app, guard or GuardSettings(), service))
 
 
 def _endpoint(service: Service, handlers: dict[str, Handler]) -> Any:

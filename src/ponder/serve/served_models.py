@@ -15,6 +15,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES
 from ponder.serve.errors import not_found
+from ponder.serve.tools import takes_tools, without_tool_roles
 from ponder.types import Ids, Message
 
 DEFAULT_THINK_START, DEFAULT_THINK_END = "<think>", "</think>"
@@ -55,10 +56,13 @@ class ServedModel:
     ) -> Ids:
         """The prompt of a conversation, by the model's own chat template."""
         base = self.base
+        template = None if base is None or isinstance(base, OpenAIPolicy) else base.tokenizer.chat_template
+        if not takes_tools(template):
+            messages = without_tool_roles(messages, tools)
+        elif tools:
+            template_fields["tools"] = list(tools)
         if base is None or isinstance(base, OpenAIPolicy):
             return self.policy.encode(messages)
-        if tools:
-            template_fields["tools"] = list(tools)
         return chat_templates.encode_chat(base.tokenizer, messages, **template_fields)
 
     def text(self, token_ids: Sequence[int]) -> str:

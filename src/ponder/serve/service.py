@@ -16,6 +16,7 @@ from ponder.serve.limits import Limits
 from ponder.serve.reasoner import reason
 from ponder.serve.running_requests import RunningRequests
 from ponder.serve.served_models import ServedModels
+from ponder.serve.tool_events import separate_calls, with_forced_call
 
 
 class Observer(Protocol):
@@ -47,7 +48,8 @@ class Service:
                 observer.started(request, request_id)
             try:
                 async with asyncio.timeout(self.limits.request_seconds):
-                    async with aclosing(reason(request, model, running.control, self.limits, strategy)) as events:
+                    sampled = reason(with_forced_call(request), model, running.control, self.limits, strategy)
+                    async with aclosing(separate_calls(sampled, request, request_id)) as events:
                         async for event in events:
                             for observer in self.observers:
                                 observer.event(request_id, event)

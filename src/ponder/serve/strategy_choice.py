@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.models.guides import default_guide
+from ponder.models.guides import default_guide, load_guide
 from ponder.protocols import Scorer
 from ponder.reason.effort import EFFORTS, Effort
+from ponder.reason.inner_strategies import inner_strategies
 from ponder.reason.missing_guide import missing_guide
 from ponder.reason.operators.auto_cut import AUTO_CUT
 from ponder.reason.operators.cut import parse_cut
@@ -17,7 +18,7 @@ from ponder.reason.operators.tree_policy import SELECTION_RULES
 from ponder.reason.presets import PRESETS, unpack_preset
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.strategies import STRATEGIES, BestOfN, Chain, MajorityVote, Samples
-from ponder.reason.strategy_limits import COUNT_FIELDS, with_effort_count, with_limits
+from ponder.reason.strategy_limits import COUNT_FIELDS, has_field, with_effort_count, with_limits
 from ponder.serve.errors import invalid
 from ponder.serve.generation import GenerationRequest, StrategySpec
 from ponder.serve.limits import Limits
@@ -103,9 +104,22 @@ def _named_approach(
             bound = strategy.sampling.max_tokens
         return _chain(bound, room, replace(strategy.sampling, **changes), strategy.prompt)
     approach = Approach(bound, request.sampling)
-    longest = _longest_answer(approach, bound if level is None else level.max_answer_tokens, room)
+    longest = level.max_answer_tokens if level is not None else request.max_tokens or _own_max_tokens(strategy, bound)
+    if _looks_first(strategy):
+        longest = min(longest, approach.search_tokens // 4)
+    longest = _longest_answer(approach, longest, room)
     strategy = with_limits(strategy, None, {**changes, "max_tokens": longest})
     return replace(approach, strategy=strategy, guide=_find_guide(spec, strategy, own_guide, model))
+
+
+def _own_max_tokens(strategy: Any, default: int) -> int:
+    return int(strategy.sampling.max_tokens) if has_field(strategy, "sampling") else default
+
+
+def _looks_first(strategy: Any) -> bool:
+    """Whether it samples a whole answer to see how the model writes: that must leave tokens for the search."""
+    inner = inner_strategies(strategy).values()
+    return getattr(strategy, "cut", None) is AUTO_CUT or any(map(_looks_first, inner))
 
 
 def _find_guide(spec: StrategySpec, strategy: Any, own_guide: str, model: ServedModel) -> Scorer | None:
@@ -114,7 +128,9 @@ def _find_guide(spec: StrategySpec, strategy: Any, own_guide: str, model: Served
         raise invalid(f"no guide {spec.guide[:100]!r}; this server has {have}", "strategy.guide", "unknown_guide")
     if spec.guide and hasattr(strategy, "unused") and (why := strategy.unused().get("guide")):
         raise invalid(f"the guide {spec.guide} changes nothing: {why}", "strategy.guide")
-    name = spec.guide or own_guide or default_guide(strategy)
+    if own_guide and not spec.guide:  # a preset's own: one of ponder's scorers
+        return load_guide(own_guide, model.policy)
+    name = spec.guide or default_guide(strategy)
     if name and name not in model.guides:
         raise invalid(f"{spec.name} needs the guide {name}, which this server does not have", "strategy.guide")
     if not name and (why := missing_guide(strategy)):

@@ -20,10 +20,10 @@ from ponder.serve.events import Content, Event, Finished, Reasoning, Started, Te
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import Fields
 from ponder.serve.limits import Limits
+from ponder.serve.tools import read_calls, read_tool_choice, read_tools
 from ponder.types import Message
 
 MAX_MESSAGES = 10_000
-MAX_TOOLS = 128
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
@@ -36,7 +36,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
     thinking = read_thinking(fields, limits)
     sampling = read_sampling(fields, tops)
     template = fields.object("chat_template_kwargs")
-    tool_choice = _read_tool_choice(fields)
+    tools, tool_choice = read_tool_choice(fields, read_tools(fields))
     request = GenerationRequest(
         model=fields.text("model", "", 1000) or "",
         messages=read_messages(fields),
@@ -52,7 +52,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
         include_reasoning=thinking.include_reasoning,
         logprobs=logprobs,
         top_logprobs=tops,
-        tools=tuple(tool.body for tool in fields.objects("tools", MAX_TOOLS) or ()),
+        tools=() if tool_choice == "none" else tools,
         tool_choice=tool_choice,
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         template_fields={} if template is None else dict(template.body),
@@ -61,18 +61,6 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
     )
     fields.refuse_unread()
     return request
-
-
-def _read_tool_choice(fields: Fields) -> str:
-    """`none`, `auto`, `required`, or the name of a function."""
-    value = fields.raw("tool_choice")
-    if isinstance(value, dict):
-        function = value.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if value.get("type") != "function" or not isinstance(name, str):
-            raise fields.error("tool_choice", "none, auto, required, or a function by name")
-        return name
-    return fields.choice("tool_choice", ("none", "auto", "required"), "auto") or "auto"
 
 
 def read_messages(fields: Fields) -> tuple[Message, ...]:
@@ -91,8 +79,8 @@ def _read_message(entry: Fields) -> Message:
     for name in ("name", "tool_call_id"):
         if (value := entry.text(name)) is not None:
             out[name] = value
-    if (calls := entry.objects("tool_calls", MAX_TOOLS)) is not None:
-        out["tool_calls"] = [dict(call.body) for call in calls]
+    if calls := read_calls(entry):
+        out["tool_calls"] = calls
     thought = entry.text("reasoning_content") or entry.text("reasoning")
     if thought:
         out["reasoning_content"] = thought
