@@ -18,8 +18,6 @@ import torch
 from ponder.models import chat_templates
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.scorers import Likelihood
 from ponder.serve.app import make_app
 from ponder.serve.guard import GuardSettings
 from ponder.serve.limits import Limits
@@ -44,8 +42,7 @@ def small_policy(seed: int = 5, context: int = 512) -> PonderPolicy:
 def small_models() -> ServedModels:
     """`plain` answers at once; `thinker` is the same network, which thinks first."""
     policy = small_policy()
-    guides = {"likelihood": Likelihood(), "p_true": PTrue(policy)}
-    return ServedModels([ServedModel("plain", policy, None, guides), ServedModel("thinker", policy, MARKERS, guides)])
+    return ServedModels([ServedModel("plain", policy), ServedModel("thinker", policy, MARKERS)])
 
 
 @dataclass(eq=False)

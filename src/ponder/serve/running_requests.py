@@ -35,6 +35,9 @@ class RunningRequests:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def ids(self) -> list[str]:
+        return list(self._by_id)
+
     @contextmanager
     def admit(self, request_id: str, owner: str = "") -> Iterator[RunningRequest]:
         """Within this block the request runs."""

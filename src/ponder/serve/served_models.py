@@ -12,7 +12,9 @@ from ponder.models.base_policy import BasePolicy
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import AdapterPolicy
 from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
+from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import STRATEGIES
 from ponder.serve.errors import not_found
 from ponder.serve.tools import takes_tools, without_tool_roles
@@ -39,6 +41,10 @@ class ServedModel:
     guides: Mapping[str, Scorer] = field(default_factory=dict)  # by the names that requests may give
     created: int = field(default_factory=lambda: int(time.time()))
     root: str = ""  # the model that this is, or is an adapter of
+
+    def __post_init__(self) -> None:
+        own = {"likelihood": Likelihood(), "p_true": PTrue(self.policy)}  # need nothing but the policy
+        object.__setattr__(self, "guides", {**own, **self.guides})
 
     @property
     def base(self) -> BasePolicy | None:
