@@ -12,7 +12,7 @@ Template = Annotated[
     str | None, "plain, qa, r1, deepseek-r1-zero or jinja2 text, in place of the model's own chat template"
 ]
 Guide = Annotated[
-    str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
+    str, "what guides a search: likelihood, p_true, reward:FOLDER or URL, genrm:MODEL, module:object; oracle (eval)"
 ]
 Device = Annotated[str, "auto, cpu, cuda or mps"]
 Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ponder.engine.mailbox import Mailbox
+from ponder.engine.mailbox import Mailbox, TokenChunk
 from ponder.errors import UsageError
 
 
@@ -22,6 +22,7 @@ class FakeSequence:
     index: int = 0
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[Any] = field(default_factory=list)
 
 
 class FakeWorker:
@@ -51,6 +52,7 @@ class FakeWorker:
             self.mailbox.emit(item, len(item.token_ids) - 1)
             if len(item.token_ids) >= self.steps:
                 finished.append(item)
+        self.mailbox.flush()
         self.mailbox.finish(*finished)
 
 
@@ -86,13 +88,32 @@ def test_calls_that_are_ready_together_reach_the_worker_together() -> None:
 
 def test_emit_passes_each_token_to_the_caller() -> None:
     worker = FakeWorker(steps=3)
-    events: list[tuple[int, int, float]] = []
+    chunks: list[TokenChunk] = []
 
     async def main() -> None:
-        await worker.mailbox.submit(items(2), events.append)
+        await worker.mailbox.submit(items(2), chunks.append)
 
     asyncio.run(main())
-    assert sorted(events) == [(i, 7, -0.5) for i in (0, 0, 0, 1, 1, 1)]
+    assert sorted(chunks) == [TokenChunk(i, [7], [-0.5], []) for i in (0, 0, 0, 1, 1, 1)]
+
+
+def test_flush_wakes_an_event_loop_once_for_all_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = FakeWorker(steps=4)
+    wakes: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+
+        def counted(callback: Callable[..., Any], *args: Any) -> Any:
+            wakes.append(getattr(callback, "__name__", ""))
+            return wake(callback, *args)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        await worker.mailbox.submit(items(16), lambda chunk: None)
+
+    asyncio.run(main())
+    assert wakes.count("_pass_on") == 4
 
 
 def test_a_cancelled_call_leaves_no_item_in_flight() -> None:

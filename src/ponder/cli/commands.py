@@ -32,6 +32,8 @@ COMMANDS = {
     "reward": CommandSpec("ponder.cli.reward_models:reward", "train", "train a reward, process reward or value model"),
     "export": CommandSpec("ponder.cli.export:export", "train", "write a model as a Hugging Face folder or a GGUF file"),
     "solve": CommandSpec("ponder.cli.solve:solve", "think", "ask a model a question, and think by a strategy"),
+    "serve": CommandSpec("ponder.cli.serve:serve", "think", "serve models over HTTP, as OpenAI's API"),
+    "chat": CommandSpec("ponder.cli.chat:chat", "think", "talk with a model, here or behind a server"),
     "eval": CommandSpec("ponder.cli.job_commands:evaluate", "think", "measure a model on a task's held-out problems"),
     "data": CommandSpec("ponder.cli.data:data", "data", "public data sets: where they come from, and fetch one"),
     "play": CommandSpec("ponder.cli.play:play", "think", "let players play a game: a model, a search, or you"),

@@ -22,7 +22,8 @@ def resolve_remote_model(
 
     A device and a number type are refused where nothing in this process would take them; a learned `guide` does.
     """
-    learned = guide.removeprefix("oracle+").startswith(("reward:", "genrm"))
+    guide = guide.removeprefix("oracle+")
+    learned = guide.startswith(("reward", "genrm")) and not guide.partition(":")[2].startswith(("http", "openai:"))
     if model.startswith(VLLM_PREFIX) and device not in ("auto", "cuda") and not learned:
         raise UsageError(f"vLLM runs on the GPU that it finds: leave out --device {device}, or give the folder alone")
     if not model.startswith(OPENAI_PREFIX):

@@ -31,7 +31,7 @@ Strategy = Annotated[
     "chain, majority-vote, best-of-n, beam-search, mcts ... or a preset (ponder strategies lists them)",
 ]
 Effort = Annotated[
-    Literal["none", "minimal", "low", "medium", "high", "max"] | None,
+    Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
     "bounds on answers and tokens; a server's chat is asked for it, too",
 ]
 Prices = Annotated[Path | None, "a JSON table of dollars per million tokens; the row with the model's name counts"]

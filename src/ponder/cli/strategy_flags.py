@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +13,6 @@ from ponder.errors import UnknownName, UsageError
 if TYPE_CHECKING:
     from ponder.protocols import Strategy
     from ponder.reason.budget import Budget
-
-_COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
 
 
 def strategy_from_flags(
@@ -38,6 +35,7 @@ def strategy_from_flags(
     from ponder.reason.effort import get_effort
     from ponder.reason.presets import PRESETS, unpack_preset
     from ponder.reason.strategies import STRATEGIES
+    from ponder.reason.strategy_limits import COUNT_FIELDS, has_field, with_effort_count, with_limits
 
     level = get_effort(effort) if effort else None
     name = name or (level.strategy if level else default_name)
@@ -50,7 +48,7 @@ def strategy_from_flags(
     if not callable(built) or not is_dataclass(built):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
     given_names = {name.partition(".")[0] for name in settings}
-    count = n if n is not None else level.answers if level and not given_names & set(_COUNT_FIELDS) else None
+    count = n if n is not None else level.answers if level and not given_names & set(COUNT_FIELDS) else None
     sampling_defaults = sampling_defaults or {}
     token_limit = (
         max_tokens
@@ -60,15 +58,14 @@ def strategy_from_flags(
         else sampling_defaults.get("max_tokens")
     )
     sampling_temperature = temperature if temperature is not None else sampling_defaults.get("temperature")
-    if n is not None and not any(_has_field(built, c) for c in _COUNT_FIELDS) and n != 1:
+    if n is not None and not any(has_field(built, c) for c in COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(built))}")
     strategy: Any = _with_cut(built, name, cut)
-    is_beam = _has_field(built, "beam_width") and _has_field(built, "n")
-    if n is None and count is not None and is_beam and "beam_width" not in given_names:
-        beam_width = gcd(count, strategy.beam_width)  # it must divide the count
-        strategy = replace(strategy, beam_width=beam_width, n=count)
+    if n is None and count is not None:
+        strategy = with_effort_count(strategy, count, given_names)
     _refuse_unused_sampling(strategy, name, {"max_tokens": max_tokens, "temperature": temperature})
-    strategy = _with_limits(strategy, count, None if token_limit is None else int(token_limit), sampling_temperature)
+    limits = {"max_tokens": None if token_limit is None else int(token_limit), "temperature": sampling_temperature}
+    strategy = with_limits(strategy, count, {name: value for name, value in limits.items() if value is not None})
     return strategy, guide, level.budget if level else None
 
 
@@ -86,8 +83,9 @@ def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float 
 
 def _has_sampling(strategy: Any) -> bool:
     from ponder.reason.inner_strategies import inner_strategies
+    from ponder.reason.strategy_limits import has_field
 
-    return _has_field(strategy, "sampling") or any(map(_has_sampling, inner_strategies(strategy).values()))
+    return has_field(strategy, "sampling") or any(map(_has_sampling, inner_strategies(strategy).values()))
 
 
 def _flag_name(name: str) -> str:
@@ -109,12 +107,13 @@ def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
     """Where its steps end: `--strategy.cut sentence`, `tokens:32`, `mark:TEXT`, `token:TEXT` or `auto`."""
     from ponder.reason.operators.auto_cut import AUTO_CUT
     from ponder.reason.operators.cut import parse_cut
+    from ponder.reason.strategy_limits import has_field
 
     if cut is None:
         return strategy
     if why := unused_settings(strategy).get("cut"):
         raise UsageError(f"{name} takes no cut: {why}")
-    if not _has_field(strategy, "cut"):
+    if not has_field(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
     return replace(strategy, cut=AUTO_CUT if cut == "auto" else parse_cut(cut))
 
@@ -122,33 +121,14 @@ def _with_cut(strategy: Any, name: str, cut: str | None) -> Any:
 def _with_selection(kind: Any, name: str, rule: str) -> Any:
     """Which child a tree search visits next: `--strategy.selection uct`, `puct` or `x1`, with their papers' numbers."""
     from ponder.reason.operators.tree_policy import SELECTION_RULES
+    from ponder.reason.strategy_limits import has_field
 
     strategy = kind() if isinstance(kind, type) else kind
-    if not (is_dataclass(strategy) and _has_field(strategy, "selection")):
+    if not (is_dataclass(strategy) and has_field(strategy, "selection")):
         raise UsageError(f"{name} takes no selection rule: that is for mcts")
     if rule not in SELECTION_RULES:
         raise UnknownName("selection rule", rule, SELECTION_RULES)
     return replace(strategy, selection=SELECTION_RULES[rule]())  # type: ignore[type-var]
-
-
-def _with_limits(strategy: Any, count: int | None, token_limit: int | None, temperature: float | None) -> Any:
-    from ponder.reason.inner_strategies import inner_strategies
-
-    changes: dict[str, Any] = {}
-    if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
-        changes[name] = count
-    if _has_field(strategy, "sampling"):
-        limits = {"max_tokens": token_limit, "temperature": temperature}
-        given = {k: v for k, v in limits.items() if v is not None}
-        changes["sampling"] = replace(strategy.sampling, **given)
-    for name, inner in inner_strategies(strategy).items():
-        own_count = name == "cheap" or _has_field(strategy, "trees")  # a forest counts its trees
-        changes[name] = _with_limits(inner, None if own_count else count, token_limit, temperature)
-    return replace(strategy, **changes)
-
-
-def _has_field(strategy: Any, name: str) -> bool:
-    return any(f.name == name and f.init for f in fields(strategy))
 
 
 def budget_from_flags(

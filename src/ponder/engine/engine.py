@@ -11,8 +11,8 @@ import asyncio
 import atexit
 import time
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -24,7 +24,7 @@ from torch import Tensor
 from ponder.engine import request_errors
 from ponder.engine.adapters import Adapters
 from ponder.engine.kv_cache import MIN_CACHE_BYTES, bytes_per_token, cache_budget
-from ponder.engine.mailbox import EngineCall, Mailbox, TokenEvent
+from ponder.engine.mailbox import EngineCall, Mailbox, TokenChunk, TokenEvent
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
 from ponder.engine.runner_factory import make_runner
@@ -57,6 +57,16 @@ class InFlight:
     version: int
     start_time: float
     some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How busy an engine is: a look from another thread, so the numbers may be of different steps."""
+
+    running: int = 0  # sequences
+    waiting: int = 0
+    preemptions: int = 0  # since the cache was made
+    cache_use: float = 0.0  # the share of the cache that running sequences hold
 
 
 class Engine:
@@ -101,8 +111,18 @@ class Engine:
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is sampled, and finally all sequences."""
+        async with aclosing(self.stream_chunks(request)) as events:
+            async for event in events:
+                if isinstance(event, TokenChunk):
+                    for token, logprob in zip(event.token_ids, event.logprobs, strict=True):
+                        yield event.sequence, token, logprob
+                else:
+                    yield event
+
+    async def stream_chunks(self, request: Request) -> AsyncGenerator[TokenChunk | list[SequenceState]]:
+        """The tokens of each step, or of each look at the device, as they come; finally all sequences."""
         seqs = self._make_sequences(request)
-        events: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
+        events: asyncio.Queue[TokenChunk | None] = asyncio.Queue()
         result = asyncio.ensure_future(self._submit(seqs, events.put_nowait))
         result.add_done_callback(lambda _: events.put_nowait(None))
         try:
@@ -157,6 +177,20 @@ class Engine:
         return self.mailbox.has_requests
 
     @property
+    def load(self) -> EngineLoad:
+        """How busy the engine is now."""
+        scheduler = self._scheduler
+        if scheduler is None:
+            return EngineLoad()
+        free = scheduler.allocator.free_count + scheduler.tree.evictable
+        return EngineLoad(
+            running=len(scheduler.prefilling) + len(scheduler.decoding),
+            waiting=len(scheduler.waiting),
+            preemptions=scheduler.preemptions,
+            cache_use=1 - free / scheduler.allocator.size,
+        )
+
+    @property
     def cache_tokens(self) -> int:
         """Number of tokens that fit in the cache."""
         if self.cache_bytes is not None:
@@ -171,9 +205,9 @@ class Engine:
             self._token_bytes = bytes_per_token(self.net.config, self.net.dtype)
         return self._token_bytes
 
-    async def _submit(self, items: Any, on_token: Callable[[TokenEvent], None] | None = None) -> Any:
+    async def _submit(self, items: Any, on_chunk: Callable[[TokenChunk], None] | None = None) -> Any:
         with self.adapters.in_use(items[0].adapter):
-            return await self.mailbox.submit(items, on_token)
+            return await self.mailbox.submit(items, on_chunk)
 
     def _make_sequences(self, request: Request) -> list[SequenceState]:
         check_request(request, self.net.config.vocab)
@@ -307,6 +341,7 @@ class Engine:
                 self.mailbox.reject(call, failed[seq])
             else:
                 self.mailbox.emit(seq, length)
+        self.mailbox.flush()
         finished = [seq for seq in seqs if seq.stop is not None and seq in calls]
         scheduler.remove(*finished)
         if not scheduler.decoding and self._runner is not None:

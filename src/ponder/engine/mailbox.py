@@ -26,6 +26,15 @@ _IDLE_SECONDS = 1.0  # seconds that an idle thread waits for more work
 TokenEvent = tuple[int, int, float]  # index of the sequence in its request, its next token, the token's log-probability
 
 
+class TokenChunk(NamedTuple):
+    """The tokens that one step, or one look at the device, added to a sequence."""
+
+    sequence: int  # its index in its request
+    token_ids: list[int]
+    logprobs: list[float]
+    top_logprobs: list[tuple[Any, Any]]  # per token, where they were asked for: likeliest tokens, log-probabilities
+
+
 @dataclass(eq=False)
 class EngineCall:
     """The items of one call, and the future that its caller awaits."""
@@ -33,7 +42,7 @@ class EngineCall:
     items: Sequence[SequenceState] | Sequence[ReadRequest]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
-    on_token: Callable[[TokenEvent], None] | None = None
+    on_chunk: Callable[[TokenChunk], None] | None = None
     unfinished: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +70,8 @@ class Inbox(NamedTuple):
 class Mailbox:
     """`step` runs in the worker thread; `has_work` says whether another step is due without a new call.
 
-    `calls` belongs to the worker thread, like everything that `step` uses. `_condition` guards all other fields.
+    `calls` and `_emitted` belong to the worker thread, like everything that `step` uses. `_condition` guards all other
+    fields.
     """
 
     def __init__(self, step: Callable[[], None], has_work: Callable[[], bool]) -> None:
@@ -70,6 +80,7 @@ class Mailbox:
             None
         )  # called in the caller's thread, before calls are handed over
         self.calls: dict[SequenceState | ReadRequest, EngineCall] = {}  # of every item in flight
+        self._emitted: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[TokenChunk], None], TokenChunk]]] = {}
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._gathered: dict[asyncio.AbstractEventLoop, list[EngineCall]] = {}
@@ -80,10 +91,10 @@ class Mailbox:
 
     # used by callers, in their own threads
 
-    async def submit(self, items: Any, on_token: Callable[[TokenEvent], None] | None = None) -> Any:
+    async def submit(self, items: Any, on_chunk: Callable[[TokenChunk], None] | None = None) -> Any:
         """Hand the items of one call to the worker and wait until all are finished."""
         loop = asyncio.get_running_loop()
-        call = EngineCall(items, loop, loop.create_future(), on_token)
+        call = EngineCall(items, loop, loop.create_future(), on_chunk)
         with self._condition:
             if self._closed:
                 raise UsageError("the engine was closed; make a new one")
@@ -202,13 +213,18 @@ class Mailbox:
         return inbox
 
     def emit(self, seq: SequenceState, since: int) -> None:
-        """Pass the tokens of a sequence from index `since` on to the caller's `on_token`."""
+        """Pass the tokens of a sequence from index `since` on to the caller's `on_chunk`, at the next `flush`."""
         call = self.calls[seq]
-        if call.on_token is None:
-            return
-        for token, logprob in zip(seq.token_ids[since:], seq.logprobs[since:], strict=True):
+        if call.on_chunk is not None and len(seq.token_ids) > since:
+            chunk = TokenChunk(seq.index, seq.token_ids[since:], seq.logprobs[since:], seq.top_logprobs[since:])
+            self._emitted.setdefault(call.loop, []).append((call.on_chunk, chunk))
+
+    def flush(self) -> None:
+        """Hand over what was emitted. Each event loop is woken once, however many sequences it has."""
+        emitted, self._emitted = self._emitted, {}
+        for loop, chunks in emitted.items():
             with suppress(RuntimeError):  # the caller's loop is closed
-                call.loop.call_soon_threadsafe(call.on_token, (seq.index, token, logprob))
+                loop.call_soon_threadsafe(_pass_on, chunks)
 
     def finish(self, *items: SequenceState | ReadRequest) -> None:
         """These items are finished. Calls of one loop resolve together, so that their next calls come together too."""
@@ -240,6 +256,11 @@ class Mailbox:
         for call in dict.fromkeys([*self.calls.values(), *inbox]):
             call.set_exception(error)
         self.calls = {}
+
+
+def _pass_on(chunks: Sequence[tuple[Callable[[TokenChunk], None], TokenChunk]]) -> None:
+    for on_chunk, chunk in chunks:
+        on_chunk(chunk)
 
 
 def _resolve_all(calls: Sequence[EngineCall]) -> None:

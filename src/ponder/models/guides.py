@@ -15,7 +15,16 @@ from ponder.reason.scorers import Likelihood, OutcomeAndValue
 from ponder.registry import import_object
 
 ORACLE = "oracle"
-KNOWN_GUIDES = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
+KNOWN_GUIDES = (
+    "likelihood",
+    "p_true",
+    ORACLE,
+    "oracle+GUIDE",
+    "reward:FOLDER",
+    "reward:URL",
+    "genrm:MODEL",
+    "module:object",
+)
 _REWARD_PATTERN = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
 
 
@@ -31,6 +40,7 @@ def load_guide(
     p_true          the policy's own probability that its answer is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
                     score of a path is its lowest step; reward+product:FOLDER, +last and +mean reduce them otherwise
+    reward:URL      the same behind a server that `ponder serve` started; reward:URL#NAME if it serves several
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
     module:object   your own, or one of ponder's
@@ -99,8 +109,11 @@ def check_guide(name: str, task: Task | None = None) -> None:
 
 
 def _check_reward_model(model: str) -> None:
+    from ponder.models.server_discovery import is_server_address
     from ponder.nets import hf
 
+    if is_server_address(model):
+        return  # connecting says what is wrong with it
     if not hf.is_score_model(find_model(model)):
         raise ModelError(f"{model} holds a language model, which has no head: give a value or reward model")
 

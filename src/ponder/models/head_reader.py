@@ -5,17 +5,36 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ponder.errors import ModelError
+from ponder.models.base_policy import BasePolicy
 from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, apply_head
 from ponder.types import Cost, Ids
 
 _MAX_CACHED_SCORES = 1 << 16  # numbers, so that a longer path does not compute its beginning again
+
+
+class ScoreReader(Protocol):
+    """Reads a head's numbers at positions of a text: in this process (`HeadReader`) or over HTTP."""
+
+    @property
+    def head(self) -> ScoreHead: ...
+
+    @property
+    def engine_policy(self) -> BasePolicy:
+        """Whose tokenizer and context the texts have."""
+        ...
+
+    def text(self, tokens: Ids) -> str: ...
+
+    async def __call__(self, tokens: Ids, at: Sequence[int]) -> tuple[list[float], Cost]:
+        """The number at each of these positions, in ascending order, and the cost."""
+        ...
 
 
 class HeadReader:

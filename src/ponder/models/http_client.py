@@ -100,9 +100,11 @@ class HttpClient:
         limits = limits or self.limits()
         return await self._call(url, body, lambda reply: self._json(_read_body(reply, limits)), limits)
 
-    def request_blocking(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
+    def request_blocking(
+        self, method: str, url: str, body: Mapping[str, Any] | None = None, limits: ReplyLimits | None = None
+    ) -> Any:
         """Send a request in the caller's thread, and wait."""
-        limits = self.limits()
+        limits = limits or self.limits()
         return _Call(self, method, url, body, limits).run(lambda reply: self._json(_read_body(reply, limits)))
 
     async def stream(

@@ -1,4 +1,5 @@
-"""Load a trained reward or value model, on an engine of its own or on the engine of a policy with the same weights."""
+"""Load a trained reward or value model: on an engine of its own, on the engine of a policy with the same weights, or
+behind a ponder server."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from ponder.models.head_reader import HeadReader
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.remote_head_reader import RemoteHeadReader
 from ponder.models.reward_models import LearnedScorer, make_scorer
 from ponder.models.scratch_model import ScratchModel
+from ponder.models.server_discovery import is_server_address
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.weight_sharing import adapter_digest, find_head_adapter, runs_on
 from ponder.nets import hf
@@ -22,7 +25,13 @@ from ponder.protocols import Policy
 
 
 def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **settings: Any) -> LearnedScorer:
-    """A trained reward model from a run directory or a folder, on an engine of its own. `settings` are a PRM's."""
+    """A trained reward model from a run directory or a folder, on an engine of its own; or one behind a ponder server,
+    "URL#MODEL". `settings` are a PRM's."""
+    if is_server_address(model):
+        for name, value in (("device", device), ("dtype", dtype)):
+            if value != "auto":
+                raise UsageError(f"a server chose its own {name} when it was started: leave out {name} {value}")
+        return make_scorer(RemoteHeadReader.connect(model), **settings)
     return make_scorer(make_head_reader(load_policy_with_head(model, None, device=device, dtype=dtype)), **settings)
 
 
@@ -50,6 +59,8 @@ def load_or_share_scorer(
 ) -> LearnedScorer:
     """A trained reward model on the policy's engine if it can share that, else on one of its own. The policy must not
     be trained: a reward model on its engine needs these weights."""
+    if is_server_address(model):
+        return load_scorer(model, **settings)
     if isinstance(policy, PonderPolicy) and runs_on(policy, device, dtype):
         with suppress(ModelError):  # another base model or fully trained weights; any other fault is raised again below
             return load_shared_scorer(policy, model, **settings)

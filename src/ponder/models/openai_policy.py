@@ -4,6 +4,8 @@ The policy talks to the server in one of two ways:
 
 - With the model's own tokenizer, from a local folder, prompts and answers are token ids. vLLM and llama.cpp support
   this (llama.cpp by its own `/completion`, because its `/v1/completions` drops tokens that end inside a character).
+  ponder's own server hands over its tokenizer, so that none need be given, and takes every option of `Sampling`; a seed
+  gives the tokens that the model would write in this process (see `ponder_server`).
 - Without a tokenizer, prompts and answers are text, and a token is a byte of the text (see `byte_tokenizer`). A
   conversation goes to `/v1/chat/completions`. With a chat template, the rendered text goes to `/v1/completions`.
 
@@ -16,7 +18,7 @@ sampled from.
 
 Each of a call's n continuations is a request with a seed of its own, so the first of n does not depend on n. Whether a
 seed fixes the draws is up to the server. Costs are the server's counts, limited to what is possible for the text that
-arrived (see `server_replies`). FLOPs are unknown. Text beyond `max_tokens` is cut, with a warning.
+arrived (see `server_replies`). Only ponder's own server reports FLOPs. Text beyond `max_tokens` is cut, with a warning.
 
 An `effort` (`ponder.reason.effort`) is sent with every request of a conversation, as the server's reasoning effort.
 """
@@ -30,19 +32,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from ponder.errors import ModelError, UsageError
-from ponder.models import byte_tokenizer, chat_templates, sampling_params, server_replies
+from ponder.models import byte_tokenizer, chat_templates, ponder_server, sampling_params, server_replies
 from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion, gather_or_cancel
 from ponder.models.http_client import HttpClient, RequestRefused
 from ponder.models.sampling_params import ServerKind
-from ponder.models.server_discovery import api_key_for, choose_model, positive_int
+from ponder.models.server_discovery import api_key_for, choose_model, positive_int, with_api_path
 from ponder.models.tokenizer import Tokenizer
 from ponder.reason.effort import get_effort
 from ponder.types import Completion, Ids, Message, Sampling, StopReason, ids
 
-_SERVER_KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
+_SERVER_KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp", ponder_server.OWNED_BY: "ponder"}
 _TOKENIZER_PROBE = "The quick brown fox jumps over 13 lazy dogs."  # splits otherwise under most other vocabularies
 _MAX_PADDING_ROWS = 1 << 16  # rows that an embedding may have beyond the tokenizer's ids
 # Reading a reply of another shape raises one of these.
@@ -95,13 +96,18 @@ class OpenAIPolicy(BasePolicy):
             get_effort(effort)  # refuses an unknown name
             if tokenizer is not None or template is not None:
                 raise UsageError("a reasoning effort is for a server's chat: leave out the tokenizer and the template")
-        url = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
+        url = with_api_path(url)
         http = HttpClient(url, api_key_for(url, api_key), max_concurrency, timeout, retries)
         name, entry = choose_model(http, model)
         kind = _SERVER_KINDS.get(str(entry.get("owned_by", "")), "other")
         meta = entry["meta"] if isinstance(entry.get("meta"), dict) else {}
         context = positive_int(entry.get("max_model_len")) or positive_int(meta.get("n_ctx"))
         size = positive_int(meta.get("n_vocab"))
+        if kind == "ponder" and tokenizer is None and effort is None:
+            info = ponder_server.fetch_model_info(http, name)
+            if info.head is not None:
+                raise UsageError(f"{name!r} at {url} is a scorer, which writes nothing: use it as --guide reward:{url}")
+            tokenizer, size, context = info.tokenizer, info.vocab_size, info.context_length
         policy = cls(http, name, kind, tokenizer, template, context, seed, effort)
         if tokenizer is not None:
             if size is not None:
@@ -124,6 +130,8 @@ class OpenAIPolicy(BasePolicy):
         prefix = ids(prefix)
         sampling = self._validate(prefix, sampling, n)
         seed = self._seed_for(prefix, sampling)
+        if self.sends_token_ids and self.server_kind == "ponder":
+            return await self._generate_group(prefix, sampling, n, seed)
         seeds = (sampling_params.continuation_seed(seed, number) for number in range(n))
         return await gather_or_cancel(self._generate_one(prefix, sampling, seed) for seed in seeds)
 
@@ -136,6 +144,20 @@ class OpenAIPolicy(BasePolicy):
         return build_completion(self.tokenizer, raw, self.version)
 
     # prompts and answers as token ids
+
+    async def _generate_group(self, prefix: Ids, sampling: Sampling, n: int, seed: int) -> list[Completion]:
+        """All n continuations in one request, by ponder's own server."""
+        body = ponder_server.generate_request(self.model, prefix, sampling, seed, n)
+        limits = self.http.limits(n * sampling.max_tokens, len(prefix), sampling.logprobs)
+        reply = await self.http.post(self._server_root + "/inference/v1/generate", body, limits)
+        try:
+            group = ponder_server.parse_generate(reply, n, sampling)
+        except _MALFORMED_REPLY_ERRORS as reason:
+            raise self._malformed(reply, reason) from None
+        for raw, _ in group:
+            self._check_written(raw, sampling.max_tokens)
+            self.on_tokens(raw.cost.generated_tokens)
+        return [build_completion(self.tokenizer, raw, version) for raw, version in group]
 
     async def _generate_token_ids(self, prefix: Ids, sampling: Sampling, seed: int) -> RawCompletion:
         max_tokens = sampling.max_tokens
@@ -153,6 +175,11 @@ class OpenAIPolicy(BasePolicy):
                 raw = server_replies.parse_vllm(reply, len(prefix), sampling, self.eos, self.http.url)
         except _MALFORMED_REPLY_ERRORS as reason:
             raise self._malformed(reply, reason) from None
+        self._check_written(raw, max_tokens)
+        return raw
+
+    def _check_written(self, raw: RawCompletion, max_tokens: int) -> None:
+        """Raise if there are too many tokens, or one that the model does not have."""
         if (
             not 0 < len(raw.token_ids) <= max_tokens
             or not 0 <= min(raw.token_ids) <= max(raw.token_ids) < self.vocab_size
@@ -161,7 +188,6 @@ class OpenAIPolicy(BasePolicy):
                 f"{self.http.url} wrote {len(raw.token_ids)} tokens of {max_tokens}, which must be each below "
                 f"{self.vocab_size}: it does not keep to what it is asked"
             )
-        return raw
 
     def _is_whole_text(self, token: int) -> bool:
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
@@ -235,7 +261,7 @@ class OpenAIPolicy(BasePolicy):
             body |= sampling_params.reasoning_effort_fields(self.effort, self.server_kind)
         if not prompt[-1]["content"]:
             prompt.pop()
-        elif self.server_kind == "other":
+        elif self.server_kind in ("other", "ponder"):
             raise UsageError(
                 f"whether the chat at {self.http.url} goes on with a half-written answer or begins another is not "
                 "known: give the model's tokenizer or a template, or let each answer be written in one go"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ponder.engine.engine import Engine
-from ponder.engine.mailbox import TokenEvent
+from ponder.engine.mailbox import TokenChunk, TokenEvent
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
@@ -60,6 +60,14 @@ class PonderPolicy(EnginePolicy):
             else:
                 for seq in event:
                     yield self.completion(seq)
+
+    async def stream_chunks(
+        self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
+    ) -> AsyncGenerator[TokenChunk | list[Completion]]:
+        """Yield the tokens that each look at the device brought; then the completions."""
+        async with aclosing(self.engine.stream_chunks(self.request(prefix, sampling, n, adapter))) as events:
+            async for event in events:
+                yield event if isinstance(event, TokenChunk) else [self.completion(seq) for seq in event]
 
     async def hidden_states(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
@@ -154,6 +162,11 @@ class AdapterPolicy(PolicyWrapper):
 
     def stream_tokens(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
         return self.policy.stream_tokens(prefix, sampling, n, self.name)
+
+    def stream_chunks(
+        self, prefix: Ids, sampling: Sampling, n: int = 1
+    ) -> AsyncGenerator[TokenChunk | list[Completion]]:
+        return self.policy.stream_chunks(prefix, sampling, n, self.name)
 
     async def hidden_states(self, tokens: Ids, begin: int = 0) -> Tensor:
         return await self.policy.hidden_states(tokens, begin, self.name)

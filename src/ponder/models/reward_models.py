@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.models.head_reader import HeadReader
+from ponder.models.head_reader import ScoreReader
 from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.tasks.step_labels.step_split import step_ends
 from ponder.types import Cost, Score, Step, Trace
@@ -25,7 +25,7 @@ from ponder.types import Cost, Score, Step, Trace
 class LearnedScorer:
     """Base of these scorers: the head's number at the end of a step."""
 
-    reader: HeadReader
+    reader: ScoreReader
     gameable: ClassVar[bool] = True
     head_kind: ClassVar[str] = "value"
 
@@ -156,7 +156,7 @@ SCORER_CLASSES: dict[str, type[LearnedScorer]] = {
 }
 
 
-def make_scorer(reader: HeadReader, **settings: Any) -> LearnedScorer:
+def make_scorer(reader: ScoreReader, **settings: Any) -> LearnedScorer:
     """The scorer that a head was trained to be."""
     kind = SCORER_CLASSES[reader.head.predicts]
     if settings and kind is not PRM:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from ponder.errors import UsageError
 from ponder.types import Sampling
 
-ServerKind = Literal["vllm", "llama.cpp", "other"]
+ServerKind = Literal["vllm", "llama.cpp", "ponder", "other"]
 
 _ALL_FIELDS = {f.name for f in fields(Sampling)}
 _COMMON_FIELDS = {"temperature", "top_p", "max_tokens", "stop", "seed"}
@@ -28,6 +28,8 @@ _TEXT_FIELDS: dict[ServerKind, set[str]] = {
     "vllm": _COMMON_FIELDS
     | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
     "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "json_schema"},
+    "ponder": _COMMON_FIELDS
+    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
     "other": _COMMON_FIELDS | {"presence_penalty", "frequency_penalty", "json_schema"},
 }
 _ADVICE = {
@@ -70,7 +72,7 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
         body |= _llama_cpp_fields(sampling, seed, context)
     else:
         body |= {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
-    if kind == "vllm":
+    if kind in ("vllm", "ponder"):
         body |= {
             "top_k": sampling.top_k or -1,
             "min_p": sampling.min_p,
@@ -87,8 +89,8 @@ def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context
 
 def reasoning_effort_fields(effort: str, kind: ServerKind) -> dict[str, Any]:
     """The reasoning effort in a chat request. OpenAI's field, which vLLM has too; llama.cpp passes it to the model's
-    template. `high` is the highest that all servers know."""
-    level = "high" if effort == "max" else effort
+    template. `high` is the highest that all servers know; ponder's own server knows every level."""
+    level = "high" if effort in ("xhigh", "max") and kind != "ponder" else effort
     return {"chat_template_kwargs": {"reasoning_effort": level}} if kind == "llama.cpp" else {"reasoning_effort": level}
 
 

@@ -48,17 +48,17 @@ def api_key_for(url: str, given_key: str | None) -> str | None:
 
 def choose_model(http: HttpClient, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
     """The model's name, and the server's entry for it."""
-    try:
-        reply = http.request_blocking("GET", http.url + "/models")
-    except RequestRefused as reason:
-        if reason.status != 404:
-            raise
+    listed = list_models(http)
+    if listed is None:
         if model is None:
-            raise UsageError(f"{http.url} does not list its models: name one, as in openai:{http.url}#NAME") from None
+            raise UsageError(f"{http.url} does not list its models: name one, as in openai:{http.url}#NAME")
         return model, {}
-    listed = reply.get("data") if isinstance(reply, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in listed):
-        raise ModelError(f"{http.url}/models lists no models: is it the address of an OpenAI-compatible server?")
+    generators = [m for m in listed if not m.get("head")]  # a ponder server also lists its scorers
+    if model is None and not generators and listed:
+        raise UsageError(
+            f"{http.url} serves scorers only, and they write nothing: use one as --guide reward:{http.url}"
+        )
+    listed = generators if model is None else listed
     aliases = [(a, m) for m in listed if isinstance(m.get("aliases"), list) for a in m["aliases"] if isinstance(a, str)]
     names = {m["id"]: m for m in listed} | dict(aliases)
     if model is None and len(listed) == 1:
@@ -69,6 +69,42 @@ def choose_model(http: HttpClient, model: str | None) -> tuple[str | None, Mappi
     if model not in names:
         raise UnknownName(f"model at {http.url}", model, names)
     return model, names[model]
+
+
+def choose_scorer(http: HttpClient, model: str | None) -> str:
+    """The name of a reward, process or value model of a ponder server."""
+    scorers = {m["id"]: m for m in list_models(http) or () if m.get("head")}
+    if not scorers:
+        raise UsageError(f"{http.url} serves no reward, process or value model: start one with `ponder serve FOLDER`")
+    if model is None and len(scorers) > 1:
+        names = ", ".join(name[:MAX_NAME_CHARS] for name in sorted(scorers)[:20])
+        raise UsageError(f"{http.url} serves {len(scorers)} scorers; name one, as in reward:{http.url}#NAME: {names}")
+    if model is not None and model not in scorers:
+        raise UnknownName(f"scorer at {http.url}", model, scorers)
+    return model if model is not None else next(iter(scorers))
+
+
+def list_models(http: HttpClient) -> list[dict[str, Any]] | None:
+    """The entries of `/v1/models`; None where a server has no such list."""
+    try:
+        reply = http.request_blocking("GET", http.url + "/models")
+    except RequestRefused as reason:
+        if reason.status != 404:
+            raise
+        return None
+    listed = reply.get("data") if isinstance(reply, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in listed):
+        raise ModelError(f"{http.url}/models lists no models: is it the address of an OpenAI-compatible server?")
+    return listed
+
+
+def with_api_path(url: str) -> str:
+    """A server's address with /v1 where it has no path."""
+    return url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
+
+
+def is_server_address(name: str) -> bool:
+    return name.startswith(("http://", "https://"))
 
 
 def positive_int(value: Any) -> int | None:

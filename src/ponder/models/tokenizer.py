@@ -155,6 +155,33 @@ class Tokenizer:
         if not generation.exists():  # the only file that can name several end tokens
             _write(generation, {"bos_token_id": self.bos, "eos_token_id": list(self.eos), "pad_token_id": self.pad})
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as a server hands its tokenizer to clients. `from_json` restores the same tokenizer."""
+        return {
+            "tokenizer_json": self.inner.to_str(),
+            "bos_token_id": self.bos,
+            "eos_token_id": list(self.eos),
+            "pad_token_id": self.pad,
+            "chat_template": self.chat_template,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], source: str) -> Tokenizer:
+        """What `to_json` wrote. `source` names who sent it, for errors."""
+        text = data.get("tokenizer_json")
+        if not isinstance(text, str):
+            raise ModelError(f"{source} sent no tokenizer: give the model's own, as ?tokenizer=FOLDER")
+        try:
+            return cls(
+                tokenizer_json.parse_tokenizer_json(text, f"the tokenizer of {source}", "restart that server"),
+                bos=parse_token_id("bos_token_id", data.get("bos_token_id")),
+                eos=parse_token_ids("eos_token_id", data.get("eos_token_id")),
+                pad=parse_token_id("pad_token_id", data.get("pad_token_id")),
+                chat_template=_default_template(data.get("chat_template")),
+            )
+        except ModelError as reason:
+            raise reason if source in str(reason) else ModelError(f"{source}: {reason}") from None
+
     def gguf_metadata(self, size: int) -> dict[str, Any]:
         """The tokenizer metadata of a GGUF file, for a model with `size` tokens."""
         if self.vocab_size > size:

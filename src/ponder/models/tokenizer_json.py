@@ -36,20 +36,24 @@ def catch_rust_panics() -> Iterator[None]:
 
 
 def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
-    text = model_files.read_text(path, MAX_TOKENIZER_JSON_BYTES)
+    return parse_tokenizer_json(model_files.read_text(path, MAX_TOKENIZER_JSON_BYTES), str(path))
+
+
+def parse_tokenizer_json(text: str, source: str, remedy: str = "download it again") -> tokenizers.Tokenizer:
+    """A tokenizer from the text of a tokenizer.json. `source` and `remedy`: what an error says of it."""
     try:
         with catch_rust_panics():
             tokenizer = tokenizers.Tokenizer.from_str(text)
     except Exception as reason:  # tokenizers raises nothing narrower
-        raise ModelError(f"{path} is damaged ({one_line(reason)}); download it again") from None
+        raise ModelError(f"{source} is damaged ({one_line(reason)}); {remedy}") from None
     for name, part in (("normalizer", tokenizer.normalizer), ("decoder", tokenizer.decoder)):
         if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_TEXT_GROWTH:
-            raise ModelError(f"{path}: its {name} makes a text up to {growth:,.0f} times as long; download it again")
+            raise ModelError(f"{source}: its {name} makes a text up to {growth:,.0f} times as long; {remedy}")
     try:
         with catch_rust_panics():
             tokenizer.decode(tokenizer.encode("a b").ids)  # some damage shows only in use
     except RustPanic as reason:
-        raise ModelError(f"{path} is damaged ({reason}); download it again") from None
+        raise ModelError(f"{source} is damaged ({reason}); {remedy}") from None
     except Exception:  # a tokenizer need not know these letters
         pass
     return tokenizer

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
 from ponder.measure.statistics.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
-from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.reward_models import PRM
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
@@ -41,11 +40,7 @@ def process_bench(
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
-    policy = (
-        reward_model.reader.policy
-        if isinstance(reward_model.reader.policy, PonderPolicy)
-        else reward_model.reader.policy.policy
-    )
+    policy = reward_model.reader.engine_policy
     read: list[list[float]] = []
     labels: list[int] = []
     unread: list[int] = []  # labels of solutions that are too long

@@ -7,6 +7,7 @@
 | low     | chain         |       1 |       1,024 |         1,024 |
 | medium  | majority-vote |       8 |       1,024 |         8,192 |
 | high    | majority-vote |      32 |       2,048 |        65,536 |
+| xhigh   | majority-vote |      48 |       4,096 |       196,608 |
 | max     | majority-vote |      64 |       4,096 |       262,144 |
 
 Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all. A chat
@@ -38,6 +39,7 @@ EFFORTS: dict[str, Effort] = {
     "low": Effort("chain", 1, 1024),
     "medium": Effort("majority-vote", 8, 1024),
     "high": Effort("majority-vote", 32, 2048),
+    "xhigh": Effort("majority-vote", 48, 4096),
     "max": Effort("majority-vote", 64, 4096),
 }
 

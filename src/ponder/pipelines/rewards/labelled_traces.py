@@ -12,7 +12,6 @@ import numpy as np
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
-from ponder.models.ponder_policy import PonderPolicy
 from ponder.pipelines.problems.held_out import (
     is_held_out,
     keep_for_training,
@@ -126,7 +125,7 @@ def _validate_trace(trace: Trace) -> Trace:
     return trace
 
 
-def tokenize_trace(trace: Trace, policy: PonderPolicy, separator: str | None = None) -> Trace:
+def tokenize_trace(trace: Trace, policy: BasePolicy, separator: str | None = None) -> Trace:
     """The trace in the policy's tokens: texts without tokens are tokenized, sampled tokens stay as they are.
 
     `separator`: where to split steps that the policy wrote. An answer that was not sampled ends with the end token.
@@ -136,13 +135,13 @@ def tokenize_trace(trace: Trace, policy: PonderPolicy, separator: str | None = N
         out = split_steps(trace, policy.text, separator) if separator else trace
     else:
         out = _tokenize_texts(trace, policy)
-    room, longest = policy.net.config.context, max(len(out.token_ids(i)) for i in out.leaves())
+    room, longest = policy.context_length, max(len(out.token_ids(i)) for i in out.leaves())
     if longest > room:
         raise TaskError(f"{trace.problem.id} has {longest} tokens, the model's context only {room}: remove it")
     return out
 
 
-def _tokenize_texts(trace: Trace, policy: PonderPolicy) -> Trace:
+def _tokenize_texts(trace: Trace, policy: BasePolicy) -> Trace:
     prompt = policy.encode(trace.problem.messages)
     if not len(prompt):
         raise TaskError(f"{trace.problem.id} has an empty prompt: remove it")
@@ -222,7 +221,7 @@ def read_training_labels(
 
 def prepare_labels(
     labels: RawLabels,
-    policy: PonderPolicy,
+    policy: BasePolicy,
     places: Callable[[Trace, str], list[tuple[int, float]]],
     held_out_tenths: int,
     separator: str | None = None,

@@ -1,0 +1,110 @@
+"""`ponder serve`: models behind OpenAI's HTTP APIs, with ponder's strategies as effort."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ponder.cli import shared_flags as opt
+from ponder.errors import MissingExtra, UsageError
+
+if TYPE_CHECKING:
+    from ponder.serve.guard import GuardSettings
+    from ponder.serve.service import Service
+
+API_KEY_VARIABLE = "PONDER_API_KEY"
+
+
+def serve(
+    *models: Annotated[str, "MODEL or NAME=MODEL: a policy, a LoRA adapter, or a reward, process or value model"],
+    host: Annotated[str, "address to listen on; one that other machines reach needs a key"] = "127.0.0.1",
+    port: Annotated[int, "0: any free one"] = 8000,
+    api_key: Annotated[str, "what clients must send; better in the variable PONDER_API_KEY, which no list shows"] = "",
+    traces: Annotated[Path | None, "write the trace of each request into this run directory"] = None,
+    max_tokens: Annotated[int, "tokens that a request may sample where neither it nor its effort says so"] = 4096,
+    max_concurrent: Annotated[int, "requests that run at the same time; more get a 429"] = 1024,
+    allowed_host: Annotated[list[str], "another name that clients address the server by; may be given again"] = [],  # noqa: B006
+    allowed_origin: Annotated[list[str], "a web page that may use it, as https://example.org; may be given again"] = [],  # noqa: B006
+    template: opt.Template = None,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    access_log: Annotated[bool, "write a line for each request to stderr"] = False,
+) -> int:  # fmt: skip
+    """Serve models over HTTP: chat, responses, completions, tokens and scores. Ctrl-C or SIGTERM lets requests finish.
+
+    A request says how hard to think: `reasoning_effort`, or `strategy` by name, also after the model's name with a
+    colon. docs/serving.md has all fields.
+    """
+    if not models:
+        raise UsageError("say what to serve: ponder serve MODEL")
+    check_extra()
+    keys = _api_keys(api_key)
+    from ponder.serve.guard import GuardSettings, is_loopback
+    from ponder.serve.server import bind
+
+    if not is_loopback([host]) and not keys:
+        raise UsageError(
+            f"{host} can be reached from other machines, and anyone there could use the model: give a key in"
+            f" {API_KEY_VARIABLE}, or leave out --host"
+        )
+    hosts = () if not is_loopback([host]) and not allowed_host else (*GuardSettings().hosts, host, *allowed_host)
+    guard = GuardSettings(keys, hosts, tuple(allowed_origin))
+    listener = bind(host, port)
+    with ExitStack() as stack:
+        stack.callback(listener.close)
+        service = _load_service(models, template, device, dtype, max_tokens, max_concurrent, traces, stack)
+        _run(service, guard, listener, access_log)
+    return 0
+
+
+def check_extra() -> None:
+    """Raise where the packages of the extra `serve` are missing."""
+    try:
+        import starlette
+        import uvicorn
+    except ImportError as reason:
+        raise MissingExtra("ponder serve", str(reason.name), "serve") from None
+    del starlette, uvicorn
+
+
+def _api_keys(flag: str) -> tuple[str, ...]:
+    keys = tuple(key for key in (flag, os.environ.get(API_KEY_VARIABLE, "")) if key)
+    if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise UsageError("a key is made of ASCII letters, digits and signs, without spaces")
+    return keys
+
+
+def _load_service(
+    models: tuple[str, ...], template: str | None, device: str, dtype: str, max_tokens: int, max_concurrent: int,
+    traces: Path | None, stack: ExitStack,
+) -> Service:  # fmt: skip
+    from ponder.serve.limits import Limits
+    from ponder.serve.load_models import load_served_models
+    from ponder.serve.service import Service
+    from ponder.serve.trace_log import ServeJob, TraceLog
+
+    if max_tokens < 1 or max_concurrent < 1:
+        raise UsageError("--max-tokens and --max-concurrent must be at least 1")
+    service = Service(
+        load_served_models(models, template, device, dtype),
+        Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent),
+    )
+    if traces is not None:
+        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template))).keep
+    return service
+
+
+def _run(service: Service, guard: GuardSettings, listener: Any, access_log: bool) -> None:
+    from ponder.serve.app import make_app
+    from ponder.serve.server import run_server
+
+    host, port = listener.getsockname()[:2]
+    names = ", ".join([*service.models.models, *service.models.scorers])
+
+    def ready() -> None:
+        shown = f"[{host}]" if ":" in host else host
+        print(f"serving {names} at http://{shown}:{port}/v1", flush=True)
+
+    run_server(make_app(service, guard), service, listener, ready, access_log)

@@ -1,0 +1,92 @@
+"""`POST /v1/chat/completions` with `stream`: the reply in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Any
+
+from ponder.serve.api.chat import counts_logprobs, extensions, logprob_entries, reply_head
+from ponder.serve.api.token_texts import TokenTexts
+from ponder.serve.events import Content, Event, Finished, Reasoning, Started, TextEvent, ToolCallDelta
+from ponder.serve.generation import GenerationRequest
+from ponder.serve.http_replies import DONE, sse
+from ponder.serve.json_body import Fields
+
+
+def read_stream_options(fields: Fields) -> tuple[bool, bool]:
+    """Whether to stream, and whether a chunk with the usage comes at the end."""
+    stream = fields.flag("stream")
+    options = fields.object("stream_options")
+    if options is None:
+        return stream, False
+    if not stream:
+        raise fields.error("stream_options", "left out, since stream is not true")
+    usage = options.flag("include_usage")
+    options.ignore("include_obfuscation", "continuous_usage_stats")
+    options.refuse_unread(())
+    return stream, usage
+
+
+async def stream_chat(
+    events: AsyncIterator[Event],
+    request: GenerationRequest,
+    request_id: str,
+    created: int,
+    texts: TokenTexts,
+    include_usage: bool,
+) -> AsyncGenerator[bytes]:
+    """Server-sent events: first the role of each choice, then its text, why it ended, the usage, and [DONE]."""
+    head = reply_head(request, request_id, created, "chat.completion.chunk")
+    if include_usage:
+        head["usage"] = None
+
+    def chunk(choice: int, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+        entry = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **more}
+        return sse({**head, "choices": [entry]})
+
+    prompt: Sequence[int] = ()
+    async for event in events:
+        match event:
+            case Started():
+                prompt = event.prompt_token_ids
+                for choice in range(request.n):
+                    yield chunk(choice, {"role": "assistant", "content": "", "refusal": None})
+            case Reasoning() | Content():
+                delta, more = _text_delta(event, request, texts)
+                if delta or more:
+                    yield chunk(event.choice, delta, **more)
+            case ToolCallDelta():
+                yield chunk(event.choice, {"tool_calls": [_call_delta(event)]})
+            case Finished():
+                for choice, reason in enumerate(event.finish_reasons):
+                    yield chunk(choice, {}, reason)
+                if include_usage:
+                    yield sse({**head, "choices": [], "usage": event.usage.to_chat_json()})
+                if extra := extensions(request, event, prompt):
+                    yield sse({**head, "choices": [], **extra})
+    yield DONE
+
+
+def _text_delta(
+    event: TextEvent, request: GenerationRequest, texts: TokenTexts
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    delta: dict[str, Any] = {}
+    if event.text:
+        is_answer = isinstance(event, Content)
+        delta = {"content": event.text} if is_answer else {"reasoning_content": event.text, "reasoning": event.text}
+    more: dict[str, Any] = {}
+    if event.token_ids and counts_logprobs(event, request):
+        more["logprobs"] = {"content": logprob_entries(event, texts), "refusal": None}
+    if event.token_ids and request.return_token_ids:
+        more["token_ids"] = list(event.token_ids)
+    return delta, more
+
+
+def _call_delta(event: ToolCallDelta) -> dict[str, Any]:
+    """The first delta of a call says which it is."""
+    function: dict[str, Any] = {"arguments": event.arguments}
+    if not event.id:
+        return {"index": event.index, "function": function}
+    return {
+        "index": event.index, "id": event.id, "type": "function", "function": {"name": event.name, **function},
+    }  # fmt: skip

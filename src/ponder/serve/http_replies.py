@@ -1,0 +1,155 @@
+"""From HTTP to a service and back: bodies, whole replies, streams of server-sent events. A client that goes away ends
+its request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from ponder.serve.errors import ApiError, from_exception, too_large
+from ponder.serve.json_body import Fields, parse_body
+from ponder.serve.limits import Limits
+
+T = TypeVar("T")
+Scope = Any
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+DONE = b"data: [DONE]\n\n"
+KEEPALIVE = b": keepalive\n\n"
+_LARGE_BODY_BYTES = 1 << 18  # parsed in a thread, while others are served
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+
+
+def sse(value: Any, event: str = "") -> bytes:
+    """One server-sent event, with a name where the API has named ones."""
+    return (f"event: {event}\n".encode() if event else b"") + b"data: " + to_json(value) + b"\n\n"
+
+
+async def read_fields(request: Request, limits: Limits) -> Fields:
+    """The JSON object of a request's body, read within the limits on size and time."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > limits.max_body_bytes:
+                    raise too_large(limits.max_body_bytes)
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {limits.body_seconds:g} s", code="timeout") from None
+    data = b"".join(parts)
+    return Fields(parse_body(data) if size < _LARGE_BODY_BYTES else await asyncio.to_thread(parse_body, data))
+
+
+class Reply:
+    """An ASGI response with a JSON body."""
+
+    def __init__(self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        self.status, self.headers = status, dict(headers or {})
+        self.body = value if isinstance(value, bytes) else to_json(value)
+        self.content_type = "application/json"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {"content-type": self.content_type, "content-length": str(len(self.body)), **self.headers}
+        await send({"type": "http.response.start", "status": self.status, "headers": _encode(headers)})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else self.body})
+
+
+class ErrorReply(Reply):
+    def __init__(self, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error.body(), error.status, {**error.headers, **(headers or {})})
+
+
+class StreamReply:
+    """An ASGI response that sends pieces as they come. An error before the first piece is an ordinary reply; after it,
+    it is a `data:` object with `error`, which clients raise. Where the client goes away, the generator is closed."""
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None, keepalive_seconds: float = 10.0
+    ) -> None:
+        self.pieces, self.headers, self.keepalive_seconds = pieces, dict(headers or {}), keepalive_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            async with aclosing(self.pieces):
+                await self._send_pieces(scope, receive, send, gone)
+        finally:
+            gone.cancel()
+
+    async def _next(self) -> bytes | None:
+        return await anext(self.pieces, None)
+
+    async def _send_pieces(self, scope: Scope, receive: Receive, send: Send, gone: asyncio.Future[None]) -> None:
+        started = False
+        following: asyncio.Future[bytes | None] = asyncio.ensure_future(self._next())
+        try:
+            while True:
+                pending: set[asyncio.Future[Any]] = {following, gone}
+                done, _ = await asyncio.wait(
+                    pending, timeout=self.keepalive_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                if gone in done:
+                    return
+                try:
+                    piece = following.result() if following in done else KEEPALIVE
+                except Exception as reason:
+                    error = from_exception(reason)
+                    if not started:
+                        await ErrorReply(error, self.headers)(scope, receive, send)
+                        return
+                    piece = b"data: " + error.body() + b"\n\n"
+                    await send({"type": "http.response.body", "body": piece, "more_body": False})
+                    if error.status >= 500:
+                        raise
+                    return
+                if not started:
+                    started = True
+                    head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
+                    await send(
+                        {"type": "http.response.start", "status": 200, "headers": _encode({**head, **self.headers})}
+                    )
+                if piece is None:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+                    return
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if following in done:
+                    following = asyncio.ensure_future(self._next())
+        finally:
+            if not following.done():
+                following.cancel()
+                await asyncio.wait({following})
+
+
+async def unless_disconnected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """The result of the work. Where the client goes away first, the work is cancelled and ClientDisconnect raised."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(wait_for_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

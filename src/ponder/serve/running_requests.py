@@ -1,0 +1,62 @@
+"""The requests that run now: how many there may be, and how each is ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ponder.serve.errors import not_found, overloaded, unavailable
+
+
+@dataclass(eq=False)
+class Control:
+    """What a client can do to a running request."""
+
+    end_thinking: asyncio.Event = field(default_factory=asyncio.Event)  # answer now
+    cancel: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(eq=False)
+class RunningRequest:
+    id: str
+    owner: str  # the key that it came with; nobody else can end it
+    control: Control = field(default_factory=Control)
+
+
+class RunningRequests:
+    """`draining`: the server is stopping and takes no new request."""
+
+    def __init__(self, max_concurrent: int) -> None:
+        self.max_concurrent, self.draining = max_concurrent, False
+        self._by_id: dict[str, RunningRequest] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def ids(self) -> list[str]:
+        return list(self._by_id)
+
+    @contextmanager
+    def admit(self, request_id: str, owner: str = "") -> Iterator[RunningRequest]:
+        """Within this block the request runs."""
+        if self.draining:
+            raise unavailable("the server is stopping: send the request to another, or later")
+        if len(self._by_id) >= self.max_concurrent:
+            raise overloaded(f"{self.max_concurrent} requests are running, which is all that this server allows")
+        running = self._by_id[request_id] = RunningRequest(request_id, owner)
+        try:
+            yield running
+        finally:
+            del self._by_id[request_id]
+
+    def find(self, request_id: str, owner: str = "") -> RunningRequest:
+        running = self._by_id.get(request_id)
+        if running is None or running.owner != owner:
+            raise not_found(f"no request {request_id[:100]!r} is running", "request_not_found", "id")
+        return running
+
+    def cancel_all(self) -> None:
+        for running in self._by_id.values():
+            running.control.cancel.set()

@@ -1,0 +1,77 @@
+"""uvicorn in one process: one event loop for HTTP, the engine in its thread. SIGTERM lets running requests finish."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ponder.errors import MissingExtra, UsageError
+from ponder.serve.http_protocol import bounded_protocol, raise_file_limit
+from ponder.serve.service import Service
+
+_BACKLOG = 2048
+_KEEP_ALIVE_SECONDS = 30
+
+
+def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
+    """A uvicorn server that takes no new requests from its first signal on."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("ponder serve", "uvicorn", "serve") from None
+    config = uvicorn.Config(
+        app, log_level="info" if access_log else "warning", access_log=access_log, lifespan="off", ws="none",
+        http=bounded_protocol(service.limits), server_header=False,
+        backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_SECONDS, date_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=int(service.limits.drain_seconds),
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+
+    def drain(signal: int, frame: Any) -> None:
+        """The first signal lets requests finish, the second ends them. uvicorn's own handler would raise the signal
+        again at the end, before the traces are written."""
+        server.force_exit = service.running.draining
+        service.running.draining = server.should_exit = True
+
+    server.handle_exit = drain
+    return server
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0: any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as reason:
+        listener.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {reason.strerror or reason}") from None
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def run_server(
+    app: Any, service: Service, listener: socket.socket, on_ready: Callable[[], None] = lambda: None,
+    access_log: bool = False,
+) -> None:  # fmt: skip
+    """Serve until SIGINT or SIGTERM."""
+    raise_file_limit(service.limits)
+    server = make_uvicorn(app, service, access_log)
+
+    async def main() -> None:
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        if not serving.done():
+            on_ready()
+        await serving
+
+    try:
+        import uvloop
+
+        uvloop.run(main())
+    except ImportError:
+        asyncio.run(main())

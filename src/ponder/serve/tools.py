@@ -1,0 +1,192 @@
+"""Tools on offer: read from a request, written into the prompt, and called by force where the client wants that.
+
+A tool is `{"type": "function", "function": {"name", "description", "parameters"}}`, the form that chat templates take.
+Responses has the same without the inner object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ponder.serve.errors import invalid
+from ponder.serve.generation import ToolChoice
+from ponder.serve.json_body import Fields
+from ponder.serve.tool_calls import END_MARK, START_MARK
+from ponder.types import Message
+
+MAX_TOOLS = 128
+MAX_DESCRIPTION_CHARS = 100_000
+MAX_CALL_ID_CHARS = 200
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+Tool = Mapping[str, Any]
+
+
+def read_tools(fields: Fields, flat: bool = False) -> tuple[Tool, ...]:
+    """The field `tools`. `flat`: in the form of Responses."""
+    tools: dict[str, Tool] = {}
+    for entry in fields.objects("tools", MAX_TOOLS) or []:
+        if entry.raw("type") != "function":
+            raise entry.error("type", '"function": this server has no tools of its own')
+        inner = entry if flat else entry.object("function")
+        if inner is None:
+            raise entry.error("function", "an object with the function's name and parameters")
+        tool = _read_function(inner)
+        if not flat:
+            entry.refuse_unread(())
+        if tool["function"]["name"] in tools:
+            raise inner.error("name", "unlike the other tools' names")
+        tools[tool["function"]["name"]] = tool
+    return tuple(tools.values())
+
+
+def _read_function(inner: Fields) -> Tool:
+    name = inner.required_text("name", 64)
+    if not _NAME.fullmatch(name):
+        raise inner.error("name", "1 to 64 letters, digits, '_', '-' and '.'")
+    function: dict[str, Any] = {"name": name}
+    if (description := inner.text("description", None, MAX_DESCRIPTION_CHARS)) is not None:
+        function["description"] = description
+    parameters = inner.object("parameters")
+    function["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters.body
+    inner.flag("strict")  # the schema is always shown, and binds where a call is forced
+    inner.refuse_unread(("defer_loading", "allowed_callers"))
+    return {"type": "function", "function": function}
+
+
+def tool_names(tools: Sequence[Tool]) -> tuple[str, ...]:
+    return tuple(tool["function"]["name"] for tool in tools)
+
+
+def read_tool_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], ToolChoice | str]:
+    """The field `tool_choice`: the tools that it leaves on offer, and whether one must be called (or which)."""
+    value, names = fields.raw("tool_choice"), tool_names(tools)
+    if value is None or isinstance(value, str):
+        choice = fields.choice("tool_choice", ("none", "auto", "required"), "auto")
+        if choice == "required" and not tools:
+            raise invalid("tool_choice is 'required', but there are no tools", "tool_choice", "invalid_value")
+        return tuple(tools), choice or "auto"
+    entry = fields.object("tool_choice")
+    assert entry is not None
+    kind = entry.choice("type", ("function", "allowed_tools"))
+    if kind == "allowed_tools":
+        inner = entry.object("allowed_tools") or entry
+        mode = inner.choice("mode", ("auto", "required"), "auto") or "auto"
+        allowed = [_named_function(one) for one in inner.objects("tools", MAX_TOOLS) or []]
+        if not allowed or not set(allowed) <= set(names):
+            raise inner.error("tools", f"a list of some of these: {', '.join(names)[:200]}")
+        return tuple(tool for tool in tools if tool["function"]["name"] in allowed), mode
+    name = _named_function(entry)
+    if kind is None or name not in names:
+        raise fields.error("tool_choice", f"none, auto, required, or one of these functions: {', '.join(names)[:200]}")
+    return tuple(tools), name
+
+
+def _named_function(entry: Fields) -> str:
+    """`{"type": "function", "function": {"name": ...}}`, or the name without the inner object."""
+    entry.raw("type")
+    inner = entry.object("function") or entry
+    return inner.required_text("name", 64)
+
+
+def call_schema(tools: Sequence[Tool], choice: str) -> str:
+    """The JSON schema of one call, of any tool or of the one that is chosen."""
+    chosen = [tool["function"] for tool in tools if choice in ("required", tool["function"]["name"])]
+    schemas = {f"arguments_{i}": _moved(f["parameters"], f"arguments_{i}") for i, f in enumerate(chosen)}
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": f["name"]}, "arguments": {"$ref": f"#/$defs/arguments_{i}"}},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for i, f in enumerate(chosen)
+    ]
+    return json.dumps({**(calls[0] if len(calls) == 1 else {"anyOf": calls}), "$defs": schemas})
+
+
+def _moved(schema: Any, name: str) -> Any:
+    """A schema that stands under `$defs` of another: its references to itself follow it."""
+    if isinstance(schema, dict):
+        return {
+            key: f"#/$defs/{name}{value[1:]}"
+            if key == "$ref" and isinstance(value, str) and value.startswith("#")
+            else _moved(value, name)
+            for key, value in schema.items()
+            if key != "$schema"
+        }
+    return [_moved(entry, name) for entry in schema] if isinstance(schema, list) else schema
+
+
+def read_calls(message: Fields) -> list[dict[str, Any]]:
+    """The field `tool_calls` of an assistant's message, with arguments as objects: templates write them as JSON."""
+    calls = []
+    for entry in message.objects("tool_calls", MAX_TOOLS) or []:
+        entry.choice("type", ("function",))
+        inner = entry.object("function")
+        if inner is None:
+            raise entry.error("function", "an object with the function's name and arguments")
+        name, arguments = inner.required_text("name", 64), inner.text("arguments", "{}") or "{}"
+        calls.append(history_call(entry.text("id", "", MAX_CALL_ID_CHARS) or "", name, arguments))
+    return calls
+
+
+def history_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call in a message, for a template."""
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        parsed = None
+    function = {"name": name, "arguments": parsed if isinstance(parsed, dict) else arguments}
+    return {"type": "function", "id": call_id, "function": function}
+
+
+_INSTRUCTION = """\
+These functions are yours to call, one JSON object each:
+{tools}
+To call one, write a JSON object with its name and arguments between marks:
+{start}
+{{"name": "NAME", "arguments": {{...}}}}
+{end}
+Its result comes back between <tool_response> marks."""
+
+
+def without_tool_roles(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """A conversation for a template that knows nothing of tools: they are described in the system message, and calls
+    and results are part of the texts."""
+    out: list[Message] = []
+    for message in messages:
+        role, text = message["role"], str(message.get("content") or "")
+        if role == "tool":
+            text = f"<tool_response>\n{text}\n</tool_response>"
+            if messages and out and out[-1].get("tool_response"):
+                out[-1] = {**out[-1], "content": f"{out[-1]['content']}\n{text}"}
+            else:
+                out.append({"role": "user", "content": text, "tool_response": True})
+            continue
+        calls = [_call_text(call) for call in message.get("tool_calls") or ()]
+        plain = {key: value for key, value in message.items() if key != "tool_calls"}
+        out.append({**plain, "content": "\n".join([*([text] if text or not calls else []), *calls])})
+    if tools:
+        described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        instruction = _INSTRUCTION.format(tools=described, start=START_MARK, end=END_MARK)
+        if out and out[0]["role"] == "system":
+            out[0] = {**out[0], "content": f"{out[0]['content']}\n\n{instruction}"}
+        else:
+            out.insert(0, {"role": "system", "content": instruction})
+    return [{key: value for key, value in message.items() if key != "tool_response"} for message in out]
+
+
+def _call_text(call: Mapping[str, Any]) -> str:
+    function = call["function"]
+    arguments = function["arguments"]
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return f'{START_MARK}\n{{"name": {json.dumps(function["name"])}, "arguments": {written}}}\n{END_MARK}'
+
+
+def takes_tools(template: str | None) -> bool:
+    """Whether a chat template knows of tools."""
+    return template is not None and re.search(r"\btools\b", template) is not None

@@ -1,0 +1,48 @@
+"""The traces of requests, in a run directory that `ponder traces` and the other readers of runs open."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from ponder.runs import Run, read_traces
+from ponder.serve.events import Finished
+from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class ServeJob:
+    """What a run directory of a server is of."""
+
+    models: tuple[str, ...]
+    template: str | None = None
+
+
+class TraceLog:
+    """A context manager. `keep` returns at once; a thread writes. A server that starts again appends."""
+
+    def __init__(self, folder: Path, job: ServeJob) -> None:
+        self._stack, self._run = ExitStack(), Run(folder, job)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="traces")
+        self._step = sum(1 for _ in read_traces(folder)) if (folder / "traces.jsonl").exists() else 0
+
+    def __enter__(self) -> TraceLog:
+        self._stack.enter_context(self._run)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._writer.shutdown(wait=True)
+        self._stack.__exit__(kind, error, tb)
+
+    def keep(self, request_id: str, finished: Finished) -> None:
+        """Write the traces of a request, one for each choice; the problem's id is the request's."""
+        self._writer.submit(self._write, request_id, finished.traces)
+
+    def _write(self, request_id: str, traces: tuple[Trace, ...]) -> None:
+        for trace in traces:
+            named = replace(trace, problem=replace(trace.problem, id=request_id), steps=list(trace.steps))
+            self._run.write_traces(self._step, [named])
+            self._step += 1
