@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,12 @@ _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
+
+# The browser reads from descriptor 3 and writes to 4.
+_LAUNCHER = (
+    "import os, sys; high = [os.dup(int(fd)) for fd in sys.argv[1:3] for _ in range(3)];"
+    " os.dup2(high[2], 3); os.dup2(high[5], 4); os.execv(sys.argv[3], sys.argv[3:])"
+)
 
 
 class Page:
@@ -132,11 +139,10 @@ def open_browser(profile: Path, more_flags: Sequence[str] = ()) -> Iterator[Page
     if program is None:
         pytest.skip("needs Chromium, which is not installed here")
     to_browser, from_browser = os.pipe(), os.pipe()
-    shell = f'exec "$0" "$@" 3<&{to_browser[0]} 4>&{from_browser[1]}'
-    command = ["sh", "-c", shell, program, *_FLAGS, f"--user-data-dir={profile}", *more_flags]
-    process = subprocess.Popen(
-        command, pass_fds=(to_browser[0], from_browser[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    fds = (to_browser[0], from_browser[1])
+    launcher = [sys.executable, "-c", _LAUNCHER, *map(str, fds)]
+    command = [*launcher, program, *_FLAGS, f"--user-data-dir={profile}", *more_flags]
+    process = subprocess.Popen(command, pass_fds=fds, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(to_browser[0])
     os.close(from_browser[1])
     try:

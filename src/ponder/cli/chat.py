@@ -16,7 +16,7 @@ from ponder.atomic_write import write_atomically
 from ponder.cli import shared_flags as opt
 from ponder.cli.chat_view import AnswerView
 from ponder.cli.remote_model import OPENAI_PREFIX, resolve_remote_model
-from ponder.errors import PonderError, UsageError
+from ponder.errors import PonderError, UnknownName, UsageError
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -166,10 +166,11 @@ class ChatSession:
         _print(f"effort: {level or 'the model’s own'}")
 
     def _set_strategy(self, name: str) -> None:
-        from ponder.reason.named_strategies import find_strategy
+        from ponder.reason.presets import PRESETS
+        from ponder.reason.strategies import STRATEGIES
 
-        if name:
-            find_strategy(name)
+        if name and name not in STRATEGIES and name not in PRESETS:
+            raise UnknownName("strategy", name, {**STRATEGIES, **PRESETS})
         self.settings = replace(self.settings, strategy=name or None)
         _print(f"strategy: {name or 'the effort’s own'}")
 

@@ -66,6 +66,6 @@ def usage_line(usage: Usage) -> str:
     parts += [f"{usage.cached_tokens:,} from the cache"] if usage.cached_tokens else []
     parts += [f"{search.answers:,} answers"] if search.answers > 1 else []
     parts += [f"{search.scorer_tokens:,} to judge"] if search.scorer_tokens else []
-    parts += [f"{search.flops / 1e9:,.0f} GFLOP"] if search.flops else []
+    parts += [f"{search.flops / 1e9:,.0f} GFLOP"] if search.flops >= 1e9 else []
     parts += [f"{search.seconds:.1f} s"] if search.seconds else []
     return ", ".join(parts)

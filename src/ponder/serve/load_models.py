@@ -23,6 +23,9 @@ from ponder.models.reward_models import LearnedScorer
 from ponder.models.server_discovery import is_server_address
 from ponder.models.weight_sharing import runs_on
 from ponder.nets import hf, lora
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.self_evaluate import PTrue
+from ponder.reason.scorers import Likelihood
 from ponder.serve.served_models import ServedModel, ServedModels, find_think_markers
 
 
@@ -73,8 +76,16 @@ def load_served_models(
     scorers = {
         spec.name: _load_scorer(spec.model, bases, device, dtype) for spec in specs if kinds[spec.name] == "scorer"
     }
-    with_guides = [replace(m, guides={n: s for n, s in scorers.items() if _same_tokens(m, s)}) for m in served]
+    with_guides = [
+        replace(m, guides={**own_guides(m.policy), **{n: s for n, s in scorers.items() if _same_tokens(m, s)}})
+        for m in served
+    ]
     return ServedModels(with_guides, scorers)
+
+
+def own_guides(policy: Policy) -> dict[str, Scorer]:
+    """The guides that need no other model."""
+    return {"likelihood": Likelihood(), "p_true": PTrue(policy)}
 
 
 def _kind(model: str) -> str:

@@ -14,7 +14,7 @@ from ponder.serve.errors import ApiError
 from ponder.serve.events import Event
 from ponder.serve.generation import GenerationRequest, StrategySpec
 from ponder.serve.limits import Limits
-from ponder.serve.load_models import default_name
+from ponder.serve.load_models import default_name, own_guides
 from ponder.serve.reasoner import reason
 from ponder.serve.running_requests import Control
 from ponder.serve.served_models import ServedModel, find_think_markers
@@ -34,7 +34,7 @@ class LocalBackend:
         check_guide(guide)
         policy = load_inference_policy(model, template, device, dtype)
         scorer = load_guide(guide, policy, None, device, dtype)
-        guides = {} if scorer is None else {guide: scorer}
+        guides = own_guides(policy) | ({} if scorer is None else {guide: scorer})
         return cls(ServedModel(default_name(model), policy, find_think_markers(policy), guides), guide)
 
     @property

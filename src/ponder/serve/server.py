@@ -28,11 +28,12 @@ def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
         timeout_graceful_shutdown=int(service.limits.drain_seconds),
     )  # fmt: skip
     server = uvicorn.Server(config)
-    handle_exit = server.handle_exit
 
     def drain(signal: int, frame: Any) -> None:
-        service.running.draining = True
-        handle_exit(signal, frame)
+        """The first signal lets requests finish, the second ends them. uvicorn's own handler would raise the signal
+        again at the end, before the traces are written."""
+        server.force_exit = service.running.draining
+        service.running.draining = server.should_exit = True
 
     server.handle_exit = drain
     return server

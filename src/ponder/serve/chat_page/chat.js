@@ -105,7 +105,7 @@ function costLine(usage, seconds) {
   parts.push(count(usage.prompt_tokens, "read") + (cached ? `, ${count(cached, "from the cache")}` : ""));
   if (search.answers > 1) parts.push(count(search.answers, "answers"));
   if (search.scorer_tokens) parts.push(count(search.scorer_tokens, "to judge"));
-  if (search.flops) parts.push(count(Math.round(search.flops / 1e9), "GFLOP"));
+  if (search.flops >= 1e9) parts.push(count(Math.round(search.flops / 1e9), "GFLOP"));
   parts.push(`${seconds.toFixed(1)} s`);
   return parts.join(" · ");
 }
