@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.types import Problem, Sampling, Trace, user_messages
 from serve.live_server import LiveServer, live_server
 from serve.served_folders import save_policy, save_scorer
-from serve.served_process import served_process
+from serve.served_process import served_processes
 
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
 DRAW = Sampling(max_tokens=40)
@@ -61,9 +60,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def addresses(folders: dict[str, Path]) -> Iterator[dict[str, str]]:
     """A process for the policy, and one for both scorers."""
-    with ExitStack() as stack:
-        policy = stack.enter_context(served_process(folders["policy"], "--dtype", "float32"))
-        scorers = stack.enter_context(served_process(folders["value"], folders["process"], "--dtype", "float32"))
+    exact = ("--dtype", "float32")
+    first, second = (folders["policy"], *exact), (folders["value"], folders["process"], *exact)
+    with served_processes(first, second) as (policy, scorers):
         yield {"policy": f"openai:{policy}", **{name: f"reward:{scorers}#{name}" for name in ("value", "process")}}
 
 
@@ -79,15 +78,12 @@ def test_search_over_two_servers_gives_the_tree_of_one_process(
     name: str, scorer: str, folders: dict[str, Path], addresses: dict[str, str]
 ) -> None:
     """Equal to the token: ids, texts, parents, stops, pruned branches and the choice; numbers to float32's rounding."""
-    for seed in (3, 4):
-        local = load_inference_policy(str(folders["policy"]), **HERE)
-        here = search(
-            SEARCHES[name], local, load_guide(f"reward:{folders[scorer]}", None, None, "cpu", "float32"), seed
-        )
-        remote = load_inference_policy(addresses["policy"])
-        there = search(SEARCHES[name], remote, load_guide(addresses[scorer], remote), seed)
-        assert_same_tree(here, there)
-        assert here.cost.generated_tokens == there.cost.generated_tokens > 50
+    local, guide = load_inference_policy(str(folders["policy"]), **HERE), load_scorer(str(folders[scorer]), **HERE)
+    here = search(SEARCHES[name], local, guide, 3)
+    remote = load_inference_policy(addresses["policy"])
+    there = search(SEARCHES[name], remote, load_guide(addresses[scorer], remote), 3)
+    assert_same_tree(here, there)
+    assert here.cost.generated_tokens == there.cost.generated_tokens > 50
 
 
 def assert_same_tree(one: Trace, other: Trace) -> None:
@@ -110,9 +106,8 @@ def assert_same_tree(one: Trace, other: Trace) -> None:
 def test_another_seed_gives_another_tree(folders: dict[str, Path], addresses: dict[str, str]) -> None:
     """So that equal trees above are not equal whatever was asked."""
     remote = load_inference_policy(addresses["policy"])
-    one, other = (
-        search(SEARCHES["best-of-n"], remote, load_guide(addresses["value"], remote), seed) for seed in (1, 2)
-    )
+    guide = load_guide(addresses["value"], remote)
+    one, other = (search(SEARCHES["best-of-n"], remote, guide, seed) for seed in (1, 2))
     with pytest.raises(AssertionError):
         assert_same_tree(one, other)
 
@@ -180,9 +175,8 @@ def test_scorers_load_by_name(shared: LiveServer, folders: dict[str, Path]) -> N
 
 def test_scorer_refuses_another_tokenizer(shared: LiveServer) -> None:
     guide = load_scorer(f"{shared.url}#value")
-    trace = search(BestOfN(n=2, sampling=DRAW), PonderPolicy(small_net(), TOKENIZER), None, 1)
-    other = replace(trace.steps[1], text="another text")
-    trace.steps[1] = other
+    trace = search(BestOfN(n=2, sampling=DRAW), PonderPolicy(small_net(), TOKENIZER), guide, 1)
+    trace.steps[1] = replace(trace.steps[1], text="another text")
     (score,) = run_async(guide(trace, [1]))
     assert score.value is None and "another tokenizer" in score.reason
 
