@@ -37,6 +37,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
 from ponder.runs import Run, job_json, read_traces
+from ponder.serve import load_models
 from ponder.settings import When
 from ponder.types import Cost, Score
 
@@ -475,13 +476,20 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "verifier_settings": "--kind journeys --verifier addition | --verifier.digits 3",
         "tokenizer": "| --tokenizer smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
     }),
+    "serve": ("serve {model}", {
+        "models": "| other={untrained}", "host": "--api-key k | --host 0.0.0.0", "port": "| --port 8001",
+        "api_key": "| --api-key k", "traces": "| --traces kept", "max_tokens": "| --max-tokens 7",
+        "max_concurrent": "| --max-concurrent 7", "allowed_host": "| --allowed-host pc.example",
+        "allowed_origin": "| --allowed-origin https://a.example", "template": "| --template qa",
+        "device": "| --device cpu", "dtype": "| --dtype bfloat16", "access_log": "| --access-log",
+    }),
     "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
     "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
     "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
         "json": "| --json"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
-CAPTURED_COMMANDS = ("demo", "run", "plan")
+CAPTURED_COMMANDS = ("demo", "run", "plan", "serve")
 
 
 def test_every_output_flag_has_a_case() -> None:
@@ -573,6 +581,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     monkeypatch.setattr(Harvest, "rows", rows)
     monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, json: stops(job, folder, json))
     monkeypatch.setattr(job_commands, "run_job", stops)
+    _capture_server(monkeypatch, seen, stops)
     monkeypatch.setattr(plan, "fill_plan", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
     Path("prices.json").write_text(json.dumps({n: {"generated": 2.5} for n in ("one", "two", "MODEL")}))
     rows = [" ".join(f"w{(i + j) % 30}" for j in range(16)) for i in range(12)]
@@ -580,6 +589,36 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     asked = [{"question": r, "note": f"{i} " + rows[0]} for i, r in enumerate(rows[3:])]
     Path("asked.jsonl").write_text("".join(json.dumps(r) + "\n" for r in asked))
     return seen
+
+
+def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Callable[..., Any]) -> None:
+    """Load what `ponder serve` would serve, and serve nothing."""
+
+    class Listener:
+        def __init__(self, host: str, port: int) -> None:
+            self.address = host, port
+
+        def getsockname(self) -> tuple[str, int]:
+            return self.address
+
+        def close(self) -> None:
+            pass
+
+    def make_app(service: Any, guard: Any) -> Any:
+        return list(service.models.models), guard, service.limits, service.keep_trace is None
+
+    def run_server(app: Any, service: Any, listener: Listener, ready: Any, access_log: bool) -> None:
+        stops(app, listener.address, access_log)
+
+    def load(*given: Any) -> Any:
+        seen.append(given[1:])
+        return loads(*given)
+
+    loads = load_models.load_inference_policy
+    monkeypatch.setattr(load_models, "load_inference_policy", load)
+    monkeypatch.setattr("ponder.serve.server.bind", Listener)
+    monkeypatch.setattr("ponder.serve.app.make_app", make_app)
+    monkeypatch.setattr("ponder.serve.server.run_server", run_server)
 
 
 class _RecordingPRM(PRM):

@@ -34,7 +34,7 @@ class Guard:
 
     def __init__(self, app: Any, settings: GuardSettings, service: Service) -> None:
         self.app, self.settings, self.service = app, settings, service
-        self.open_requests = 0
+        self.open_requests = self.body_bytes = 0
         self._keys = [key.encode() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,15 +44,26 @@ class Guard:
         try:
             self._check(scope)
         except ApiError as error:
-            await ErrorReply(error, {"connection": "close"} if error.status in (413, 415, 503) else {})(
-                scope, receive, send
-            )
+            await ErrorReply(error)(scope, receive, send)
             return
+        received = 0
+
+        async def count_and_receive() -> Any:
+            """All open requests together may hold so many bytes of bodies."""
+            nonlocal received
+            message = await receive()
+            size = len(message.get("body", b""))
+            received, self.body_bytes = received + size, self.body_bytes + size
+            if self.body_bytes > self.service.limits.max_total_body_bytes:
+                raise unavailable("the server has no room for this body now")
+            return message
+
         self.open_requests += 1
         try:
-            await self.app(scope, receive, send)
+            await self.app(scope, count_and_receive, send)
         finally:
             self.open_requests -= 1
+            self.body_bytes -= received
 
     def _check(self, scope: Scope) -> None:
         headers: dict[str, str] = {}

@@ -22,6 +22,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 DONE = b"data: [DONE]\n\n"
 KEEPALIVE = b": keepalive\n\n"
+_LARGE_BODY_BYTES = 1 << 18  # parsed in a thread, while others are served
 
 
 def to_json(value: Any) -> bytes:
@@ -45,7 +46,8 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
                 parts.append(part)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {limits.body_seconds:g} s", code="timeout") from None
-    return Fields(parse_body(b"".join(parts)))
+    data = b"".join(parts)
+    return Fields(parse_body(data) if size < _LARGE_BODY_BYTES else await asyncio.to_thread(parse_body, data))
 
 
 class Reply:

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ponder.serve.errors import ApiError, invalid, unknown_field
 from ponder.validate import short_repr
 
@@ -17,7 +19,7 @@ T = TypeVar("T", bound=str)
 
 MAX_BODY_BYTES = 16 << 20
 MAX_DEPTH = 64
-MAX_VALUES = 4_000_000  # numbers, strings, lists and objects together
+MAX_VALUES = 2_000_000  # brackets and commas, and so at most twice as many numbers, strings, lists and objects
 
 # Fields that do not change the answer.
 BOOKKEEPING = frozenset(
@@ -30,12 +32,11 @@ BOOKKEEPING = frozenset(
 
 def parse_body(data: bytes) -> dict[str, Any]:
     """The JSON object of a body, or a 400 that says what is wrong."""
+    _check_shape(data)
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise invalid("the body is not UTF-8") from None
-    if _nested_too_deep(text):
-        raise invalid(f"the body is nested more than {MAX_DEPTH} deep")
     try:
         body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as reason:
@@ -45,24 +46,27 @@ def parse_body(data: bytes) -> dict[str, Any]:
     return body
 
 
-def _nested_too_deep(text: str) -> bool:
-    """Whether brackets stand more than MAX_DEPTH deep. Counts those in strings too, but only if there are many."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return False
-    depth, quoted, escaped = 0, False, False
-    for char in text:
-        if quoted:
-            quoted = escaped or char != '"'
-            escaped = char == "\\" and not escaped
-        elif char == '"':
-            quoted = True
-        elif char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif char in "]}":
-            depth -= 1
-    return False
+def _check_shape(data: bytes) -> None:
+    """Raise where a body has too many values, or values too deep in others, by a look at its bytes, before the
+    values are built. What is wrong with a text that is not JSON, the parser says."""
+    if len(data) <= MAX_DEPTH:
+        return
+    if b"\\" in data:  # only in strings: leave out escaped backslashes and quotes, so that all quotes bound strings
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    array = np.frombuffer(data, np.uint8)
+    outside = np.cumsum(array == ord('"'), dtype=np.uint8) % 2 == 0  # only whether the count is odd matters
+    kinds = _KINDS[array[outside]]
+    if int(np.count_nonzero(kinds)) > MAX_VALUES:
+        raise invalid(f"the body has more than {MAX_VALUES:,} values")
+    brackets = kinds[(kinds == _OPEN) | (kinds == _CLOSE)]
+    if len(brackets) and int(np.cumsum(brackets, dtype=np.int32).max()) > MAX_DEPTH:
+        raise invalid(f"the body is nested more than {MAX_DEPTH} deep")
+
+
+_OPEN, _CLOSE, _COMMA = 1, -1, 2
+_KINDS = np.zeros(256, np.int8)
+for _char, _kind in (("[", _OPEN), ("{", _OPEN), ("]", _CLOSE), ("}", _CLOSE), (",", _COMMA)):
+    _KINDS[ord(_char)] = _kind
 
 
 def _unique_keys(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

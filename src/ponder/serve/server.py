@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.errors import MissingExtra, UsageError
+from ponder.serve.http_protocol import bounded_protocol, raise_file_limit
 from ponder.serve.service import Service
 
 _BACKLOG = 2048
@@ -21,16 +22,18 @@ def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
     except ImportError:
         raise MissingExtra("ponder serve", "uvicorn", "serve") from None
     config = uvicorn.Config(
-        app, log_level="info" if access_log else "warning", access_log=access_log, lifespan="off", server_header=False,
+        app, log_level="info" if access_log else "warning", access_log=access_log, lifespan="off", ws="none",
+        http=bounded_protocol(service.limits), server_header=False,
         backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_SECONDS, date_header=False, proxy_headers=False,
         timeout_graceful_shutdown=int(service.limits.drain_seconds),
     )  # fmt: skip
     server = uvicorn.Server(config)
-    handle_exit = server.handle_exit
 
     def drain(signal: int, frame: Any) -> None:
-        service.running.draining = True
-        handle_exit(signal, frame)
+        """The first signal lets requests finish, the second ends them. uvicorn's own handler would raise the signal
+        again at the end, before the traces are written."""
+        server.force_exit = service.running.draining
+        service.running.draining = server.should_exit = True
 
     server.handle_exit = drain
     return server
@@ -55,6 +58,7 @@ def run_server(
     access_log: bool = False,
 ) -> None:  # fmt: skip
     """Serve until SIGINT or SIGTERM."""
+    raise_file_limit(service.limits)
     server = make_uvicorn(app, service, access_log)
 
     async def main() -> None:

@@ -65,9 +65,7 @@ class ResponsesApi:
                     started = started or isinstance(event, Started)
         except Exception as reason:
             if started:
-                error = from_exception(reason)
-                self._end_early(request, writer, owner, error)
-                for written in writer.fail("server_error", error.message):
+                for written in self._end_early(request, writer, owner, from_exception(reason)):
                     yield written
             raise
         finally:
@@ -89,13 +87,19 @@ class ResponsesApi:
 
     def _store(self, request: ResponseRequest, writer: ResponseWriter, owner: str) -> None:
         if request.settings.store:
-            self.stored.put(owner, StoredResponse(writer.response, request.input_items, request.history))
+            self.stored.put(owner, StoredResponse(dict(writer.response), request.input_items, request.history))
 
-    def _end_early(self, request: ResponseRequest, writer: ResponseWriter, owner: str, error: ApiError) -> None:
-        """A response that failed is stored as that; one that was cancelled has no error."""
+    def _end_early(
+        self, request: ResponseRequest, writer: ResponseWriter, owner: str, error: ApiError
+    ) -> list[StreamEvent]:
+        """A response that was cancelled, for which there is no event, or one that failed."""
+        events: list[StreamEvent] = []
         if error.code == "request_cancelled":
             writer.response["status"] = "cancelled"
-            self._store(request, writer, owner)
+        else:
+            events = writer.fail("server_error", error.message)
+        self._store(request, writer, owner)
+        return events
 
     # stored responses
 

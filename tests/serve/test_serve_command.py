@@ -1,0 +1,106 @@
+"""`ponder serve` as a real process: it starts, answers, writes traces, and stops when it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the server needs ponder[serve]")
+pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
+
+from ponder.cli import main
+from ponder.runs import read_traces
+from serve.live_server import small_policy
+
+KEY = "k-123"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from ponder.nets import hf
+
+    folder = tmp_path_factory.mktemp("model") / "small"
+    policy = small_policy()
+    hf.save(policy.net, folder)
+    policy.tokenizer.save(folder)
+    return folder
+
+
+@contextmanager
+def ponder_serve(*args: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The command, and the port it listens on."""
+    env = {**os.environ, "PONDER_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "ponder", "serve", *args, "--port", "0", "--device", "cpu", "--dtype", "float32"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1", said)
+        assert found, said + process.stdout.read()
+        yield process, int(found[1])
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def chat(port: int, **fields: Any) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    body = {"messages": [{"role": "user", "content": "2+2?"}], "max_completion_tokens": 8, **fields}
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"authorization": f"Bearer {KEY}"})
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def test_serve_answers_keeps_traces_and_finishes_requests_on_sigterm(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "traces"
+    with ponder_serve(f"tiny={model}", "--traces", str(folder)) as (process, port):
+        status, reply = chat(port, model="tiny", n=2, seed=1)
+        assert status == 200, reply
+        results: list[tuple[int, Any]] = []
+        long = {"max_completion_tokens": 450, "logit_bias": {"2": -100}}
+        thread = threading.Thread(target=lambda: results.append(chat(port, model="tiny", **long)))
+        thread.start()
+        while chat(port, model="tiny", max_completion_tokens=1)[0] != 200:  # the long one is running by then
+            pass
+        process.send_signal(signal.SIGTERM)
+        thread.join(60)
+        assert [status for status, _ in results] == [200]
+        assert process.wait(60) == 0
+    traces = [trace for _, trace in read_traces(folder)]
+    texts = [trace.text(trace.chosen) for trace in traces[:2] if trace.chosen is not None]
+    assert texts == [choice["message"]["content"] for choice in reply["choices"]]
+    assert traces[0].problem.id == traces[1].problem.id == reply["id"] and len(traces) == 4
+    assert main(["traces", str(folder)]) == 0 and reply["id"] in capsys.readouterr().out
+
+
+def test_serve_wants_a_key_beyond_the_loopback(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.delenv("PONDER_API_KEY", raising=False)
+    assert main(["serve", "nothing", "--host", "0.0.0.0"]) == 2
+    assert "give a key" in capsys.readouterr().err
+
+
+def test_serve_without_a_model_says_what_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert "MODEL" in capsys.readouterr().err
+
+
+def test_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    from ponder.serve.server import bind
+
+    with bind("127.0.0.1", 0) as taken:
+        assert main(["serve", "nothing", "--port", str(taken.getsockname()[1])]) == 2
+    assert "cannot listen on" in capsys.readouterr().err
