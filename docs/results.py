@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results_page import ALONE, BASES, KEPT, REHEARSAL, START, N, brief, command, page, read
+from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read
 
 from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
@@ -45,7 +45,7 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
-    "rlhf --kl 0.02", "trace_supervision",
+    "rlhf --kl 0.02", SUPERVISED,
 )  # fmt: skip
 OWN_START = (START, "distillation", "trace_supervision")  # these make the model that they start from
 MORE = {"tiny": (ALONE,), "smollm2": ()}

@@ -33,7 +33,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 
 OPERATOR_CHARACTERS = "[]->abcdefghijklmnopqrstuvwxyz"  # what the names and arrows of operators are written in
-TEXT_PER_ANSWER = 16  # a search is up to so many times as long as an answer
+TEXT_PER_ANSWER = 10  # a search is up to so many times as long as an answer
 
 
 def recipe(

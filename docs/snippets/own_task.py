@@ -23,8 +23,13 @@ from ponder import (
 class Successor(GeneratedTask[int]):
     """Which digit comes next?"""
 
-    name = "successor"
-    verifier = FinalNumber(forms=("bare",))
+    @property
+    def name(self) -> str:
+        return "successor"
+
+    @property
+    def verifier(self) -> FinalNumber:
+        return FinalNumber(forms=("bare",))
 
     def draw(self, rng: random.Random) -> int:
         return rng.randrange(9)

@@ -316,6 +316,8 @@ def _default(module: _Module, node: ast.expr | None, hint: Any) -> Any:
     if node is None:
         return REQUIRED
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id == "required":
+            return REQUIRED
         if node.func.id == "field":
             given = next((k.value for k in node.keywords if k.arg == "default"), None)
             if given is None:

@@ -17,6 +17,7 @@ from ponder.models.load import load_inference_policy
 from ponder.pipelines.evaluate import accuracy_so_far
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
+from ponder.pipelines.job.named_fields import StrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
@@ -24,7 +25,7 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
-from ponder.protocols import NoProgress, Progress, Strategy, Task
+from ponder.protocols import NoProgress, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
 from ponder.runs import read_traces
@@ -39,10 +40,10 @@ COLLECT_GUIDE_HELP = "what guides a search: oracle (the gold answer), likelihood
 class Collect(ComputeFields, BaseJob):
     """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
-    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
     model: Model = "smollm2"
     template: Template = None
-    strategy: Strategy = Samples(4)
+    strategy: StrategyOrName = Samples(4)  # type: ignore[assignment]
     # "oracle": the gold answer guides the search, which training data allows; the traces say so
     guide: Annotated[str, COLLECT_GUIDE_HELP] = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem

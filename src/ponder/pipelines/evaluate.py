@@ -16,13 +16,14 @@ from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
+from ponder.pipelines.job.named_fields import StrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
-from ponder.protocols import NoProgress, Policy, Progress, Scorer, Strategy, Task
+from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
@@ -35,10 +36,10 @@ from ponder.types import Cost, Problem, Trace
 class Evaluate(ComputeFields, BaseJob):
     """The job: held-out problems of a task, solved by a strategy."""
 
-    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
     model: Model = "smollm2"
     template: Template = None
-    strategy: Strategy = Chain()
+    strategy: StrategyOrName = Chain()  # type: ignore[assignment]
     # See `models.guides`. "oracle": the task's verifier; every report says so.
     guide: Guide = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem

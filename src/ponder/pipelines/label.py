@@ -15,6 +15,7 @@ from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
+from ponder.pipelines.job.named_fields import StrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
@@ -24,7 +25,7 @@ from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.labelled_traces import check_same_tokens
 from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller
 from ponder.pipelines.solve import solve
-from ponder.protocols import NoProgress, Progress, Strategy, Task
+from ponder.protocols import NoProgress, Progress
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
@@ -43,12 +44,12 @@ class Label(ComputeFields, BaseJob):
     model.
     """
 
-    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
     model: Model = "smollm2"
     template: Template = None
     data: tuple[str, ...] = ()
     include_held_out: Annotated[bool, "of these runs also an evaluation's problems"] = False
-    strategy: Strategy = Samples(4)
+    strategy: StrategyOrName = Samples(4)  # type: ignore[assignment]
     labeller: StepLabeller = MathShepherd()
     separator: Annotated[str | None, "where a step ends; none: steps as they are"] = "\n"
     limit: Annotated[int, "the first so many training problems"] = 100

@@ -22,6 +22,7 @@ from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
+from ponder.pipelines.job.named_fields import OptionalStrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
@@ -36,7 +37,7 @@ from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
-from ponder.protocols import NoProgress, Progress, Strategy, Task
+from ponder.protocols import NoProgress, Progress, Strategy
 from ponder.reason.strategies import Samples
 from ponder.runs import Run
 from ponder.settings import Named, SettingsOf, When
@@ -55,10 +56,10 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 class RL(LearnerFields, BaseJob):
     """The job. Calling it with a run directory trains, or resumes that run."""
 
-    task: Annotated[Task, Named("ponder.tasks:TASKS"), TASK_HELP]
+    task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
     model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
     template: Template = None
-    strategy: Strategy | None = None  # in place of `group_size` independent completions
+    strategy: OptionalStrategyOrName = None  # type: ignore[assignment]  # in place of `group_size` independent completions
     algorithm: Annotated[
         Objective, Named("ponder.train.algorithms:ON_POLICY", listed=True, default="grpo"), ALGORITHM_HELP
     ] = GRPO(kl=None)
