@@ -14,11 +14,11 @@ pydantic = pytest.importorskip("pydantic")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage  # noqa: E402
+from langchain_core.tools import tool  # noqa: E402
 
-from serve.live_server import live_server
-from serve.scripted_policy import tool_models
+from serve.live_server import live_server  # noqa: E402
+from serve.scripted_policy import tool_models  # noqa: E402
 
 BOTH = pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 

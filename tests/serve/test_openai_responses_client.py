@@ -13,8 +13,8 @@ pydantic = pytest.importorskip("pydantic")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
-from serve.live_server import live_server
-from serve.scripted_policy import tool_models
+from serve.live_server import live_server  # noqa: E402
+from serve.scripted_policy import tool_models  # noqa: E402
 
 
 class City(pydantic.BaseModel):

@@ -21,6 +21,7 @@ from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import Fields
 from ponder.serve.limits import Limits
 from ponder.serve.tools import read_calls, read_tool_choice, read_tools
+from ponder.trace_json import trace_to_json
 from ponder.types import Message
 
 MAX_MESSAGES = 10_000
@@ -198,5 +199,5 @@ def extensions(request: GenerationRequest, finished: Finished | None, prompt: Se
     if request.return_token_ids:
         out["prompt_token_ids"] = list(prompt)
     if request.return_trace and finished is not None:
-        out["traces"] = [trace.to_json() for trace in finished.traces]
+        out["traces"] = [trace_to_json(trace) for trace in finished.traces]
     return out

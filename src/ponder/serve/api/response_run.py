@@ -19,6 +19,7 @@ from ponder.serve.http_replies import sse
 from ponder.serve.json_body import Fields
 from ponder.serve.service import Service, new_id
 from ponder.serve.stored_responses import StoredResponse, StoredResponses
+from ponder.trace_json import trace_to_json
 
 MAX_LISTED_ITEMS = 100
 
@@ -57,7 +58,7 @@ class ResponsesApi:
             async with aclosing(self.service.events(request.generation, response_id, owner)) as events:
                 async for event in events:
                     if isinstance(event, Finished) and request.generation.return_trace:
-                        writer.response["traces"] = [trace.to_json() for trace in event.traces]
+                        writer.response["traces"] = [trace_to_json(trace) for trace in event.traces]
                     for written in writer.write(event):
                         if isinstance(event, Finished):
                             self._store(request, writer, owner)
