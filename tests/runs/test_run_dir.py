@@ -20,13 +20,13 @@ from ponder import full_disk, signals
 from ponder.errors import RunError
 from ponder.runs import (
     Run,
+    append_file,
     checkpoints,
     environment,
     newest_checkpoint,
     read_job,
     read_metrics,
     read_traces,
-    records,
     run_dir,
 )
 from ponder.types import Problem, Step, Trace, ids, user_messages
@@ -255,7 +255,7 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, freed: int = 0, waits: int = 10**9) -> None:
         self.room, self.freed, self.waits, self.waited = room, freed, waits, 0
-        real = records.RecordWriter.__init__
+        real = append_file.AppendFile.__init__
         disk = self
 
         class File(io.FileIO):
@@ -268,8 +268,8 @@ class Disk:
                 disk.room += self.seek(0, os.SEEK_END) - (size or 0)
                 return super().truncate(size)
 
-        def init(appender: records.RecordWriter, path: Path) -> None:
-            real(appender, path)
+        def init(appender: append_file.AppendFile, path: Path, *more: Any) -> None:
+            real(appender, path, *more)
             appender._file.close()
             appender._file = File(path, "ab")
 
@@ -279,7 +279,7 @@ class Disk:
                 self.room += self.freed
             return not stopped()
 
-        patch.setattr(records.RecordWriter, "__init__", init)
+        patch.setattr(append_file.AppendFile, "__init__", init)
         patch.setattr(full_disk, "_wait", wait)
 
 
@@ -308,8 +308,10 @@ def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch:
         real(handle)
 
     again: list[int] = []
-    rewrite = records._rewrite_bytes
-    monkeypatch.setattr(records, "_rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    rewrite = append_file.rewrite_bytes
+    monkeypatch.setattr(
+        append_file, "rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given))
+    )
     monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})
