@@ -12,7 +12,7 @@ from ponder.sampling import TOKEN_STATS
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.runs.trace_index import TraceEntry
+    from ponder.runs.trace_store import TraceEntry
     from ponder.types import Score, Step, Trace
 
 MARKS = {"right": "✓", "wrong": "✗", "undecided": "?", "ungraded": "·"}
@@ -33,7 +33,7 @@ def traces(
     json: Annotated[bool, "one JSON object per trace and line"] = False,
 ) -> int:
     """What the model wrote: the question, the gold answer, and each answer with its verdict, reward and advantage."""
-    from ponder.runs.trace_index import index_traces, read_indexed
+    from ponder.runs.trace_store import index_traces, read_indexed
 
     if right and wrong:
         raise UsageError("--right and --wrong leave no answer: give one of them")

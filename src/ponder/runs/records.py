@@ -109,6 +109,16 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, json.loads(without_checksum(file.readline()))
 
 
+def scan_places(path: Path) -> Iterator[tuple[bool, int | None, int, int]]:
+    """Of every record and marker: whether it marks a resumption, its step (None: a marker of lost records), its line
+    and its offset. Raises DamagedRecord at the first line that is damaged."""
+    if path.exists():
+        with open(path, "rb") as file:
+            for one in _scan_lines(path, file):
+                resumed = "resumed" in one.record
+                yield resumed, one.record.get("resumed" if resumed else "step"), one.line, one.offset
+
+
 def raw_records(path: Path) -> Iterator[dict[str, Any]]:
     """Every record and every marker, one by one, so that the caller may stop early."""
     if path.exists():
