@@ -176,6 +176,8 @@ def repair_traces(folder: Path, step: int, expected_count: int | None) -> tuple[
 def repair_store(folder: Path) -> list[str]:
     """Mark damaged blocks of a run as lost, so that the others can be read and written on. Returns what was wrong."""
     refuse_symlinks(folder)
+    if not (folder / TRACES_FILE).is_file():
+        return []
     try:
         return block_file.mark_lost(folder / TRACES_FILE)
     except OSError as why:
