@@ -284,7 +284,6 @@ def report_storage(traces: Sequence[Trace], options: Any, work: str) -> None:
         "per_token": {who: None if cost is None else vars_of(cost) for who, cost in costs.items()},
         **figures,
         "import_pyarrow_parquet_s": import_seconds("pyarrow.parquet") if has_arrow else None,
-        "import_trace_store_s": import_seconds("ponder.runs.trace_store"),
         "note": options.note,
     }
     for who, cost in costs.items():
