@@ -138,8 +138,13 @@ def test_mark_lost_keeps_whole_blocks(path: Path, change: str) -> None:
     assert mark_lost(path) == []
 
 
-def test_sizes_beyond_the_file_allocate_nothing(path: Path) -> None:
-    fields = struct.pack("<8sQQqIIIQII", b"PTRACE\x01\n", 6, 15, 0, ITEMS, 1, 2**26 + 1, 2**60, 0, 0)
+@pytest.mark.parametrize(("directory", "body"), [(2**26 + 1, 0), (0, 2**30 + 1), (2**26, 2**30), (300, 2**20)])
+def test_sizes_beyond_the_file_are_not_read(path: Path, directory: int, body: int) -> None:
+    fields = struct.pack("<8sQQqIIIQII", b"PTRACE\x01\n", 6, 15, 0, ITEMS, 1, directory, body, 0, 0)
     with path.open("ab") as file:
         file.write(fields + struct.pack("<I", crc32(fields)) + b"x" * 300)
-    assert len(scan(path)) == 5, "it looks like a block that is being written"
+    if directory > 2**26 or body > 2**30:
+        with pytest.raises(RunError, match="its header is not what was written"):
+            scan(path)
+    else:
+        assert len(scan(path)) == 5, "it looks like a block that is being written"

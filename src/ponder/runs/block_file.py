@@ -28,7 +28,7 @@ from ponder.errors import RunError
 from ponder.runs.append_file import AppendFile
 
 ITEMS, RESUMED, LOST = 1, 2, 3  # kinds of blocks: items, a step that is written again, blocks that are known to be lost
-MAX_DIRECTORY_BYTES = 1 << 26
+MAX_DIRECTORY_BYTES, MAX_BODY_BYTES = 1 << 26, 1 << 30
 _MAGIC, _END = b"PTRACE\x01\n", b"\nPTREND\n"
 _HEADER = struct.Struct("<8sQQqIIIQII")  # magic, number, before, step, kind, count, directory, body, their checksums
 _FOOTER = struct.Struct("<QQ8s")  # length, number, magic
@@ -36,6 +36,7 @@ _CRC = struct.Struct("<I")  # after the header and after the footer, of what sta
 HEADER_BYTES, FOOTER_BYTES = _HEADER.size + _CRC.size, _FOOTER.size + _CRC.size
 _BUFFER_BYTES = 1 << 13  # what is read at once, of a header and what follows it
 _CHUNK_BYTES = 1 << 20
+_MAX_NUMBER = 1 << 62
 
 
 class DamagedBlock(RunError):
@@ -73,8 +74,8 @@ class Block:
 
 def encode_block(number: int, before: int, step: int, kind: int, count: int, directory: bytes, body: bytes) -> bytes:
     """A whole block."""
-    if len(directory) > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"the names of its items take {len(directory)} bytes, over {MAX_DIRECTORY_BYTES}")
+    if len(directory) > MAX_DIRECTORY_BYTES or len(body) > MAX_BODY_BYTES:
+        raise ValueError(f"a block of {len(directory)} and {len(body)} bytes is too large")
     header = _HEADER.pack(
         _MAGIC, number, before, step, kind, count, len(directory), len(body), crc32(directory), crc32(body)
     )
@@ -93,12 +94,14 @@ def _unseal(data: bytes, size: int) -> bytes | None:
 
 
 def parse_header(data: bytes, offset: int) -> Block | None:
-    """The block that begins with these bytes; None if they are no header."""
+    """The block that begins with these bytes; None if they are no header, or one with sizes that nobody writes."""
     header = _unseal(data[:HEADER_BYTES], _HEADER.size)
     if header is None or not header.startswith(_MAGIC):
         return None
     block = Block(offset, *_HEADER.unpack(header)[1:])
-    return block if block.kind in (ITEMS, RESUMED, LOST) and block.number < 1 << 62 and block.before < 1 << 62 else None
+    sizes_fit = block.directory_bytes <= MAX_DIRECTORY_BYTES and block.body_bytes <= MAX_BODY_BYTES
+    numbers_fit = block.kind in (ITEMS, RESUMED, LOST) and max(block.number, block.before) < _MAX_NUMBER
+    return block if sizes_fit and numbers_fit else None
 
 
 class BlockReader:
@@ -203,8 +206,6 @@ class BlockReader:
             raise DamagedBlock(self.path, number, f"{missing} missing before it", block.offset)
         if block.before != before:
             raise DamagedBlock(self.path, number, f"it counts {block.before} before it, not {before}", block.offset)
-        if block.directory_bytes > MAX_DIRECTORY_BYTES:
-            raise DamagedBlock(self.path, number, "its directory is too large", block.offset)
 
     def _check_body(self, block: Block) -> None:
         crc, end = 0, block.body_offset + block.body_bytes
@@ -233,8 +234,9 @@ class BlockReader:
 
     def _is_zero(self, offset: int) -> bool:
         """Whether only zeros follow, which some systems leave after a power failure."""
-        ends = range(offset, self.size, _CHUNK_BYTES)
-        return not any(any(self._read(at, min(_CHUNK_BYTES, self.size - at))) for at in ends)
+        if self.size - offset > MAX_BODY_BYTES:
+            return False
+        return not any(any(self._read(at, _CHUNK_BYTES)) for at in range(offset, self.size, _CHUNK_BYTES))
 
 
 class BlockWriter:

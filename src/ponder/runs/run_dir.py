@@ -101,7 +101,7 @@ class Run:
         try:
             if error is None:
                 self.sync()
-            elif failure := self._traces.close(give_up=True):
+            elif (failure := self._traces.close(give_up=True)) and failure != str(error):
                 error.add_note(failure)
             write_status(self.folder, RunStatus.after(error, self.result_metrics))
         finally:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.runs.trace_columns import deflate, inflate, num_planes, pack_column, unpack_column
+from ponder.runs.trace_columns import MAX_RATIO, deflate, inflate, num_planes, pack_column, unpack_column
 from ponder.trace_json import array_dtype, trace_from_json, trace_to_json
 from ponder.types import Trace, ids
 
@@ -171,6 +171,12 @@ def _split_body(data: Any, body: memoryview) -> tuple[Any, _Columns]:
         body
     ) != stored + sum(n for _, planes in shapes.values() for n in planes):
         raise ValueError("its body has another size than its directory says")
+    raw_sizes = [
+        (size, stored),
+        *((count * 4 // len(planes), n) for count, planes in shapes.values() for n in planes),
+    ]
+    if any(raw_size > MAX_RATIO * stored_size for raw_size, stored_size in raw_sizes):
+        raise ValueError("its body is too short for what its directory says")
     raw = bytes(inflate(body[:stored], size))
     records = json.loads(raw.decode("utf-8", "surrogatepass"), parse_constant=_reject_constant)
     if not isinstance(records, list):

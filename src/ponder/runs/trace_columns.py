@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Bytes = bytes | memoryview
 
+MAX_RATIO = 1040  # deflate makes 1032 bytes of one at most
 _LEVEL = 6
 _RAW_DEFLATE = -zlib.MAX_WBITS  # without zlib's own header and checksum: a block has a checksum
 _MEMORY_LEVEL = 9

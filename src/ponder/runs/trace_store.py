@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import heapq
 import json
 import os
 import re
@@ -220,13 +221,16 @@ def _hash_lines(jsonl: Path, valid: Iterable[_Place] | None, digest: Any) -> Non
 
 def _valid(*places: Iterable[_Place]) -> Iterator[_Place]:
     """The places of traces that no later mark takes back, in order."""
-    valid: list[_Place] = []
-    for place in (place for each in places for place in each):
+    valid: dict[int, _Place] = {}
+    latest: list[tuple[int, int]] = []  # a heap: the highest step first, so that many marks cost no more than few
+    for number, place in enumerate(place for each in places for place in each):
         if place.is_mark:
-            valid = [other for other in valid if other.step < place.step]
+            while latest and -latest[0][0] >= place.step:
+                del valid[heapq.heappop(latest)[1]]
         else:
-            valid.append(place)
-    return iter(valid)
+            valid[number] = place
+            heapq.heappush(latest, (-place.step, number))
+    return iter(valid.values())
 
 
 def _line_places(path: Path) -> Iterator[_Place]:
