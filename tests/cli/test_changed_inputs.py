@@ -14,7 +14,7 @@ import pytest
 
 from fakes import FakePolicy
 from ponder.runs import checkpoints, read_metrics
-from ponder.runs.records import RecordWriter
+from ponder.runs.trace_writer import TraceWriter
 from ponder.types import Completion, Ids
 
 from .conftest import CommandResult
@@ -231,16 +231,16 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     said = ponder(*learned)
     assert said.code == 0, said.err
     assert STORED in ponder(*learned).out
-    traces = Path("labels/traces.jsonl")
-    kept = traces.read_text()
-    mark = RecordWriter(traces)
-    mark.append({"resumed": 5})
+    traces = Path("labels/traces.bin")
+    kept = traces.read_bytes()
+    mark = TraceWriter(traces)
+    mark.mark_resumed(5)
     mark.close()
     assert STORED in ponder(*learned).out, "a marker that takes nothing back is no change"
-    traces.write_text("".join(kept.splitlines(keepends=True)[:-1]))
+    traces.write_bytes(kept[:-1])  # its last block is torn
     said = ponder(*learned)
     assert said.code == 2 and "the traces of labels (data) changed since judge began" in said.err and said.out == ""
-    traces.write_text(kept)
+    traces.write_bytes(kept)
     clear_caches()
     CHANGES["helper"][0](place)
     said = ponder(*made)
@@ -352,8 +352,8 @@ def test_a_harvest_of_other_traces(ponder: Ponder, place: Path) -> None:
     (place / "reap.py").write_text(one)
     assert ponder("run", "reap.py").code == 0
     assert STORED in ponder("run", "reap.py").out
-    traces = Path("runs/own/collect/traces.jsonl")
-    traces.write_text("".join(traces.read_text().splitlines(keepends=True)[:-1]))
+    traces = Path("runs/own/collect/traces.bin")
+    traces.write_bytes(traces.read_bytes()[:-1])  # its last block is torn
     said = ponder("run", "reap.py")
     assert said.code == 2 and "the traces of collect (runs) changed since runs/reap began" in said.err
     assert said.out == ""

@@ -24,6 +24,7 @@ from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
 from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
+from ponder.trace_json import trace_to_json
 
 Ponder = Callable[..., Any]
 
@@ -145,12 +146,12 @@ def test_holm_against_worked_numbers() -> None:
 
 
 def unsealed(folder: Path) -> list[dict[str, Any]]:
-    """A run's traces without their checksums, as somebody's own program may write them."""
-    rows = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k not in ("record", "crc")} for row in rows]
+    """A run's traces as JSON lines without checksums, as somebody's own program may write them."""
+    return [{"step": step, **trace_to_json(trace)} for step, trace in read_traces(folder)]
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "traces.bin").unlink(missing_ok=True)
     (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -438,6 +438,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "run": ("traces {one}", "traces {two}"), "problem": "| --problem 2",
         "step": ("traces {run}", "traces {run} --step 1"), "right": "| --right", "wrong": "| --wrong",
         "scorer": "| --scorer b", "limit": "| --limit 1", "json": "| --json",
+        "full": "--json | --full", "repair": "| --repair",
     }),
     "reflect": ("reflect {doubts} --scorer rm", {
         "run": ("reflect {one} --scorer rm", "reflect {doubts} --scorer rm"), "scorer": "| --scorer b",

@@ -41,7 +41,7 @@ def test_a_model_that_solves_nothing(ponder, templates: Path, model: Path):
         "--samples-per-solver", "2", "--max-tokens", "2", "--prompt", "{question}", "--out", "p.jsonl",
     )  # fmt: skip
     assert said.code == 2 and "found none of the answers" in said.err and "5 by no sample" in said.err
-    assert not Path("p.jsonl").exists() and Path("runs/problems-p/traces.jsonl").exists()
+    assert not Path("p.jsonl").exists() and Path("runs/problems-p/traces.bin").exists()
 
 
 def test_bad_requests(ponder, templates: Path):

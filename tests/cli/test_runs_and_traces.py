@@ -11,8 +11,9 @@ import pytest
 from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import main
 from ponder.cli.runs import format_age
-from ponder.runs import Run
+from ponder.runs import Run, read_traces
 from ponder.terminal import format_bytes
+from ponder.trace_json import trace_to_json
 from ponder.types import Score, Step, ids, prompt_trace
 
 
@@ -114,6 +115,28 @@ def test_traces_draws_token_statistics(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["traces", str(tmp_path / "r"), "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)["answers"]
     assert answer["token_stats"] == {"entropy": [0.0, 1.0, 0.5], "gini": [0.0, 0.5, 0.25]}
+
+
+def test_traces_full_prints_every_number(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["traces", str(run), "--json", "--full", "--limit", "0"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    stored = [{"step": step, **trace_to_json(trace)} for step, trace in read_traces(run)]
+    assert [{k: v for k, v in row.items() if k != "trace"} for row in rows] == stored
+    assert rows[0]["steps"][1]["logprobs"] == [-0.5] * 3 and [row["trace"] for row in rows] == [1, 2, 3]
+    assert main(["traces", str(run), "--full"]) == 2 and "--json" in capsys.readouterr().err
+
+
+def test_traces_repair_gives_up_what_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["traces", str(run), "--repair"]) == 0 and capsys.readouterr().out == "nothing is damaged\n"
+    path = run / "traces.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:150] + b"!" + content[151:])
+    assert main(["traces", str(run), "--json"]) == 2
+    assert f"ponder traces {run} --repair" in capsys.readouterr().err
+    assert main(["traces", str(run), "--repair"]) == 0
+    assert capsys.readouterr().out.startswith("block 1: ")
+    assert main(["traces", str(run), "--json"]) == 0
+    assert [json.loads(line)["step"] for line in capsys.readouterr().out.splitlines()] == [0, 1]
 
 
 def test_sizes_and_ages_are_short() -> None:

@@ -320,7 +320,17 @@ def test_what_stages_name_is_trusted_while_they_run(tmp_path: Path) -> None:
 # Links
 
 
-FILES = ("job.json", "metrics.jsonl", "traces.jsonl", "environment.json", "lock", "checkpoints", "job.json.new", "part")
+FILES = (
+    "job.json",
+    "metrics.jsonl",
+    "traces.jsonl",
+    "traces.bin",
+    "environment.json",
+    "lock",
+    "checkpoints",
+    "job.json.new",
+    "part",
+)
 
 
 def run_with_link(home: Path, name: str) -> Path:
@@ -368,8 +378,8 @@ def test_a_link_deep_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
     home = write_run(tmp_path / "run", job_json.encode(Evaluate(Addition())))
-    (home / "traces.jsonl").unlink()
-    os.mkfifo(home / "traces.jsonl")  # whoever opens it waits for ever
+    (home / "traces.bin").unlink()
+    os.mkfifo(home / "traces.bin")  # whoever opens it waits for ever
     with pytest.raises(RunError, match="neither a file nor a folder"):
         list(read_traces(home))
 

@@ -308,6 +308,6 @@ def test_the_budget_is_the_longest_answer() -> None:
 def test_finding_is_plain() -> None:
     assert diagnose(run(40, frac_undecided=0.1)) == [
         TrainingFinding(
-            "undecided", "10 % of answers undecided: the grader fails; the run's traces.jsonl has the reasons", 2
+            "undecided", "10 % of answers undecided: the grader fails; `ponder traces` shows the reasons", 2
         )
     ]  # fmt: skip

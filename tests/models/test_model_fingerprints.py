@@ -90,7 +90,7 @@ def test_resume_refuses_another_reward_model(kind: str, home: Path) -> None:
     folder = home / "run"
     with pytest.raises(Interrupted):
         job(folder, RecordingProgress("step", 3))
-    kept = (folder / "traces.jsonl").read_bytes()
+    kept = (folder / "traces.bin").read_bytes()
     assert read_job(folder)["guide"] == f"reward:{home / 'judge' / 'checkpoints' / 'step-000002' / 'model'}"
 
     shutil.move(home / "judge", home / "first")
@@ -103,7 +103,7 @@ def test_resume_refuses_another_reward_model(kind: str, home: Path) -> None:
     shutil.move(home / "longer", home / "judge")  # in the same place, to another step
     with pytest.raises(RunError, match=r"another job \(guide: .*step-000002.*step-000003"):
         job(folder)
-    assert (folder / "traces.jsonl").read_bytes() == kept
+    assert (folder / "traces.bin").read_bytes() == kept
     shutil.rmtree(home / "judge")
     shutil.move(home / "first", home / "judge")
     job(folder)

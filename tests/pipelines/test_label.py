@@ -274,7 +274,7 @@ def test_label_job_resumes(tmp_path: Path) -> None:
     [
         ("x", "no answer was ever right, so that all labels are 0, and a judge learns nothing from them: take an eas"),
         (None, "all labels are 1, and a judge learns nothing from them: take a harder task"),
-        ("?", "no step got a label, and a judge learns nothing from them: see in traces.jsonl"),
+        ("?", "no step got a label, and a judge learns nothing from them: `ponder traces` shows"),
     ],
 )
 def test_useless_labels_end_the_job_with_the_report(answer: str | None, why: str, tmp_path: Path) -> None:

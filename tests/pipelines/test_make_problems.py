@@ -201,10 +201,10 @@ def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Pa
         assert now(solvers=("a",), samples_per_solver=6)[1] == {"a": 8}
     with pytest.warns(UserWarning, match="8 attempts"):
         assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9))[1] == {"a": 8}
-    before = (folder / "traces.jsonl").read_bytes()
+    before = (folder / "traces.bin").read_bytes()
     for filters in ({"min_votes": 1}, {"max_pass_rate": 1.0, "min_pass_rate": 0.0}, {"max_kept": 2}):
         assert now(solvers=("a",), solver_sampling=Sampling(max_tokens=9), **filters)[1] == {}
-    assert (folder / "traces.jsonl").read_bytes() == before
+    assert (folder / "traces.bin").read_bytes() == before
     with pytest.raises(RunError, match=r"another job \(seed: 3 -> 4; count: 12 -> 13\).*only solvers and filters"):
         now(count=13, seed=4)
     with pytest.raises(RunError, match=r"writer_sampling.max_tokens: 1024 -> 7"):

@@ -161,7 +161,7 @@ def test_recipe_runs_once(
     monkeypatch.setattr(Learner, "step", again)
     monkeypatch.setattr(PonderPolicy, "generate", again)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in REWRITTEN}
-    before = {path: at for path, at in before.items() if path.is_file() and path.name != "traces.jsonl"}
+    before = {path: at for path, at in before.items() if path.is_file() and path.name != "traces.bin"}
     second = stages(folder)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     for stage in stages.stages:

@@ -1,7 +1,8 @@
 """A run that is killed again and again, at any moment and inside its saves, ends as the one that never was.
 
 Run as a program, this file is a nursery: it imports once, and forks a child for each life of a run. Such a child
-dies by SIGKILL, sent by the test after a time, or by itself at the n-th thing that a save does to the disk.
+dies by SIGKILL, sent by the test after a time, or by itself: at the n-th thing that a save does to the disk, or in the
+middle of the n-th block of traces.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, checkpoints, read_metrics, read_traces
+from ponder.runs.append_file import AppendFile
+from ponder.runs.block_file import BlockReader
+from ponder.runs.trace_store import TRACES_FILE
 from ponder.trace_json import trace_to_json
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.optimizer import AdamW
@@ -91,10 +95,27 @@ def write_in_background() -> None:
     CheckpointWriter.wait, CheckpointWriter._write, Run.write_metrics = waited, late, told
 
 
-def live(folder: str, grains: int, background: bool) -> None:
+def die_inside_a_block(number: int, share: float) -> None:
+    """Of the n-th block of traces only a part reaches the file."""
+    append, count = AppendFile.append, 0
+
+    def torn(file: AppendFile, data: bytes) -> None:
+        nonlocal count
+        count += file.path.name == TRACES_FILE
+        if file.path.name == TRACES_FILE and count == number:
+            append(file, data[: int(share * len(data))])
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(file, data)
+
+    AppendFile.append = torn
+
+
+def live(folder: str, grains: int, background: bool, block: int, share: float) -> None:
     """One life; it ends by itself only when the run is done."""
     code = 1
     os.dup2(2, 1)  # the nursery's words go to the test
+    if block:
+        die_inside_a_block(block, share)
     if background:
         write_in_background()
     try:
@@ -138,10 +159,19 @@ class Nursery:
             env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         )
 
-    def live(self, folder: Path, seconds: float = PATIENCE, grains: int = 0, background: bool = False) -> bool:
-        """Whether the run was done before it was killed: after so many seconds, or at so many grains."""
+    def live(
+        self,
+        folder: Path,
+        seconds: float = PATIENCE,
+        grains: int = 0,
+        background: bool = False,
+        block: int = 0,
+        share: float = 0.0,
+    ) -> bool:
+        """Whether the run was done before it was killed: after so many seconds, at so many grains, or after a share of
+        a block of traces."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([str(folder), grains, background]).encode() + b"\n")
+        self.process.stdin.write(json.dumps([str(folder), grains, background, block, share]).encode() + b"\n")
         child = self._told(PATIENCE)
         assert child is not None
         status = self._told(seconds)
@@ -249,6 +279,26 @@ def test_run_killed_inside_a_save_ends_the_same(background: bool, home: Nursery,
         if kills >= KILLS:
             break
     assert kills >= KILLS and inside > KILLS // 2, f"{kills} kills, {inside} of them in the middle of a save"
+
+
+def test_run_killed_inside_a_block_of_traces_ends_the_same(
+    background: bool, home: Nursery, whole: Path, tmp_path: Path
+) -> None:
+    draw, torn = random.Random(3), 0
+    for turn in range(KILLS):
+        folder, died = tmp_path / f"run-{turn}", 0
+        shares = [0.0, 1.0, *(draw.random() for _ in range(CHAIN - 2))]
+        for share in draw.sample(shares, CHAIN):
+            if home.live(folder, background=background, block=draw.randint(1, 6), share=share):
+                break
+            died += 1
+            if (folder / TRACES_FILE).exists():
+                with BlockReader(folder / TRACES_FILE) as reader:
+                    torn += reader.size > 0 and reader.last_block() is None
+        assert died
+        assert home.live(folder, background=background)
+        same(folder, whole)
+    assert torn > KILLS // 2, f"{torn} torn blocks were seen"
 
 
 if __name__ == "__main__":

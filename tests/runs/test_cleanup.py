@@ -38,8 +38,10 @@ def test_has_result_if_work_would_be_lost(tmp_path: Path) -> None:
         (run.folder / "filter_report.json").write_text("[]")
         assert not has_result(run.folder) and has_no_output(run.folder)
         run.write_traces(0, [trace("no room"), trace("no server")])
+        run.flush()
         assert not has_result(run.folder) and not has_no_output(run.folder)
         run.write_traces(0, [trace()])
+        run.flush()
         assert has_result(run.folder)
     with Run(tmp_path / "told", Thinks()) as run:
         run.write_metrics(0, {"x": 1.0})
@@ -61,6 +63,7 @@ def test_stages_have_a_result_if_one_stage_has(tmp_path: Path) -> None:
     with Run(tmp_path, Thinks()), Run(tmp_path / "one", Thinks()) as one:
         assert not has_result(tmp_path) and has_no_output(tmp_path)
         one.write_traces(0, [trace()])
+        one.flush()
         assert has_result(tmp_path) and not has_no_output(tmp_path)
     remove_empty_run(tmp_path)
     assert has_result(tmp_path)

@@ -72,13 +72,13 @@ def test_evaluation_refuses_to_resume_with_changed_problems(rows: list[Any], why
     job = Evaluate(filed(tmp_path), max_concurrency=2)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["3"] * 9), RecordingProgress("step", 4))
-    before = (tmp_path / "run" / "traces.jsonl").read_bytes()
+    before = (tmp_path / "run" / "traces.bin").read_bytes()
     if why is not None:
         filed(tmp_path, rows)
         with pytest.raises(RunError, match=why) as error:
             ran(job, tmp_path / "run", FakePolicy())
         assert "another --run" in str(error.value)
-        assert (tmp_path / "run" / "traces.jsonl").read_bytes() == before, "nothing was asked"
+        assert (tmp_path / "run" / "traces.bin").read_bytes() == before, "nothing was asked"
         filed(tmp_path)
     assert ran(job, tmp_path / "run", FakePolicy(["3"] * 9)).num_problems == 6, "the old data is back"
 

@@ -20,15 +20,18 @@ from ponder import full_disk, signals
 from ponder.errors import RunError
 from ponder.runs import (
     Run,
+    append_file,
     checkpoints,
     environment,
     newest_checkpoint,
     read_job,
     read_metrics,
     read_traces,
-    records,
     run_dir,
 )
+from ponder.runs.block_file import BlockReader
+from ponder.runs.records import RecordWriter
+from ponder.trace_json import trace_to_json
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -41,6 +44,14 @@ class Job:
 
 def trace(id: str) -> Trace:
     return Trace(Problem(id, user_messages("é→?")), [Step(None, "é→?", ids([1, 2]))])
+
+
+def add_lines(folder: Path, *records: dict[str, Any]) -> None:
+    """Traces and marks as earlier versions wrote them."""
+    writer = RecordWriter(folder / "traces.jsonl")
+    for record in records:
+        writer.append(record)
+    writer.close()
 
 
 def steps(folder: Path) -> list[int]:
@@ -58,6 +69,7 @@ def test_records_are_readable_during_the_run(tmp_path: Path) -> None:
         for i in range(3):
             run.write_metrics(i, {"reward": i / 3})
             run.write_traces(i, [trace(f"{i}a"), trace(f"{i}b")])
+            run.flush()
             assert steps(folder) == list(range(i + 1)), "at once, not when the run closes"
             assert len(list(read_traces(folder))) == 2 * (i + 1)
     assert [m["reward"] for m in read_metrics(folder)] == [0, 1 / 3, 2 / 3]
@@ -81,11 +93,23 @@ def test_unfinished_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path)
 
 
 def test_line_cut_inside_a_character_is_ignored(tmp_path: Path) -> None:
-    with Run(tmp_path, Job()) as run:
-        run.write_traces(0, [trace("a")])
+    add_lines(tmp_path, {"step": 0, **trace_to_json(trace("a"))})
     with open(tmp_path / "traces.jsonl", "ab") as file:
         file.write('{"step": 1, "problem": "é'.encode()[:-1])
     assert [t.problem.question for _, t in read_traces(tmp_path)] == ["é→?"]
+
+
+def test_torn_block_is_ignored_and_removed(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.write_traces(0, [trace("a")])
+    path = tmp_path / "traces.bin"
+    one = path.read_bytes()
+    for cut in (1, 60, len(one) // 2, len(one) - 1):
+        path.write_bytes(one + one[:cut])
+        assert [t.problem.id for _, t in read_traces(tmp_path)] == ["a"]
+        with Run(tmp_path, Job()) as run:
+            run.write_traces(1, [trace("b")])
+        assert [t.problem.id for _, t in read_traces(tmp_path)] == ["a", "b"] and path.read_bytes()[: len(one)] == one
 
 
 def test_complete_line_without_line_break_counts(tmp_path: Path) -> None:
@@ -255,7 +279,7 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch, room: int, freed: int = 0, waits: int = 10**9) -> None:
         self.room, self.freed, self.waits, self.waited = room, freed, waits, 0
-        real = records.RecordWriter.__init__
+        real = append_file.AppendFile.__init__
         disk = self
 
         class File(io.FileIO):
@@ -268,8 +292,8 @@ class Disk:
                 disk.room += self.seek(0, os.SEEK_END) - (size or 0)
                 return super().truncate(size)
 
-        def init(appender: records.RecordWriter, path: Path) -> None:
-            real(appender, path)
+        def init(appender: append_file.AppendFile, path: Path, *more: Any) -> None:
+            real(appender, path, *more)
             appender._file.close()
             appender._file = File(path, "ab")
 
@@ -279,7 +303,7 @@ class Disk:
                 self.room += self.freed
             return not stopped()
 
-        patch.setattr(records.RecordWriter, "__init__", init)
+        patch.setattr(append_file.AppendFile, "__init__", init)
         patch.setattr(full_disk, "_wait", wait)
 
 
@@ -287,14 +311,15 @@ def test_append_waits_while_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing half-written counts while it waits, and what was to be written is there once there is room."""
-    disk = Disk(monkeypatch, room=500, freed=10**6, waits=3)
+    disk = Disk(monkeypatch, room=1000, freed=10**6, waits=3)
     with Run(tmp_path, Job()) as run:
-        run.write_traces(0, [trace(str(i)) for i in range(9)])
+        for i in range(9):
+            run.write_traces(0, [trace(str(i))])
     assert disk.waited == 3
     assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
     said = capsys.readouterr().err
-    assert re.search(r"the disk is full: \S+traces\.jsonl needs \d+ B, and .* are free; waiting until", said), said
-    assert "there is room again: traces.jsonl is written" in said
+    assert re.search(r"the disk is full: \S+traces\.bin needs \d+ B, and .* are free; waiting until", said), said
+    assert "there is room again: traces.bin is written" in said
 
 
 def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +333,10 @@ def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch:
         real(handle)
 
     again: list[int] = []
-    rewrite = records._rewrite_bytes
-    monkeypatch.setattr(records, "_rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    rewrite = append_file.rewrite_bytes
+    monkeypatch.setattr(
+        append_file, "rewrite_bytes", lambda *given: (again.append(given[2] - given[1]), rewrite(*given))
+    )
     monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {"x": 1.0})
@@ -325,20 +352,20 @@ def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch:
 
 def test_interruption_ends_the_wait_for_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        Disk(patch, room=500)
+        Disk(patch, room=1000)
         wants = lambda: True  # noqa: E731
         signals.add_stop_check(wants)
         try:
-            with pytest.raises(
-                RunError, match=r"traces\.jsonl: No space left on device; free some space and run again"
-            ):
+            with pytest.raises(RunError, match=r"traces\.bin: No space left on device; free some space and run again"):
                 with Run(tmp_path, Job()) as run:
-                    run.write_traces(0, [trace(str(i)) for i in range(9)])
+                    for i in range(9):
+                        run.write_traces(0, [trace(str(i))])
         finally:
             signals.remove_stop_check(wants)
-    content = (tmp_path / "traces.jsonl").read_bytes()
     kept = [t.problem.id for _, t in read_traces(tmp_path)]
-    assert content.endswith(b"}\n") and 0 < len(kept) < 9, "whole ones stay, and of the next there is nothing"
+    with BlockReader(tmp_path / "traces.bin") as reader:
+        last = reader.last_block()
+    assert last is not None and 0 < len(kept) < 9, "whole ones stay, and of the next there is nothing"
     with Run(tmp_path, Job()) as run:
         run.mark_resumed(0)
         run.write_traces(0, [trace(str(i)) for i in range(9)])

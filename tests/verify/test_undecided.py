@@ -56,7 +56,7 @@ def test_a_run_stops_early_when_all_verdicts_are_undecided():
         ("a JSON schema needs ...: pip install 'x'", "Install what is missing"),
         ("timed out after 3 s", "time limit"),
         ("the sandbox refused to start", "ponder doctor"),
-        ("crashed: KeyError", "traces.jsonl"),
+        ("crashed: KeyError", "ponder traces"),
         ("the judge did not give exactly one verdict", "judge"),
     ],
 )

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ponder.cli.progress import print_json
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.sampling import TOKEN_STATS
+from ponder.settings import When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.runs.trace_index import TraceEntry
+    from ponder.runs.trace_store import TraceEntry
     from ponder.types import Score, Step, Trace
 
 MARKS = {"right": "✓", "wrong": "✗", "undecided": "?", "ungraded": "·"}
@@ -31,10 +32,15 @@ def traces(
     scorer: Annotated[str, "whose score is the verdict; empty: the first of each answer"] = "",
     limit: Annotated[int, "so many traces at most; 0: all"] = 5,
     json: Annotated[bool, "one JSON object per trace and line"] = False,
+    full: Annotated[bool, "the whole trace: each step with its token ids and log-probabilities", When("json")] = False,
+    repair: Annotated[bool, "mark damaged blocks as lost, so that the rest can be read, and exit"] = False,
 ) -> int:
     """What the model wrote: the question, the gold answer, and each answer with its verdict, reward and advantage."""
-    from ponder.runs.trace_index import index_traces, read_indexed
+    from ponder.runs.trace_store import index_traces, read_indexed
+    from ponder.trace_json import trace_to_json
 
+    if repair:
+        return _repair(run)
     if right and wrong:
         raise UsageError("--right and --wrong leave no answer: give one of them")
     if limit < 0:
@@ -50,7 +56,9 @@ def traces(
         ]
         if verdict_wanted and not answers:
             continue
-        if json:
+        if full:
+            print_json({"trace": entry.number, "step": entry.step, **trace_to_json(trace)})
+        elif json:
             print_json(trace_json(entry, trace, answers, scorer))
         else:
             print("\n".join([*([""] if shown else []), *trace_lines(entry, trace, answers, scorer)]))
@@ -61,6 +69,20 @@ def traces(
         raise UnknownName("scorer of these answers", scorer, sorted(names))
     if not json:
         _print_summary(shown, len(entries), verdict_wanted, limit)
+    return 0
+
+
+def _repair(run: Path) -> int:
+    from ponder.runs.run_dir import lock_run, read_job
+    from ponder.runs.trace_store import repair_store
+
+    read_job(run)  # raises if that is no run directory
+    with lock_run(run):
+        faults = repair_store(run)
+    for fault in faults:
+        print(f"{fault}: marked as lost")
+    if not faults:
+        print("nothing is damaged")
     return 0
 
 

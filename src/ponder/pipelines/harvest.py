@@ -39,6 +39,7 @@ from ponder.reason.harvest.kinds import (
 from ponder.registry import only_allowed
 from ponder.runs import job_json, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, HARVEST_FILE, filter_report_lines, write_jsonl
+from ponder.runs.trace_store import has_traces
 from ponder.runs.trust import allowed_names, trust_within
 from ponder.tasks.step_labels import LABEL_SCORE, STEP_LABEL_FORMATS
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, problem_key, prompt_trace
@@ -331,13 +332,13 @@ def _natural_order(problem_id: str) -> tuple[str | int, ...]:
 def check_has_traces(run: str) -> None:
     """Raise if a run has no traces."""
     read_job(run)  # raises if that is no run directory
-    if not (Path(run) / "traces.jsonl").exists():
+    if not has_traces(run):
         raise RunError(f"the run {run} holds no traces: {_stages_hint(run)}")
 
 
 def _stages_hint(run: str) -> str:
     """What to give instead: the stages of a run have traces of their own."""
-    inner = sorted(str(path.parent) for path in Path(run).glob("*/traces.jsonl"))
+    inner = sorted(str(path) for path in Path(run).glob("*") if has_traces(path))
     return f"give its stages: {' '.join(inner)}" if inner else "let it work first, or leave it out"
 
 

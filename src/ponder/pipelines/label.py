@@ -167,7 +167,7 @@ def check_labels_useful(traces: Sequence[Trace]) -> None:
     values = {s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores} - {None}
     if not values:
         why = "no step got a label"
-        cure = "see in traces.jsonl why each is undecided; steps need a verifier that decides, and answers that end"
+        cure = "`ponder traces` shows why each is undecided; steps need a verifier that decides, and answers that end"
     elif values == {0.0}:
         why, cure = "no answer was ever right, so that all labels are 0", "take an easier task or a better model"
     elif len(values) == 1:

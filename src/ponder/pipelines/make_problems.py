@@ -6,6 +6,7 @@ first solver, and so on), it resumes, and its solutions can be harvested.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,7 @@ from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, job_json, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines, write_jsonl
 from ponder.runs.run_dir import other_job_error
+from ponder.runs.trace_store import has_traces
 from ponder.runs.trust import external_code, names_code
 from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic import (
@@ -232,7 +234,9 @@ async def make_problems(job: MakeProblems, load: PolicyLoader, run: Run, progres
     try:
         return await _run_make_problems(job, load, run, progress, report)
     finally:
-        if any((run.folder / name).exists() for name in ("traces.jsonl", PROBLEMS_FILE)):
+        with contextlib.suppress(RunError):  # the error that ended the job is the one to report
+            run.flush()
+        if has_traces(run.folder) or (run.folder / PROBLEMS_FILE).exists():
             write_json(run.folder / FILTER_REPORT_FILE, report.to_json())
 
 

@@ -11,9 +11,9 @@ from typing import Any
 from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
-from ponder.runs.records import raw_records
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
 from ponder.runs.status import STATUS_FILE
+from ponder.runs.trace_store import TRACE_FILES, has_solved_trace
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
 _METADATA_FILES = {
@@ -25,7 +25,7 @@ _METADATA_FILES = {
     f"{STATUS_FILE}{TEMPORARY_SUFFIX}",
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
-_RECORD_NAMES = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+_RECORD_NAMES = {"metrics.jsonl", *TRACE_FILES, "checkpoints"}
 
 
 def is_training_job(job: Any) -> bool:
@@ -56,8 +56,7 @@ def has_result(folder: Path) -> bool:
         return True
     if is_training_job(read_job(folder)):
         return False
-    traces = raw_records(folder / "traces.jsonl")
-    return any("step" in trace and not trace.get("failed") for trace in traces) or bool(read_metrics(folder))
+    return has_solved_trace(folder) or bool(read_metrics(folder))
 
 
 def has_no_output(folder: Path) -> bool:

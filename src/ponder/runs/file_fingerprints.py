@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ponder.atomic_write import write_atomically
 from ponder.cache_folder import cache_folder
-from ponder.runs.records import read_records, without_checksum
 
 MAX_WHOLE_FILE_BYTES = 2 << 30  # up to this size all of a file counts
 BLOCK_BYTES, NUM_BLOCKS = 4096, 4096  # of a larger one: so many blocks,
@@ -55,20 +54,6 @@ def _walk_files(folder: Path) -> Iterator[Path]:
     for place, inner, names in os.walk(folder):
         inner.sort()
         yield from (file for name in sorted(names) if (file := Path(place) / name).is_file())
-
-
-def traces_fingerprint(run: Path) -> str:
-    """The fingerprint of the valid traces of a run directory. A marker that the run resumed changes nothing."""
-    path = run / "traces.jsonl"
-    with open(path, "rb") as file:
-        resumed = any(line.startswith(b'{"resumed"') for line in file)
-    valid = {number for number, _ in read_records(path)} if resumed else None
-    digest = hashlib.blake2b(digest_size=12)
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if valid is None or number in valid:
-                digest.update(without_checksum(line))
-    return digest.hexdigest()
 
 
 def file_fingerprint(path: Path) -> str:

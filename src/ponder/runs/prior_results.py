@@ -11,9 +11,10 @@ from typing import Any
 from ponder.runs.data_files import HARVEST_FILE
 from ponder.runs.environment import MISSING_KEY, describe_environment, read_environment
 from ponder.runs.run_dir import checkpoints, read_job
+from ponder.runs.trace_store import TRACE_FILES
 from ponder.runs.trust import server_names
 
-_RESULT_FILES = ("traces.jsonl", "metrics.jsonl", HARVEST_FILE)
+_RESULT_FILES = (*TRACE_FILES, "metrics.jsonl", HARVEST_FILE)
 FileStamps = dict[str, tuple[int, int]]  # by file: its size, and the time at which it was written, in nanoseconds
 
 

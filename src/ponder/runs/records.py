@@ -12,7 +12,6 @@ removes it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -22,9 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 from zlib import crc32
 
-from ponder import full_disk
-from ponder.atomic_write import fsync_path
 from ponder.errors import RunError
+from ponder.runs.append_file import AppendFile
 
 _CHUNK_BYTES = 1 << 16
 _MAX_NUMBER_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
@@ -52,7 +50,7 @@ class RecordWriter:
     """Appends records to a file, each line completely or not at all. It waits while the disk is full."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._is_new_file = path, not path.exists()
+        is_new_file = not path.exists()
         with open(path, "a+b") as file:
             last, size = _last_line(file), file.tell()
             if last and _parse_record(last) is not None:
@@ -60,54 +58,19 @@ class RecordWriter:
             elif last and not _has_trailing_bytes(last):
                 file.truncate(size - len(last))
         self._next = _next_number(path)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
-        self._synced = 0  # bytes that are known to be on the disk
+        self._file = AppendFile(path, is_new_file)
 
     def append(self, record: Mapping[str, Any]) -> None:
         line = with_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
-        full_disk.retry_while_disk_full(lambda: self._write(line), self.path, len(line))
+        self._file.append(line)
         self._next += 1
-
-    def _write(self, line: bytes) -> None:
-        start = self._file.seek(0, os.SEEK_END)
-        try:
-            left = memoryview(line)
-            while left:
-                left = left[self._file.write(left) :]
-        except BaseException:
-            with contextlib.suppress(OSError):  # readers ignore a part of a line; the next writer removes it
-                self._file.truncate(start)
-            raise
 
     def sync(self) -> None:
         """Write the file through to the disk, and the name of a new file too."""
-        end, again = self._file.seek(0, os.SEEK_END), False
-
-        def flush() -> None:
-            nonlocal again
-            if again:  # some systems notice a full disk late, and then take the bytes for written
-                _rewrite_bytes(self.path, self._synced, end)
-            again = True
-            os.fsync(self._file.fileno())
-
-        full_disk.retry_while_disk_full(flush, self.path, end - self._synced)
-        self._synced = end
-        if self._is_new_file:
-            fsync_path(self.path.parent)
-            self._is_new_file = False
+        self._file.sync()
 
     def close(self) -> None:
         self._file.close()
-
-
-def _rewrite_bytes(path: Path, start: int, end: int) -> None:
-    """The same bytes in the same place."""
-    with open(path, "r+b", buffering=0) as file:
-        for at in range(start, end, _CHUNK_BYTES):
-            file.seek(at)
-            part = file.read(min(_CHUNK_BYTES, end - at))
-            file.seek(at)
-            file.write(part)
 
 
 def with_checksum(body: bytes, number: int) -> bytes:
@@ -144,6 +107,16 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for _, number, at in valid:
             file.seek(at)
             yield number, json.loads(without_checksum(file.readline()))
+
+
+def scan_places(path: Path) -> Iterator[tuple[bool, int | None, int, int]]:
+    """Of every record and marker: whether it marks a resumption, its step (None: a marker of lost records), its line
+    and its offset. Raises DamagedRecord at the first line that is damaged."""
+    if path.exists():
+        with open(path, "rb") as file:
+            for one in _scan_lines(path, file):
+                resumed = "resumed" in one.record
+                yield resumed, one.record.get("resumed" if resumed else "step"), one.line, one.offset
 
 
 def raw_records(path: Path) -> Iterator[dict[str, Any]]:

@@ -3,13 +3,15 @@
     job.json            the whole job; it can be run again
     environment.json    versions, machine, commit, fingerprints of everything that its result depends on
     metrics.jsonl       one line per step, with findings about the health of the run
-    traces.jsonl        one line per trace: everything that the model wrote
+    traces.bin          everything that the model wrote, compressed (see runs/trace_store.py)
+    traces.jsonl        the same in a run that an earlier version began: one line per trace
     checkpoints/        step-000020/ ... weights, optimizer, state
     status.json         how the last process that wrote it ended: finished, stopped or failed, and why
     lock                held while a process writes
 
-The .jsonl files are only appended to and can be read at any time; each line has a checksum (see runs/records.py). A run
-that resumes from step k appends {"resumed": k}; readers then ignore earlier records of step k and later.
+Metrics and traces are only appended to and can be read at any time; each record has a checksum (see runs/records.py and
+runs/block_file.py). A run that resumes from step k appends a mark that says so; readers then ignore earlier records of
+step k and later.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ from ponder.runs.environment import (
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
 from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
+from ponder.runs.trace_store import TRACES_FILE, has_traces, repair_traces
+from ponder.runs.trace_writer import TraceWriter
 from ponder.runs.trust import external_code
-from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import Trace
 
 _STARTUP_FILES = (
@@ -51,7 +54,7 @@ _STARTUP_FILES = (
     f"job.json{TEMPORARY_SUFFIX}",
     STATUS_FILE,
 )  # all that a start cut short leaves
-_RECORD_FILES = ("metrics", "traces")
+_METRICS_FILE = "metrics.jsonl"
 _LOCK_ATTEMPTS, _LOCK_RETRY_SECONDS = 4, 0.05
 FINDINGS = "findings"
 _STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
@@ -79,7 +82,8 @@ class Run:
         self.inputs = None if inputs is None else dict(inputs)
         self.continue_from = continue_from
         self.result_metrics: dict[str, float] = {}  # of the whole result, such as an accuracy: kept in status.json
-        self._files: dict[str, RecordWriter] = {}
+        self._metrics: RecordWriter | None = None
+        self._traces = TraceWriter(self.folder / TRACES_FILE)
         self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
 
@@ -88,7 +92,7 @@ class Run:
         try:
             self._write_or_match_job()
         except BaseException:
-            self._close()
+            self._close(give_up=True)
             raise
         remove_status(self.folder)
         return self
@@ -97,15 +101,17 @@ class Run:
         try:
             if error is None:
                 self.sync()
+            elif (failure := self._traces.close(give_up=True)) and failure != str(error):
+                error.add_note(failure)
             write_status(self.folder, RunStatus.after(error, self.result_metrics))
         finally:
-            self._close()
+            self._close(give_up=error is not None)
 
-    def _close(self) -> None:
-        for file in self._files.values():
+    def _close(self, give_up: bool) -> None:
+        self._traces.close(give_up)
+        if self._metrics is not None:
             with contextlib.suppress(OSError):  # a failed write was reported when it happened
-                file.close()
-        self._files.clear()
+                self._metrics.close()
         self._lock.close()
 
     def _write_or_match_job(self) -> None:
@@ -142,62 +148,66 @@ class Run:
         """Append one row. NaN and infinity are stored as null and read back as NaN. `findings`: what is unhealthy."""
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         more = {FINDINGS: list(findings)} if findings else {}
-        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **finite, **more}])
+        self._append_metrics({"step": step, "time": round(time.time(), 3), **finite, **more})
+        self._added_counts.setdefault("metrics", Counter())[step] += 1
 
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
-        self._append("traces", ({"step": step, **trace_to_json(t)} for t in traces))
+        """Write traces of a step, as they are now. They are written in the background: `flush` waits until readers see
+        them, `sync` until they are on the disk. An error is raised by the next call."""
+        try:
+            count = self._traces.append(step, traces)
+        except (TypeError, ValueError) as why:
+            raise RunError(f"traces cannot be kept as JSON ({why}): answers and tags must be plain data") from None
+        self._added_counts.setdefault("traces", Counter())[step] += count
 
     def mark_resumed(self, step: int, because: str = "") -> None:
         """Mark that the run writes this step and later ones again. `because`: the reason, if it is worth a note."""
         self._added_counts.clear()
-        marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
-        for name in _RECORD_FILES:
-            if (self.folder / f"{name}.jsonl").exists():
-                self._append(name, [marker])
+        if (self.folder / _METRICS_FILE).exists():
+            self._append_metrics({"resumed": step} | ({"because": because} if because else {}))
+        self.flush()
+        if has_traces(self.folder):
+            self._traces.mark_resumed(step)
 
     def verify_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
         """Check the records of steps before `step`: one row of metrics each, and as many traces as expected.
 
-        Returns what was cut off after them and why, or an empty text. Call `mark_resumed` next.
+        Returns what was cut off after them and why, or an empty text. Call it before anything is written, and
+        `mark_resumed` next.
         """
-        notes = []
-        for name in _RECORD_FILES:
-            count = expected_counts.get(name)
-            self._kept_counts[name], cut = repair_records(
-                self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics"
-            )
-            notes += [cut] if cut else []
-        return "; ".join(notes)
+        metrics = repair_records(self.folder / _METRICS_FILE, step, expected_counts.get("metrics"), one_per_step=True)
+        traces = repair_traces(self.folder, step, expected_counts.get("traces"))
+        self._kept_counts = {"metrics": metrics[0], "traces": traces[0]}
+        return "; ".join(cut for _, cut in (metrics, traces) if cut)
 
     def record_counts(self, step: int) -> dict[str, int]:
-        """How many records of steps before `step` each file holds: the counts that `verify_records` takes."""
+        """How many records of steps before `step` there are: the counts that `verify_records` takes."""
         added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added_counts.items()}
-        return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in _RECORD_FILES}
+        return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in ("metrics", "traces")}
+
+    def flush(self) -> None:
+        """Wait until all traces are in their file, where readers see them."""
+        self._traces.flush()
 
     def sync(self) -> None:
         """Write all records through to the disk. Whatever relies on them may be written afterwards."""
-        for name, file in self._files.items():
+        self._traces.sync()
+        if self._metrics is not None:
             try:
-                file.sync()
+                self._metrics.sync()
             except OSError as why:
-                raise RunError(f"cannot write {self.folder / name}.jsonl: {why.strerror}; run again") from None
+                raise RunError(f"cannot write {self.folder / _METRICS_FILE}: {why.strerror}; run again") from None
 
-    def _append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+    def _append_metrics(self, record: Mapping[str, Any]) -> None:
+        path = self.folder / _METRICS_FILE
         try:
-            file = self._files.get(name)
-            if file is None:
-                path = self.folder / f"{name}.jsonl"
-                file = self._files[name] = full_disk.retry_while_disk_full(lambda: RecordWriter(path), path, 0)
-            for record in records:
-                file.append(record)
-                if "step" in record:
-                    self._added_counts.setdefault(name, Counter())[record["step"]] += 1
+            if self._metrics is None:
+                self._metrics = full_disk.retry_while_disk_full(lambda: RecordWriter(path), path, 0)
+            self._metrics.append(record)
         except (TypeError, ValueError) as why:
-            raise RunError(f"{name} cannot be kept as JSON ({why}): answers and tags must be plain data") from None
+            raise RunError(f"metrics cannot be kept as JSON ({why}): they must be numbers") from None
         except OSError as why:
-            raise RunError(
-                f"cannot write {self.folder / name}.jsonl: {why.strerror}; free some space and run again"
-            ) from None
+            raise RunError(f"cannot write {path}: {why.strerror}; free some space and run again") from None
 
 
 def lock_run(folder: Path) -> IO[str]:
@@ -304,20 +314,6 @@ def _metric_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not fits:
                 raise damaged_record(path, number, f"{name!r} is {type(value).__name__}")
         yield number, row
-
-
-def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
-    """Every trace with its step, in the order in which they were written."""
-    path = Path(folder) / "traces.jsonl"
-    refuse_symlinks(folder)
-    for number, record in read_records(path):
-        try:
-            trace = trace_from_json(record)
-        except KeyError as missing:
-            raise damaged_record(path, number, f"it has no {missing}") from None
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as why:
-            raise damaged_record(path, number, f"it is no trace: {why}") from None
-        yield record["step"], trace
 
 
 def checkpoints(folder: str | Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """What a run directory is of and how it stands, from its small files alone: no model, no traces, no torch.
 
-Of `metrics.jsonl` only the step and the headline metric of each line are read, of `traces.jsonl` only the last line.
+Of `metrics.jsonl` only the step and the headline metric of each line are read, of the traces only the end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from ponder.errors import PonderError
 from ponder.runs.cleanup import checkpoint_step, is_training_job
-from ponder.runs.records import last_record_number
 from ponder.runs.run_dir import is_locked, newest_checkpoint, read_job
 from ponder.runs.status import RunStatus, read_status
+from ponder.runs.trace_store import count_records
 from ponder.runs.trust import TYPE_KEY
 
 # The metrics that sum up a run, and which value is the best. The first that a run has counts.
@@ -84,7 +84,7 @@ def _summarize(folder: Path, name: str, job: Any, num_bytes: int, modified: floa
         newest = newest_checkpoint(folder)
         steps, total = max(len(values), checkpoint_step(newest) if newest else 0), int(job["steps"])
     else:
-        steps = last_record_number(folder / "traces.jsonl")
+        steps = count_records(folder)
     if not values and status is not None:
         metric, values = next(((m, [status.metrics[m]]) for m in HEADLINE_METRICS if m in status.metrics), (None, []))
     numbers = [value for value in values if not math.isnan(value)]

@@ -78,9 +78,7 @@ _ADVICE = (
     (re.compile("sandbox|refused", re.IGNORECASE), "`ponder doctor` says which sandbox this machine allows."),
     (re.compile("judge"), "The judge does not answer as asked: try another model or a larger max_tokens."),
 )
-_DEFAULT_ADVICE = (
-    "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
-)
+_DEFAULT_ADVICE = "`ponder traces RUN` shows each answer with its reason; the run can go on from its last checkpoint."
 
 
 def _advice(reason: str) -> str:

@@ -72,7 +72,7 @@ def check_undecided(rows: MetricRows) -> Iterator[TrainingFinding]:
     """Answers that the verifier could not grade."""
     share = _lower_level(rows, "frac_undecided")
     if share is not None and share >= UNDECIDED_SHARE:
-        text = f"{_percent(share)} of answers undecided: the grader fails; the run's traces.jsonl has the reasons"
+        text = f"{_percent(share)} of answers undecided: the grader fails; `ponder traces` shows the reasons"
         yield TrainingFinding("undecided", text, 3 if share >= 0.5 else 2)
 
 

@@ -62,7 +62,7 @@ class EvaluationReport:
         if self.num_undecided:
             rows["undecided"] = f"{self.num_undecided} samples: the verifier could not judge them"
         if self.num_failed:
-            rows["failed"] = f"{self.num_failed} problems: an error ended the thinking; traces.jsonl says which"
+            rows["failed"] = f"{self.num_failed} problems: an error ended the thinking; `ponder traces` says which"
         if self.reasons:
             rows["because"] = "; ".join(
                 f"{count} x {why}" for why, count in list(self.reasons.items())[:MAX_LISTED_REASONS]

@@ -29,7 +29,8 @@ from ponder.models.model_fingerprints import MODEL_FIELDS, model_fingerprints
 from ponder.runs import read_job
 from ponder.runs.code_fingerprints import MAX_PATH_CHARS, code_fingerprints
 from ponder.runs.encoded_walk import strings
-from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint, traces_fingerprint
+from ponder.runs.file_fingerprints import add_fingerprints, file_fingerprint, folder_fingerprint
+from ponder.runs.trace_store import has_traces, traces_fingerprint
 from ponder.tasks.generated.generated_task import GeneratedProblems
 from ponder.types import Problem, problem_key
 from ponder.user_modules import module_of
@@ -128,7 +129,7 @@ def _path_fingerprint(where: str, text: str, folders: bool) -> dict[str, str]:
             return {f"the file {path.name} ({where})": file_fingerprint(path)}
         if not path.is_dir() or Path.cwd().is_relative_to(path.resolve()):  # not ".", "/" or the like
             return {}
-        if (path / "traces.jsonl").is_file():
+        if has_traces(path):
             return {f"the traces of {path.name} ({where})": traces_fingerprint(path)}
         if not folders or (path / "job.json").is_file() or Path.home().is_relative_to(path.resolve()):
             return {}

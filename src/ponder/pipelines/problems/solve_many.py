@@ -43,6 +43,7 @@ async def solve_many(
     problems changed; otherwise it solves the changed ones. `retry_failed`: a trace that failed is no result, so it is
     solved again when the run resumes.
     """
+    run.flush()
     stored = [trace for at, trace in read_traces(run.folder) if at == step]
     if fixed_problems:
         check_problems_unchanged(run, stored, problems)

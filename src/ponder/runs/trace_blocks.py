@@ -1,0 +1,193 @@
+"""Traces as blocks: arrays in columns, everything else as JSON, both compressed.
+
+A block holds traces of one step. Its body is the JSON of the traces, in which the length of an array stands for the
+array, and then a column for each kind of array: token_ids, logprobs, advantages, notes/NAME. The directory, JSON too,
+says what there is:
+
+    {"traces": [[problem id, steps, tokens, failed], ...], "json": [size, stored size],
+     "columns": {"token_ids": [values, [stored size of each plane]], ...}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.runs.trace_columns import MAX_RATIO, deflate, inflate, num_planes, pack_column, unpack_column
+from ponder.trace_json import array_dtype, trace_from_json, trace_to_json
+from ponder.types import Trace, ids
+
+TARGET_TOKENS, TARGET_JSON_BYTES = 1 << 16, 1 << 20  # a block with so much gets no further trace
+MAX_RAW_BYTES = 1 << 30  # of a block before it is compressed, so that a small file cannot fill the memory
+_MAX_COLUMNS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    """What the directory says of a trace."""
+
+    problem_id: str
+    num_steps: int
+    num_tokens: int
+    failed: bool
+
+
+@dataclass(slots=True)
+class PackedTraces:
+    """Traces of one step, copied, and not yet compressed: whoever made them may change them."""
+
+    step: int
+    summaries: list[TraceSummary] = field(default_factory=list)
+    json_parts: list[bytes] = field(default_factory=list)
+    columns: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    num_tokens: int = 0
+    json_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return self.json_bytes + sum(array.nbytes for arrays in self.columns.values() for array in arrays)
+
+    def add(self, trace: Trace) -> None:
+        """Raises TypeError or ValueError for what cannot be kept, and then keeps nothing of the trace."""
+        arrays: list[tuple[str, NDArray[Any]]] = []
+
+        def take(name: str, array: NDArray[Any]) -> int:
+            if array.ndim != 1:
+                raise ValueError(f"{name} has {array.ndim} dimensions, not 1")
+            arrays.append((name, ids(array) if name == "token_ids" else np.asarray(array, np.float32)))
+            return len(array)
+
+        data = trace_to_json(trace, take)
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        encoded = text.encode("utf-8", "surrogatepass")  # a text may hold half of a character
+        num_tokens = 0
+        for name, array in arrays:
+            self.columns.setdefault(name, []).append(array)
+            num_tokens += len(array) if name == "token_ids" else 0
+        self.summaries.append(TraceSummary(trace.problem.id, len(trace.steps), num_tokens, bool(trace.failed)))
+        self.json_parts.append(encoded)
+        self.num_tokens, self.json_bytes = self.num_tokens + num_tokens, self.json_bytes + len(encoded) + 1
+
+    def finish(self) -> None:
+        """Copy the arrays, which their owner may change."""
+        self.columns = {name: [np.concatenate(arrays)] for name, arrays in self.columns.items()}
+        if self.num_bytes > MAX_RAW_BYTES:
+            raise ValueError(f"they take {self.num_bytes} bytes at once, over {MAX_RAW_BYTES}")
+
+    def encode(self) -> tuple[bytes, bytes]:
+        """Directory and body of the block."""
+        raw = b"[" + b",".join(self.json_parts) + b"]"
+        parts = [deflate(raw)]
+        columns: dict[str, Any] = {}
+        for name, (array,) in self.columns.items():
+            planes = pack_column(array)
+            columns[name] = [len(array), [len(plane) for plane in planes]]
+            parts += planes
+        rows = [[s.problem_id, s.num_steps, s.num_tokens, s.failed] for s in self.summaries]
+        directory = {"traces": rows, "json": [len(raw), len(parts[0])], "columns": columns}
+        return json.dumps(directory, separators=(",", ":")).encode(), b"".join(parts)
+
+
+def pack_traces(step: int, traces: Iterable[Trace]) -> Iterator[PackedTraces]:
+    """Blocks of a sensible size with these traces, in order."""
+    packed = PackedTraces(step)
+    for trace in traces:
+        packed.add(trace)
+        if packed.num_tokens >= TARGET_TOKENS or packed.json_bytes >= TARGET_JSON_BYTES:
+            packed.finish()
+            yield packed
+            packed = PackedTraces(step)
+    if packed.summaries:
+        packed.finish()
+        yield packed
+
+
+def parse_directory(directory: bytes, count: int) -> tuple[list[TraceSummary], dict[str, Any]]:
+    """The summaries of a block's traces, and the whole directory. Raises ValueError if it is none."""
+    try:
+        data = json.loads(directory)
+        summaries = [TraceSummary(*row) for row in data["traces"]]
+    except (TypeError, LookupError, RecursionError) as why:
+        raise ValueError(f"its directory is none: {why}") from None
+    wrong = [
+        s
+        for s in summaries
+        if (type(s.problem_id), type(s.num_steps), type(s.num_tokens), type(s.failed)) != (str, int, int, bool)
+    ]
+    if wrong or len(summaries) != count:
+        raise ValueError("its directory does not list its traces")
+    return summaries, data
+
+
+def decode_traces(directory: bytes, count: int, body: bytes) -> list[Trace]:
+    """The traces of a block. Raises ValueError where it holds something else."""
+    summaries, data = parse_directory(directory, count)
+    try:
+        records, columns = _split_body(data, memoryview(body))
+        traces = [trace_from_json(record, columns.take) for record in records]
+    except ValueError:
+        raise
+    except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as why:
+        raise ValueError(f"it is no trace: {type(why).__name__}: {why}") from None
+    if [t.problem.id for t in traces] != [s.problem_id for s in summaries] or not columns.is_empty():
+        raise ValueError("its directory does not fit its traces")
+    return traces
+
+
+class _Columns:
+    """Columns from which arrays are taken one after the other."""
+
+    def __init__(self, columns: dict[str, NDArray[Any]]) -> None:
+        self._columns, self._taken = columns, dict.fromkeys(columns, 0)
+
+    def take(self, name: str, length: Any) -> NDArray[Any]:
+        column, start = self._columns[name], self._taken[name]
+        if type(length) is not int or not 0 <= length <= len(column) - start:
+            raise ValueError(f"{name} holds fewer numbers than its steps")
+        self._taken[name] = start + length
+        return column[start : start + length].copy()
+
+    def is_empty(self) -> bool:
+        return all(self._taken[name] == len(column) for name, column in self._columns.items())
+
+
+def _split_body(data: Any, body: memoryview) -> tuple[Any, _Columns]:
+    """The JSON of the traces, and the columns. Sizes are checked before anything is made of them."""
+    size, stored = data["json"]
+    shapes = {name: (count, planes) for name, (count, planes) in data["columns"].items()}
+    sizes = [size, stored, *(n for count, planes in shapes.values() for n in (count, *planes))]
+    if any(type(n) is not int or n < 0 for n in sizes) or len(shapes) > _MAX_COLUMNS:
+        raise ValueError("its directory has sizes that are none")
+    if size + 4 * sum(count for count, _ in shapes.values()) > MAX_RAW_BYTES:
+        raise ValueError("it says that it is too large")
+    if any(len(planes) != num_planes(array_dtype(name)) for name, (_, planes) in shapes.items()) or len(
+        body
+    ) != stored + sum(n for _, planes in shapes.values() for n in planes):
+        raise ValueError("its body has another size than its directory says")
+    raw_sizes = [
+        (size, stored),
+        *((count * 4 // len(planes), n) for count, planes in shapes.values() for n in planes),
+    ]
+    if any(raw_size > MAX_RATIO * stored_size for raw_size, stored_size in raw_sizes):
+        raise ValueError("its body is too short for what its directory says")
+    raw = bytes(inflate(body[:stored], size))
+    records = json.loads(raw.decode("utf-8", "surrogatepass"), parse_constant=_reject_constant)
+    if not isinstance(records, list):
+        raise ValueError("its JSON is no list")
+    columns, at = {}, stored
+    for name, (count, planes) in shapes.items():
+        starts = [at + sum(planes[:i]) for i in range(len(planes) + 1)]
+        pieces = [body[a:b] for a, b in pairwise(starts)]
+        columns[name], at = unpack_column(pieces, count, array_dtype(name)), starts[-1]
+    return records, _Columns(columns)
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}")

@@ -1,0 +1,150 @@
+"""Files of blocks: damage and disorder are named, a torn end is not damage, and bodies are skipped."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from ponder.errors import RunError
+from ponder.runs.block_file import ITEMS, LOST, RESUMED, Block, BlockReader, BlockWriter, mark_lost
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    writer = BlockWriter(tmp_path / "blocks")
+    for i in range(5):
+        writer.append(i, ITEMS, i + 1, b"dir%d" % i, bytes([i]) * 200)
+    writer.sync()
+    writer.close()
+    return tmp_path / "blocks"
+
+
+def scan(path: Path) -> list[Block]:
+    with BlockReader(path) as reader:
+        return [block for block, _ in reader.scan(check_bodies=True)]
+
+
+def pieces(path: Path) -> list[bytes]:
+    content = path.read_bytes()
+    return [content[block.offset : block.end] for block in scan(path)]
+
+
+def test_blocks_are_numbered_and_count_what_is_before_them(path: Path) -> None:
+    with BlockReader(path) as reader:
+        blocks = list(reader.scan())
+        assert [(b.number, b.step, b.count, b.before, d) for b, d in blocks] == [
+            (i + 1, i, i + 1, i * (i + 1) // 2, b"dir%d" % i) for i in range(5)
+        ]
+        assert [reader.read_body(b) for b, _ in blocks] == [bytes([i]) * 200 for i in range(5)]
+        assert reader.last_block() == blocks[-1][0] and reader.block_at(blocks[2][0].offset) == blocks[2][0]
+
+
+@pytest.mark.parametrize(
+    ("order", "fault"),
+    [
+        ([0, 2, 3, 4], "block 3 is damaged (block 2 is missing before it)"),
+        ([3, 4], "block 4 is damaged (blocks 1 to 3 are missing before it)"),
+        ([0, 1, 1, 2, 3, 4], "block 3 is damaged (block 2 stands here again)"),
+        ([0, 2, 1, 3, 4], "block 3 is damaged (block 2 is missing before it)"),
+    ],
+)
+def test_missing_doubled_and_moved_blocks_are_named(path: Path, order: list[int], fault: str) -> None:
+    parts = pieces(path)
+    path.write_bytes(b"".join(parts[i] for i in order))
+    with pytest.raises(RunError) as error:
+        scan(path)
+    assert fault in str(error.value) and f"ponder traces {path.parent} --repair" in str(error.value)
+
+
+def test_every_changed_byte_is_named(path: Path) -> None:
+    content = path.read_bytes()
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] ^= 0x40
+        path.write_bytes(changed)
+        with pytest.raises(RunError, match=r"block \d is damaged"):
+            scan(path)
+
+
+def test_every_cut_at_the_end_is_ignored_and_removed(path: Path) -> None:
+    content, parts = path.read_bytes(), pieces(path)
+    for end in range(len(content) - len(parts[-1]), len(content)):
+        path.write_bytes(content[:end])
+        assert len(scan(path)) == 4
+    BlockWriter(path).close()
+    assert path.read_bytes() == b"".join(parts[:4])
+    path.write_bytes(b"".join(parts[:4]) + bytes(5000))
+    assert len(scan(path)) == 4, "zeros after a power failure"
+
+
+def test_bytes_removed_from_the_middle_are_not_taken_for_a_torn_end(path: Path) -> None:
+    content, last = path.read_bytes(), scan(path)[-1]
+    for size in (1, 30, 150, last.end - last.offset - 40):
+        path.write_bytes(content[: last.offset + 10] + content[last.offset + 10 + size :])
+        with pytest.raises(RunError, match="block 5 is damaged"):
+            scan(path)
+
+
+def test_writer_goes_on_with_number_and_count(path: Path) -> None:
+    writer = BlockWriter(path)
+    writer.append(3, RESUMED)
+    writer.append(3, ITEMS, 2, b"d", b"b")
+    writer.close()
+    assert [(b.number, b.before, b.kind) for b in scan(path)[5:]] == [(6, 15, RESUMED), (7, 15, ITEMS)]
+
+
+def test_writer_refuses_a_damaged_file_without_a_whole_end(path: Path) -> None:
+    content = bytearray(path.read_bytes()[:-1])
+    content[3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="block 1 is damaged"):
+        BlockWriter(path)
+    assert path.read_bytes() == content
+
+
+def test_scan_of_a_growing_file_ends_with_the_last_whole_block(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-100])
+    with BlockReader(path) as reader:
+        blocks = reader.scan()
+        next(blocks)
+        path.write_bytes(content)
+        assert len(list(blocks)) == 3, "as it was when it was opened"
+    assert len(scan(path)) == 5
+
+
+@pytest.mark.parametrize("change", ["body", "missing", "doubled", "last", "garbage"])
+def test_mark_lost_keeps_whole_blocks(path: Path, change: str) -> None:
+    parts = pieces(path)
+    spoilt = parts[1][:100] + b"!" + parts[1][101:]
+    path.write_bytes(
+        b"".join(
+            {
+                "body": [parts[0], spoilt, *parts[2:]],
+                "missing": [parts[0], *parts[2:]],
+                "doubled": [parts[0], parts[1], parts[1], *parts[2:]],
+                "last": [*parts[:4], parts[4][:100] + b"!" + parts[4][101:]],
+                "garbage": [parts[0], b"x" * 5000, *parts[2:]],
+            }[change]
+        )
+    )
+    assert len(mark_lost(path)) == 1
+    kinds = [(b.number, b.kind) for b in scan(path)]
+    lost = {"doubled": 0, "last": 5}.get(change, 2)
+    assert kinds == [(i, LOST if i == lost else ITEMS) for i in range(1, 6)]
+    assert mark_lost(path) == []
+
+
+@pytest.mark.parametrize(("directory", "body"), [(2**26 + 1, 0), (0, 2**30 + 1), (2**26, 2**30), (300, 2**20)])
+def test_sizes_beyond_the_file_are_not_read(path: Path, directory: int, body: int) -> None:
+    fields = struct.pack("<8sQQqIIIQII", b"PTRACE\x01\n", 6, 15, 0, ITEMS, 1, directory, body, 0, 0)
+    with path.open("ab") as file:
+        file.write(fields + struct.pack("<I", crc32(fields)) + b"x" * 300)
+    if directory > 2**26 or body > 2**30:
+        with pytest.raises(RunError, match="its header is not what was written"):
+            scan(path)
+    else:
+        assert len(scan(path)) == 5, "it looks like a block that is being written"
