@@ -121,6 +121,28 @@ def disable_adapter(net: Decoder) -> Iterator[None]:
             p.requires_grad_(flag)
 
 
+def base_layer(layer: nn.Module) -> Any:
+    """The linear layer under an adapter; without one, the layer itself."""
+    return getattr(layer, "base_layer", layer)
+
+
+def factors(net: Decoder) -> tuple[dict[str, tuple[Tensor, Tensor]], float]:
+    """A and B of each layer, by its name in a plain decoder, and the scale of their product."""
+    settings = _settings(net)
+    return {name: _a_and_b(layer) for name, layer in _lora_layers(net).items()}, settings.alpha / settings.rank
+
+
+def rank(net: Decoder) -> int:
+    return _settings(net).rank
+
+
+def _settings(net: nn.Module) -> LoRA:
+    settings: LoRA | None = getattr(net, "_lora", None)
+    if settings is None:
+        raise UsageError("the model has no adapters; attach or load some first")
+    return settings
+
+
 @torch.no_grad()
 def merged_weights(net: Decoder) -> dict[str, Tensor]:
     """The weights with adapters merged, under a plain decoder's names and in their order. The decoder does not change;
@@ -302,8 +324,7 @@ def _adapter_tensors(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _require_adapter(net: nn.Module) -> None:
-    if not has_adapter(net):
-        raise UsageError("the model has no adapters; attach or load some first")
+    _settings(net)
 
 
 def _mark_attached(net: Decoder, lora: LoRA, zero: bool) -> None:
