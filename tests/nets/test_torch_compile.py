@@ -122,7 +122,9 @@ def test_blocks_with_adapters_are_compiled_few_times(backend: CountingBackend) -
         turn, attend = torch.ones(tokens, 1, 8), Attend(tokens, (256, 512), shared=True)
         for layer in net.layers:
             x = torch.randn(tokens, 32)
-            assert torch.allclose(block(layer, x, (turn, turn), attend), layer.forward_any_layer(x, (turn, turn), attend))
+            assert torch.allclose(
+                block(layer, x, (turn, turn), attend), layer.forward_any_layer(x, (turn, turn), attend)
+            )
 
     for tokens in (128, 256, 640):
         run(tokens)
