@@ -165,7 +165,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as home:
         told = {
             "model": model, "device": options.device, "problems": options.problems, "n": options.n,
-            "lora": options.lora, "tokens": options.tokens, "steps": 3, "save_every": 1000, "kill_at": 0, "width": options.width,
+            "lora": options.lora, "tokens": options.tokens, "steps": 3, "save_every": 1000, "kill_at": 0,
+            "width": options.width,
             "layers": options.layers, "cache": f"{home}/ponder",
         }  # fmt: skip
         again = {"folder": f"{home}/warm", "steps": 3}
