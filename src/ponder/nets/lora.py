@@ -88,12 +88,13 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
         b.data.zero_()
         if lora.base != "full":
             layer.base_layer = QuantizedLinear(layer.base_layer, lora.base)
-        layer.__class__ = _with_short_forward(type(layer))
+        peft_class: Any = type(layer)
+        layer.__class__ = _with_short_forward(peft_class)
     _mark_attached(net, lora, zero=True)
 
 
 @cache
-def _with_short_forward(layer_class: type) -> type:
+def _with_short_forward(layer_class: Any) -> Any:
     """peft's layer with the one branch of its forward that is used here. Its own is too much for torch's compiler."""
 
     def forward(self: Any, x: Tensor) -> Tensor:

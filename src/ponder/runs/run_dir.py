@@ -19,8 +19,9 @@ import json
 import math
 import re
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent import futures
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -51,6 +52,7 @@ _STARTUP_FILES = (
     STATUS_FILE,
 )  # all that a start cut short leaves
 _RECORD_FILES = ("metrics", "traces")
+_MAX_PENDING_WRITES = 8  # steps whose records wait in memory; beyond that, training waits for the disk
 _LOCK_ATTEMPTS, _LOCK_RETRY_SECONDS = 4, 0.05
 FINDINGS = "findings"
 _STAGES_FOLDER = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
@@ -81,6 +83,9 @@ class Run:
         self._files: dict[str, RecordWriter] = {}
         self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
+        self._writer: futures.ThreadPoolExecutor | None = None
+        self._pending: deque[futures.Future[None]] = deque()  # what the writer has yet to write
+        self._write_failure: BaseException | None = None
 
     def __enter__(self) -> Run:
         self._lock = lock_run(self.folder)
@@ -101,6 +106,8 @@ class Run:
             self._close()
 
     def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.shutdown()
         for file in self._files.values():
             with contextlib.suppress(OSError):  # a failed write was reported when it happened
                 file.close()
@@ -141,10 +148,16 @@ class Run:
         """Append one row. NaN and infinity are stored as null and read back as NaN. `findings`: what is unhealthy."""
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         more = {FINDINGS: list(findings)} if findings else {}
-        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **finite, **more}])
+        self._add("metrics", step, 1, [{"step": step, "time": round(time.time(), 3), **finite, **more}])
 
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
-        self._append("traces", ({"step": step, **t.to_json()} for t in traces))
+        traces = list(traces)
+        self._add("traces", step, len(traces), ({"step": step, **t.to_json()} for t in traces))
+
+    def write_in_background(self) -> None:
+        """From now on a thread writes the records, in order. Traces may not change after they are given to it. What it
+        could not write is raised by a later call, at the latest by `sync`."""
+        self._writer = futures.ThreadPoolExecutor(1, "records")
 
     def mark_resumed(self, step: int, because: str = "") -> None:
         """Mark that the run writes this step and later ones again. `because`: the reason, if it is worth a note."""
@@ -152,7 +165,7 @@ class Run:
         marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
         for name in _RECORD_FILES:
             if (self.folder / f"{name}.jsonl").exists():
-                self._append(name, [marker])
+                self._submit(name, [marker])
 
     def verify_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
         """Check the records of steps before `step`: one row of metrics each, and as many traces as expected.
@@ -175,11 +188,36 @@ class Run:
 
     def sync(self) -> None:
         """Write all records through to the disk. Whatever relies on them may be written afterwards."""
-        for name, file in self._files.items():
+        self._drain()
+        for name, file in list(self._files.items()):
             try:
                 file.sync()
             except OSError as why:
                 raise RunError(f"cannot write {self.folder / name}.jsonl: {why.strerror}; run again") from None
+
+    def _add(self, name: str, step: int, count: int, records: Iterable[Mapping[str, Any]]) -> None:
+        self._submit(name, records)
+        self._added_counts.setdefault(name, Counter())[step] += count
+
+    def _submit(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the records, here or in the background."""
+        if self._writer is None:
+            self._append(name, records)
+            return
+        self._drain(_MAX_PENDING_WRITES)
+        self._pending.append(self._writer.submit(self._append, name, records))
+
+    def _drain(self, left: int = 0) -> None:
+        """Wait until no more than `left` writes are pending. Raises what a write in the background has raised."""
+        while len(self._pending) > left or (self._pending and self._pending[0].done()):
+            try:
+                self._pending.popleft().result()
+            except IndexError:  # another thread took the last one
+                break
+            except BaseException as error:
+                self._write_failure = self._write_failure or error
+        if self._write_failure is not None:
+            raise self._write_failure
 
     def _append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
         try:
@@ -189,8 +227,6 @@ class Run:
                 file = self._files[name] = full_disk.retry_while_disk_full(lambda: RecordWriter(path), path, 0)
             for record in records:
                 file.append(record)
-                if "step" in record:
-                    self._added_counts.setdefault(name, Counter())[record["step"]] += 1
         except (TypeError, ValueError) as why:
             raise RunError(f"{name} cannot be kept as JSON ({why}): answers and tags must be plain data") from None
         except OSError as why:
