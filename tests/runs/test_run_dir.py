@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -391,3 +392,43 @@ def test_environment_json_describes_the_machine() -> None:
     assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
     assert "numpy" in told["versions"] and json.dumps(told)
     assert environment.git_commit(Path("/")) is None
+
+
+# records written by a thread of their own
+
+
+def test_background_records_are_those_written_here(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        with Run(tmp_path / name, Job()) as run:
+            if name == "there":
+                run.write_in_background()
+            for step in range(30):
+                run.write_traces(step, [trace(f"{step}-{i}") for i in range(3)])
+                run.write_metrics(step, {"loss": 1.0 / (1 + step)})
+            assert run.record_counts(20) == {"metrics": 20, "traces": 60}
+    assert [s for s, _ in read_traces(tmp_path / "there")] == [s for s, _ in read_traces(tmp_path / "here")]
+    rows = [[m["loss"] for m in read_metrics(tmp_path / name)] for name in ("here", "there")]
+    assert rows[0] == rows[1] and len(rows[0]) == 30
+
+
+def test_sync_waits_for_background_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, append = threading.Event(), Run._append
+    monkeypatch.setattr(Run, "_append", lambda *given: (gate.wait(30), append(*given))[1])
+    with Run(tmp_path / "run", Job()) as run:
+        run.write_in_background()
+        for step in range(3):
+            run.write_metrics(step, {"loss": 0.0})
+        assert steps(run.folder) == []
+        threading.Timer(0.1, gate.set).start()
+        run.sync()
+        assert steps(run.folder) == [0, 1, 2]
+
+
+def test_background_write_error_is_raised_by_a_later_call(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be kept as JSON"):
+        with Run(tmp_path / "run", Job()) as run:
+            run.write_in_background()
+            problem = Problem("odd", (), tags={"what": object()})
+            run.write_traces(0, [Trace(problem, [])])
+            run.sync()
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"

@@ -30,6 +30,7 @@ from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
+from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
@@ -43,6 +44,7 @@ class CudaGraphRunner(ModelRunner):
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:
+        keep_compiled_kernels()
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a finished sequence is computed until the launch is collected
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
