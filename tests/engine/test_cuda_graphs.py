@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ponder.engine.engine import Engine
 from ponder.engine.model_runner import ModelRunner
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
@@ -51,7 +53,7 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
-    quantization: str = "", prefill_chunk_tokens: int = 0,
+    quantization: str = "", prefill_chunk_tokens: int = 0, adapters: Mapping[str, Path] = {},
 ) -> list[list[SequenceState]]:  # fmt: skip
     net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
@@ -69,6 +71,9 @@ def run(
             net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=prefill_chunk_tokens
         )
 
+        for name, folder in adapters.items():
+            machine.adapters.add(name, folder)
+
         async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
@@ -81,7 +86,7 @@ def run(
     return result
 
 
-def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:
+def same(kind: str | Decoder, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:
     ours, plain = (run(kind, graphs, requests, **more) for graphs in (True, False))
     for a, b in zip((r for g in ours for r in g), (r for g in plain for r in g), strict=True):
         assert a.token_ids == b.token_ids and a.stop == b.stop
@@ -165,6 +170,43 @@ def test_odd_model_sizes_equal_plain_runner(kind: str, monkeypatch: pytest.Monke
     rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3, "temperature": 1.5}]
     same(kind, [request(PROMPTS[1], seed=i, max_tokens=2, **rule) for i, rule in enumerate(rules)])
     same(kind, [request(list(range(3, 30)), n=3, seed=4, max_tokens=2, temperature=1e-4)])
+
+
+def with_adapter(kind: str, made: lora.LoRA, seed: int) -> Decoder:
+    net = tiny_decoder(kind).to(DEVICE)
+    lora.attach(net, made, seed)
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if ".lora_B." in name:
+                p.copy_(torch.randn(p.shape, generator=draw) * 0.2)
+    return net
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+@pytest.mark.parametrize("shrinks_first", [False, True])
+def test_adapters_in_one_batch_equal_plain_runner(
+    kind: str, shrinks_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters of other ranks and layers, and rows without any, with x A^T in the kernel and before it."""
+    if shrinks_first:
+        monkeypatch.setattr(fused_forward, "_MAX_RECOMPUTED_PRODUCTS", 0)
+        monkeypatch.setattr(fused_forward, "_MAX_COLUMNS_PER_TILE", 16)
+    shapes = {"red": lora.LoRA(20), "blue": lora.LoRA(3, 10.0, ("q_proj", "v_proj", "down_proj"))}
+    for seed, (name, made) in enumerate(shapes.items()):
+        lora.save(with_adapter(kind, made, seed), made, tmp_path / name, "tiny")
+    folders = {name: tmp_path / name for name in shapes}
+    asked = [
+        replace(request(p, seed=i, max_tokens=3), adapter=name)
+        for i, (p, name) in enumerate(zip(PROMPTS, ("red", "", "blue", "red", "blue"), strict=True))
+    ]
+    same(kind, asked, adapters=folders)
+
+
+@pytest.mark.parametrize("base", ["full", "int8", "nf4"])
+def test_adapter_in_training_equals_plain_runner(base: Any) -> None:
+    net = with_adapter("llama", lora.LoRA(3, 5.0, base=base), seed=2)
+    same(net, [request(p, n=2, seed=i, max_tokens=3) for i, p in enumerate(PROMPTS[:3])])
 
 
 @pytest.mark.parametrize("small", list(fused_weights.QUANTIZED_DTYPES))

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from fakes import run_async, tiny_decoder
-from ponder.engine import cuda_graph_runner, engine, graph_batch, graph_buffers, kv_cache, sampler
+from ponder.engine import adapter_columns, cuda_graph_runner, engine, graph_batch, graph_buffers, kv_cache, sampler
+from ponder.engine.adapter_columns import AdapterRows
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import GraphBuffers
 from ponder.engine.kv_cache import KVCache
+from ponder.engine.layer_override import override_forward
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import Request
 from ponder.engine.scheduler import PrefillChunk
@@ -48,9 +50,10 @@ class ReferenceForward:
 
     def decode(
         self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
-        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
+        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: AdapterRows | None = None,
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
+        of_rows, of_chunks = _split_rows(adapters, rows)
         at, starts = b.positions[:rows], b.tail_starts[:rows]
         runs = [[(int(starts[r]), b.tail_slots[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
         if has_shared:
@@ -81,9 +84,10 @@ class ReferenceForward:
                 out.append((weight[..., None] * values).sum(1))
             return torch.stack(out)
 
-        hidden = self.net(b.last_tokens[:rows], at, attend)
+        with _low_rank_updates(self.net, w, of_rows):
+            hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
-        filled = self.prefill(w, kv, chunks) if chunks else hidden[:0]
+        filled = self.prefill(w, kv, chunks, of_chunks) if chunks else hidden[:0]
         if not samples:
             return filled
         now = int(b.step)
@@ -101,12 +105,54 @@ class ReferenceForward:
         b.step.add_(1)
         return filled
 
-    def prefill(self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
+    def prefill(
+        self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk], adapters: AdapterRows | None = None
+    ) -> Tensor:
         self._maybe_out_of_memory()
         attend = PrefillAttention(kv, chunks)
         tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
-        hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
+        with _low_rank_updates(self.net, w, adapters):
+            hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
         return hidden
+
+
+def _split_rows(adapters: AdapterRows | None, rows: int) -> tuple[AdapterRows | None, AdapterRows | None]:
+    if adapters is None:
+        return None, None
+    return adapters.head(rows), AdapterRows(*(t[rows:] for t in adapters.tensors()))
+
+
+@contextmanager
+def _low_rank_updates(net: Decoder, w: FusedWeights, adapters: AdapterRows | None) -> Iterator[None]:
+    """What `add_low_rank` adds, read from the same buffers, in float64."""
+    updates: dict[torch.nn.Module, Callable[[Any], Any]] = {}
+    for linear in w.linears() if adapters is not None else ():
+        output, low = 0, linear.low_rank
+        for part, (name, size) in enumerate(linear.parts):
+            if low is not None:
+                covered = {o for first, many, p in low.tiles.tolist() for o in range(first, first + many) if p == part}
+                assert covered in (set(), set(range(output, output + size))), "tiles cover a part, or leave it out"
+                if covered:
+                    a_CI, b_OC = low.a_PCI[part].double(), low.b_OC[output : output + size].double()
+                    layer = net.get_submodule(name)
+                    updates[layer] = _plus(lora.base_layer(layer), a_CI, b_OC, adapters)
+            output += size
+    with override_forward(updates):
+        yield
+
+
+def _plus(base: Any, a_CI: Tensor, b_OC: Tensor, rows: AdapterRows | None) -> Callable[[Any], Any]:
+    assert rows is not None
+    column, scale_T1 = torch.arange(len(a_CI)), rows.scale[:, None]
+    mine_TC = (column >= rows.first[:, None]) & (column < rows.last[:, None])
+    plain = base.forward if isinstance(base, torch.nn.Linear) else base
+
+    def add(x_TI: Tensor) -> Tensor:
+        small_TC = torch.where(mine_TC, x_TI.double() @ a_CI.T, 0.0)
+        out: Tensor = plain(x_TI) + (scale_T1 * (small_TC @ b_OC.T)).to(x_TI.dtype)
+        return out
+
+    return lambda _: add
 
 
 @pytest.fixture
@@ -200,30 +246,101 @@ def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kin
     alone.close()
 
 
-def test_graph_sequences_beside_adapter_prefill(graphs: Callable[..., Engine], tmp_path: Path) -> None:
-    """Such a pass is a plain one; what it knew of the rows is old after those that the graph runs in between."""
-    net = tiny_decoder()
+def save_adapter(folder: Path, rank: int, targets: tuple[str, ...] = lora.LORA_TARGETS, seed: int = 0) -> None:
     trained = tiny_decoder()
-    lora.attach(trained, made := lora.LoRA(rank=2), seed=0)
-    with torch.no_grad():
-        for name, p in trained.named_parameters():
-            if ".lora_B." in name:
-                p.normal_(std=0.2)
-    lora.save(trained, made, tmp_path / "red", "tiny")
-    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, prefill_chunk_tokens=6)
-    asked = [
-        Request(ids([5, 6, 7]), Sampling(max_tokens=60, temperature=0.0), 1, 0),
-        Request(ids([9] * 100), Sampling(max_tokens=4, temperature=0.0), 1, 0, "red"),
-    ]
-    for engine_ in (alone, machine):
-        engine_.adapters.add("red", tmp_path / "red")
-    expected = [run_async(alone.generate(r))[0] for r in asked]
+    lora.attach(trained, made := lora.LoRA(rank, targets=targets), seed)
+    write_b(trained, seed)
+    lora.save(trained, made, folder, "tiny")
 
-    async def both() -> list[Any]:
+
+def write_b(net: Decoder, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if ".lora_B." in name:
+                p.copy_(torch.randn(p.shape, generator=draw) * 0.2)
+
+
+def assert_same(machine: Engine, alone: Engine, asked: Sequence[Request]) -> None:
+    """Together in captured passes, and one by one in plain ones."""
+
+    async def together() -> list[Any]:
         return await asyncio.gather(*(machine.generate(r) for r in asked))
 
-    for (ours,), theirs in zip(run_async(both()), expected, strict=True):
-        assert ours.token_ids == theirs.token_ids and np.allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
+    for rows, request in zip(run_async(together(), 60), asked, strict=True):
+        for ours, theirs in zip(rows, run_async(alone.generate(request), 60), strict=True):
+            assert ours.token_ids == theirs.token_ids and np.allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
+
+
+def test_adapters_share_graph_batches(graphs: Callable[..., Engine], tmp_path: Path) -> None:
+    """Adapters of other ranks and layers, and none, beside long prefills; one is added later, one replaced."""
+    net = tiny_decoder()
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, prefill_chunk_tokens=6)
+    save_adapter(tmp_path / "red", 2)
+    save_adapter(tmp_path / "blue", 3, ("q_proj", "v_proj", "down_proj"), seed=1)
+    save_adapter(tmp_path / "other", 20, seed=2)  # more columns than the buffers have for the first two
+    for name in ("red", "blue"):
+        for each in (alone, machine):
+            each.adapters.add(name, tmp_path / name)
+    rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 5}, {"presence_penalty": 0.5}]
+
+    def ask(names: Sequence[str]) -> list[Request]:
+        prompts = [[5, 6, 7], [9] * 40, [4], [5, 6, 7, 8]]
+        return [
+            Request(ids(p), Sampling(max_tokens=4 + 9 * (i % 3), **rules[i % 4]), 2, i, name)
+            for i, (p, name) in enumerate((p, name) for p in prompts for name in names)
+        ]
+
+    assert_same(machine, alone, ask(["red", "", "blue"]))
+    runner = machine._runner
+    assert isinstance(runner, CudaGraphRunner) and runner.columns.columns == 16
+    assert runner.weights.layers[0].out.low_rank is not None
+    launched = runner._sampling_batch
+    assert launched is not None and launched.columns is runner.columns
+    for each in (alone, machine):
+        each.adapters.add("other", tmp_path / "other")
+    assert_same(machine, alone, ask(["other", "blue", ""]))
+    assert runner.columns.columns == 32 and set(runner.columns._places) == {"red", "blue", "other"}
+    for each in (alone, machine):  # the name means another adapter now
+        each.adapters.remove("red")
+        each.adapters.add("red", tmp_path / "other")
+    assert_same(machine, alone, ask(["red"]))
+    machine.close()
+
+
+def test_too_many_adapters_for_the_buffers_run_without_graphs(
+    graphs: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_columns, "MAX_COLUMNS", 5)
+    net = tiny_decoder()
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900)
+    for i, name in enumerate(("red", "blue", "green")):
+        save_adapter(tmp_path / name, 2, seed=i)
+        for each in (alone, machine):
+            each.adapters.add(name, tmp_path / name)
+    asked = [Request(ids([5, 6]), Sampling(max_tokens=5 + 3 * i), 2, i, n) for i, n in enumerate(machine.adapters)]
+    assert_same(machine, alone, asked)
+    assert isinstance(machine._runner, CudaGraphRunner) and machine._runner.columns.layout, "two of them fit"
+    machine.close()
+
+
+@pytest.mark.parametrize("base", ["full", "nf4"])
+def test_adapter_in_training_is_sampled_in_graphs(graphs: Callable[..., Engine], base: Any) -> None:
+    """After each change of its factors the graphs' copies follow."""
+    net = tiny_decoder()
+    lora.attach(net, lora.LoRA(rank=3, alpha=5.0, base=base), seed=0)
+    machine, texts = graphs(net, 900), set()
+    for seed in range(3):
+        write_b(net, seed)
+        machine.refresh_weights()
+        alone = Engine(net, cache_bytes=1 << 22)
+        asked = [Request(ids([5, 6, i]), Sampling(max_tokens=12), 3, i) for i in range(4)]
+        assert_same(machine, alone, asked)
+        texts.add(tuple(run_async(alone.generate(asked[0]))[0].token_ids))
+    runner = machine._runner
+    assert isinstance(runner, CudaGraphRunner) and runner.can_launch([]) and len(texts) == 3
+    assert runner.columns.layout == 1 == runner.columns.generation, "the graphs stay as they are"
+    assert runner.weights.layers[0].qkv.weight.shape[1] == net.config.width
     machine.close()
 
 

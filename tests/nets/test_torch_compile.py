@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fakes import CONFIGS, tiny_decoder
+from ponder.nets import lora
 from ponder.nets.decoder import MLP, Block, Decoder
 from ponder.nets.torch_compile import compile_once
 
@@ -100,4 +101,53 @@ def test_unfrozen_parameter_gets_gradient_from_compiled_blocks() -> None:
 
     for frozen in (len(net.layers) - 1, 0, len(net.layers) - 1, 0):
         assert learns(frozen) == reached()
+    torch._dynamo.reset()
+
+
+def with_adapters(rank: int = 3) -> Decoder:
+    net = tiny_decoder()
+    lora.attach(net, lora.LoRA(rank), seed=0)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if ".lora_B." in name:
+                p.normal_(std=0.2)
+    return net
+
+
+def test_blocks_with_adapters_are_compiled_few_times(backend: CountingBackend) -> None:
+    """Once for all layers and batches, with and without gradient, with adapters on and off."""
+    block, net = torch.compile(Block.forward_any_layer, dynamic=True, backend=backend), with_adapters()
+
+    def run(tokens: int) -> None:
+        turn, attend = torch.ones(tokens, 1, 8), Attend(tokens, (256, 512), shared=True)
+        for layer in net.layers:
+            x = torch.randn(tokens, 32)
+            assert torch.allclose(
+                block(layer, x, (turn, turn), attend), layer.forward_any_layer(x, (turn, turn), attend)
+            )
+
+    for tokens in (128, 256, 640):
+        run(tokens)
+        with torch.no_grad():
+            run(tokens)
+            with lora.disable_adapter(net):
+                run(tokens)
+    assert backend.graphs <= 4, f"{backend.graphs} compilations"
+
+
+def test_compiled_blocks_with_adapters_have_the_plain_gradient() -> None:
+    torch._dynamo.reset()
+    block, net, turn = compile_once(Block.compute_qkv, "aot_eager"), with_adapters(), torch.ones(5, 1, 8)
+    torch.manual_seed(0)
+    x = torch.randn(5, 32)
+
+    def gradients(run: Callable[..., Any]) -> dict[str, Tensor]:
+        net.zero_grad(set_to_none=True)
+        for layer in net.layers:
+            sum((part**2).sum() for part in run(layer, x, (turn, turn))).backward()
+        return {n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None}
+
+    plain, compiled = gradients(Block.compute_qkv), gradients(block)
+    assert plain.keys() == compiled.keys() and all(".lora_" in name for name in plain) and len(plain) > 6
+    assert all(torch.allclose(compiled[n], g, rtol=1e-4, atol=1e-5) for n, g in plain.items())
     torch._dynamo.reset()

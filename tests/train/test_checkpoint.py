@@ -185,6 +185,55 @@ def test_writer_exit_waits_also_on_error(run: Run) -> None:
     assert checkpoint_names(run) == ["step-000001"] and load_latest(run) is not None
 
 
+# the order in which a save reaches the disk
+
+
+def fsync_order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    order: list[str] = []
+    monkeypatch.setattr(checkpoint, "fsync_path", lambda path: order.append(path.name))
+    return order
+
+
+def test_later_checkpoint_has_its_name_before_its_files_are_flushed(
+    run: Run, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed while the disk is busy leaves it whole; the one before stays until it is flushed."""
+    write_checkpoints(run, 1)
+    here: list[list[str]] = []
+    monkeypatch.setattr(checkpoint, "fsync_path", lambda path: here.append(checkpoint_names(run)))
+    write_checkpoints(run, 2, last=1, background=background)
+    assert here and set(map(tuple, here)) == {("step-000001", "step-000002")}
+    assert checkpoint_names(run) == ["step-000002"] and verify_newest(run) == 2
+
+
+def test_first_checkpoint_is_flushed_before_it_has_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = fsync_order(monkeypatch)
+    write_checkpoints(run, 1)
+    assert order.index(checkpoint.TENSORS_FILE) < order.index("checkpoints") and "step-000001.new" in order
+
+
+def test_checkpoint_that_cannot_be_flushed_loses_its_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoints(run, 1)
+
+    def fails(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoint, "fsync_path", fails)
+    with CheckpointWriter(run, background=False) as saver, pytest.raises(RunError, match="cannot save"):
+        saver.save(2, tensors(2), state(2), {})
+    assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
+
+
+def test_records_reach_the_disk_before_the_checkpoint_has_its_name(
+    run: Run, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[list[str]] = []
+    real = run.sync
+    monkeypatch.setattr(run, "sync", lambda: (there.append(checkpoint_names(run)), real())[1])
+    write_checkpoints(run, 1, background=background)
+    assert there[0] == ["step-000001.new"]
+
+
 # a save that fails
 
 

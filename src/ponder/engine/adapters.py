@@ -92,7 +92,7 @@ class Adapters:
         """Load adapters before requests that use them join the batch: an error here fails only those requests."""
         for name in names:
             if name:
-                self._device_pairs(name)
+                self.device_pairs(name)
 
     @contextmanager
     def apply(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
@@ -100,7 +100,7 @@ class Adapters:
         updates: dict[str, list[tuple[Tensor | None, Tensor, Tensor]]] = {}
         for name in sorted({*names} - {""}):
             index = self._token_index(name, names, sizes)
-            for layer, (a, b) in self._device_pairs(name).items():
+            for layer, (a, b) in self.device_pairs(name).items():
                 updates.setdefault(layer, []).append((index, a, b))
         with override_forward({self._layers[layer]: _add_lora(pairs) for layer, pairs in updates.items()}):
             yield
@@ -110,7 +110,8 @@ class Adapters:
         uses = np.repeat([n == name for n in names], sizes)
         return None if uses.all() else torch.from_numpy(np.flatnonzero(uses)).to(self.net.device)
 
-    def _device_pairs(self, name: str) -> LoRAPairs:
+    def device_pairs(self, name: str) -> LoRAPairs:
+        """A and scale times B of each layer, on the network's device and in its dtype."""
         device, dtype = self.net.device, self.net.dtype
         pairs = self._on_device.get(name)
         if pairs is None or any((t.device, t.dtype) != (device, dtype) for t in next(iter(pairs.values()))):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Sequence
-from enum import IntEnum
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import fused_forward, rng
+from ponder.engine.adapter_columns import AdapterColumns
 from ponder.engine.adapters import node_adapter
 from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.engine.gpu_memory import RemappableMemory
@@ -30,17 +30,12 @@ from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
+from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
-
-
-class SamplingKind(IntEnum):
-    ON_DEVICE = 0  # sampled in the graph
-    ON_HOST = 1
-    WITH_ADAPTER = 2  # sampled by the host, and computed without a graph
 
 
 class CudaGraphRunner(ModelRunner):
@@ -49,9 +44,11 @@ class CudaGraphRunner(ModelRunner):
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:
+        keep_compiled_kernels()
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a finished sequence is computed until the launch is collected
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
+        self.columns = AdapterColumns(net, self.weights, lambda: self.adapters)
         self._parameters = sum(p.numel() for p in net.parameters())
         self._remappable: RemappableMemory | None = None
         self.null_slot = slots  # the last slot, to which rows without a sequence write
@@ -73,10 +70,12 @@ class CudaGraphRunner(ModelRunner):
         try:
             with side_stream(net.device):
                 b = GraphBuffers(net, self.max_batch, self.null_slot)
-                fused_forward.decode(self.weights, self.cache, b, 1, samples=True)
-                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(empty_node, 0, 1)])
+                own = self.columns.rows([""], [1])  # of an adapter in training
+                fused_forward.decode(self.weights, self.cache, b, 1, samples=True, adapters=own)
+                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(empty_node, 0, 1)], own)
                 int(b.step)  # wait for it
-                self._sampling_batch = GraphBatch(self.weights, self.cache, b, self.null_slot, samples=True)
+                self.columns.mark_stale()  # the learner may have changed it meanwhile
+                self._sampling_batch = self._make_batch(b, samples=True)
                 self.ready.set()
                 if net.device.type == "cuda":  # variants that may be needed later
                     fused_forward.decode(
@@ -85,13 +84,17 @@ class CudaGraphRunner(ModelRunner):
         except Exception as error:
             warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
 
+    def _make_batch(self, buffers: GraphBuffers, samples: bool) -> GraphBatch:
+        return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples)
+
     def close(self) -> None:
         self._warm_up_thread.join()
 
     def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
         if not self._has_kernels((), chunks):
             return super()._prefill_hidden(chunks)
-        return fused_forward.prefill(self.weights, self.cache, chunks)
+        names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
+        return fused_forward.prefill(self.weights, self.cache, chunks, self.columns.rows(names, sizes))
 
     def _make_cache(self, slots: int) -> KVCache:
         c, net = self.net.config, self.net
@@ -110,13 +113,15 @@ class CudaGraphRunner(ModelRunner):
     def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
         if not self.ready.is_set() or len(seqs) > self.max_batch:
             return seqs, 1
-        kinds = sorted({_sampling_kind(seq) for seq in seqs})
+        if not self.columns.fits({seq.adapter for seq in seqs}):
+            return seqs, 1
+        kinds = {seq.samples_on_device for seq in seqs}
         if len(kinds) == 1:
-            return seqs, self.max_steps(seqs) if kinds == [SamplingKind.ON_DEVICE] else 1
+            return seqs, self.max_steps(seqs) if True in kinds else 1
         self._round_robin += 1
-        kind = kinds[self._round_robin % len(kinds)]
-        chosen = [seq for seq in seqs if _sampling_kind(seq) == kind]
-        return chosen, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(chosen)) if kind == SamplingKind.ON_DEVICE else 1
+        on_device = bool(self._round_robin % 2)
+        chosen = [seq for seq in seqs if seq.samples_on_device == on_device]
+        return chosen, min(_STEPS_BESIDE_HOST_SAMPLING, self.max_steps(chosen)) if on_device else 1
 
     def mixed_batch(self, chunks: Sequence[PrefillChunk]) -> bool:
         """Not for a short prefill: the setup of a mixed step costs the host more than it saves the device."""
@@ -131,8 +136,9 @@ class CudaGraphRunner(ModelRunner):
 
     def _has_kernels(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> bool:
         """Whether there are kernels for such a step."""
-        adapted = any(seq.adapter for seq in seqs) or any(node_adapter(chunk.node) for chunk in chunks)
-        return self.ready.is_set() and len(seqs) <= self.max_batch and not adapted
+        if not self.ready.is_set() or len(seqs) > self.max_batch:
+            return False
+        return self.columns.fits(_adapter_names(seqs, chunks))
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
         if not self._has_kernels(seqs, chunks):
@@ -143,7 +149,8 @@ class CudaGraphRunner(ModelRunner):
         if self._logits_batch is None:
             assert self._sampling_batch is not None
             buffers = GraphBuffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
-            self._logits_batch = GraphBatch(self.weights, self.cache, buffers, self.null_slot, samples=False)
+            self._logits_batch = self._make_batch(buffers, samples=False)
+        self.columns.hold(_adapter_names(seqs, chunks))
         places = self._logits_batch.lay_out(seqs, 1)
         self._run_batch(self._logits_batch, chunks)
         logits = self._logits_batch.buffers.logits
@@ -157,6 +164,7 @@ class CudaGraphRunner(ModelRunner):
     ) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
+        self.columns.hold(_adapter_names(seqs, chunks))
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
         starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
@@ -202,6 +210,7 @@ class CudaGraphRunner(ModelRunner):
 
     def refresh_weights(self) -> None:
         self.weights.requantize()
+        self.columns.mark_stale()
 
     def sleep(self) -> bool:
         if self._remappable is None:
@@ -219,10 +228,8 @@ class CudaGraphRunner(ModelRunner):
                 kv[:, :, self.null_slot] = 0
 
 
-def _sampling_kind(seq: SequenceState) -> SamplingKind:
-    if seq.samples_on_device:
-        return SamplingKind.ON_DEVICE
-    return SamplingKind.WITH_ADAPTER if seq.adapter else SamplingKind.ON_HOST
+def _adapter_names(seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> set[str]:
+    return {seq.adapter for seq in seqs} | {node_adapter(chunk.node) for chunk in chunks}
 
 
 def _copy_to_host_async(values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.engine.adapter_columns import OUTPUTS_PER_TILE, AdapterRows, LowRank
 from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
 from ponder.engine.kv_cache import KVCache
@@ -19,6 +20,9 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
 
 _QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill program
+# Inputs times columns up to which x A^T is computed again for every tile of outputs, not in a kernel of its own.
+_MAX_RECOMPUTED_PRODUCTS = 1024 * 32
+_MAX_COLUMNS_PER_TILE = 64
 
 
 # Reads queries, keys and values of a layer, and writes the attention's output.
@@ -27,24 +31,27 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 def decode(
     w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
-    has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (),
+    has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: AdapterRows | None = None,
 ) -> Tensor:  # fmt: skip
     """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
-    prefilled in the same step; returns their hidden states [T, E]."""
+    prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
+    """
     tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
     if chunks:
         chunk_tokens, prefill = _prefill_attention(w, cache, chunks)
         tokens, attend = torch.cat([tokens, chunk_tokens]), _mixed_attention(rows, attend, prefill)
-    hidden = _run_layers(w, tokens, attend)
+    hidden = _run_layers(w, tokens, attend, adapters)
     _logits(w, hidden[:rows], b.logits[:rows])
     if samples:
         _sample(w.config.vocab, b, rows, has_truncation)
     return hidden[rows:]
 
 
-def prefill(w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]) -> Tensor:
+def prefill(
+    w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk], adapters: AdapterRows | None = None
+) -> Tensor:
     """Compute keys and values of prefill chunks; returns the hidden states [T, E] after the last norm."""
-    return _run_layers(w, *_prefill_attention(w, cache, chunks))
+    return _run_layers(w, *_prefill_attention(w, cache, chunks), adapters)
 
 
 def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention) -> LayerAttention:
@@ -130,7 +137,9 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
+def _run_layers(
+    w: FusedWeights, tokens_T: Tensor, attend: LayerAttention, adapters: AdapterRows | None = None
+) -> Tensor:
     """Run all layers on these tokens."""
     from ponder.engine import triton_kernels as k
 
@@ -150,17 +159,17 @@ def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Te
     for i, layer in enumerate(w.layers):
         block = layer.block
         norm(block.input_layernorm, add=i > 0)
-        _linear(normed, layer.qkv, qkv)
+        _linear(normed, layer.qkv, qkv, adapters)
         attend(i, layer, qkv, mixed)
-        _linear(mixed, layer.out, more)
+        _linear(mixed, layer.out, more, adapters)
         if c.gemma:
             norm(block.post_attention_layernorm, add=False, source=more, out=more)
             norm(block.pre_feedforward_layernorm, add=True)
         else:
             norm(block.post_attention_layernorm, add=True)
-        _linear(normed, layer.gate_up, both)
+        _linear(normed, layer.gate_up, both, adapters)
         k.gated_activation[(many, -(-c.mlp_width // 1024))](both, gated, c.mlp_width, GELU=block.mlp.gelu, N=1024)
-        _linear(gated, layer.down, more)
+        _linear(gated, layer.down, more, adapters)
         if c.gemma:
             norm(block.post_feedforward_layernorm, add=False, source=more, out=more)
     k.add_norm[(many,)](stream, more, w.norm, normed, c.width, c.norm_eps, ADD=True, GEMMA=c.gemma, E=wide)
@@ -195,7 +204,7 @@ def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> Non
     b.step.add_(1)
 
 
-def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
+def _linear(x: Tensor, layer: FusedLinear, out: Tensor, adapters: AdapterRows | None) -> None:
     if layer.scale is not None:
         from ponder.engine import triton_kernels as k
 
@@ -210,6 +219,23 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
         torch.mm(x, layer.weight.T, out=out)
     else:
         torch.addmm(layer.bias, x, layer.weight.T, out=out)
+    if adapters is not None and layer.low_rank is not None:
+        _add_low_rank(x, layer.low_rank, adapters, out)
+
+
+def _add_low_rank(x: Tensor, low: LowRank, adapters: AdapterRows, out: Tensor) -> None:
+    """Add what each token's adapter adds to a layer's output."""
+    from ponder.engine import triton_kernels as k
+
+    (_, columns, wide), (rows, width) = low.a_PCI.shape, out.shape
+    shrunk = wide * columns > _MAX_RECOMPUTED_PRODUCTS or columns > _MAX_COLUMNS_PER_TILE
+    source = torch.mm(x, low.a_PCI.view(-1, wide).T) if shrunk else x
+    tall = min(64, max(16, next_power_of_two(rows)))
+    k.add_low_rank[(len(low.tiles), -(-rows // tall))](
+        source, low.a_PCI, low.b_OC, adapters.first, adapters.last, adapters.scale, out, low.tiles, rows,
+        source.shape[1], width, columns,
+        SHRUNK=shrunk, M=tall, N=OUTPUTS_PER_TILE, K=64, C=min(columns, _MAX_COLUMNS_PER_TILE), num_warps=4,
+    )  # fmt: skip
 
 
 def _qk_norm_weights(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ponder.nets.decoder import Decoder
+from ponder.nets.lora import base_layer
+from ponder.nets.quantized_linear import QuantizedLinear
+
+if TYPE_CHECKING:
+    from ponder.engine.adapter_columns import LowRank
 
 QUANTIZED_DTYPES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # dtype and its largest number
 
 
 @dataclass(slots=True)
 class FusedLinear:
-    """A matrix [out, in] and bias; if quantized, also the matrix in one byte per entry, and the scale of each row."""
+    """A matrix [out, in] and bias; if quantized, also the matrix in one byte per entry, and the scale of each row.
 
-    weight: Tensor
+    `parts`: name and outputs of each layer in it. `bases`: the layers, where one is the base of a QLoRA adapter; then
+    the matrix is computed anew for every product.
+    """
+
+    dense: Tensor | None
     bias: Tensor | None
+    parts: Sequence[tuple[str, int]]
+    inputs: int
+    bases: Sequence[Any] = ()
     quantized: Tensor | None = None
     scale: Tensor | None = None
+    low_rank: LowRank | None = None
+
+    @property
+    def weight(self) -> Tensor:
+        if self.dense is not None:
+            return self.dense
+        return torch.cat([base.weight for base in self.bases])
 
     def quantize(self, kind: str) -> None:
         """Round the matrix, into the same tensors as before if there are any."""
@@ -56,15 +76,16 @@ class FusedWeights:
         c = net.config
         self.layers: list[FusedLayer] = []
         block: Any
-        for block in net.layers:
+        for i, block in enumerate(net.layers):
             own, mlp = block.self_attn, block.mlp
+            attention, feedforward = f"layers.{i}.self_attn", f"layers.{i}.mlp"
             self.layers.append(
                 FusedLayer(
                     block,
-                    _merge_linears([own.q_proj, own.k_proj, own.v_proj]),
-                    FusedLinear(own.o_proj.weight, own.o_proj.bias),
-                    _merge_linears([mlp.gate_proj, mlp.up_proj]),
-                    FusedLinear(mlp.down_proj.weight, mlp.down_proj.bias),
+                    _merge_linears(attention, q_proj=own.q_proj, k_proj=own.k_proj, v_proj=own.v_proj),
+                    _merge_linears(attention, o_proj=own.o_proj),
+                    _merge_linears(feedforward, gate_proj=mlp.gate_proj, up_proj=mlp.up_proj),
+                    _merge_linears(feedforward, down_proj=mlp.down_proj),
                     own.window or 0,
                     1 if c.local_rope is not None and own.window is not None else 0,
                 )
@@ -82,28 +103,36 @@ class FusedWeights:
     def requantize(self) -> None:
         """The decoder's weights have changed: round the quantized copies again."""
         if self.quantization:
-            for layer in self.layers:
-                for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
-                    linear.quantize(self.quantization)
+            for linear in self.linears():
+                linear.quantize(self.quantization)
+
+    def linears(self) -> list[FusedLinear]:
+        return [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
 
 
 def parameter_addresses(net: Decoder) -> list[int]:
     return [p.data_ptr() for p in net.parameters()]
 
 
-def _merge_linears(layers: list[Any]) -> FusedLinear:
-    """Merge several linear layers into one matrix (and bias), of which theirs become views."""
+def _merge_linears(owner: str, **layers: Any) -> FusedLinear:
+    """Merge several linear layers into one matrix (and bias), of which theirs become views. Adapters stay apart."""
 
-    def merge(parts: list[nn.Parameter]) -> Tensor:
-        rows = [p.shape[0] for p in parts]
-        offsets = [sum(rows[:i]) * parts[0].stride(0) for i in range(len(rows))]
-        storages = {p.untyped_storage().data_ptr() for p in parts}
-        if len(storages) == 1 and [p.storage_offset() for p in parts] == offsets:  # merged before
-            return torch.as_strided(parts[0].data, (sum(rows), *parts[0].shape[1:]), parts[0].stride())
-        whole = torch.cat([p.data for p in parts])
-        for p, part in zip(parts, whole.split(rows), strict=True):
+    def merge(tensors: list[nn.Parameter]) -> Tensor:
+        if len(tensors) == 1:
+            return tensors[0]
+        rows = [p.shape[0] for p in tensors]
+        offsets = [sum(rows[:i]) * tensors[0].stride(0) for i in range(len(rows))]
+        storages = {p.untyped_storage().data_ptr() for p in tensors}
+        if len(storages) == 1 and [p.storage_offset() for p in tensors] == offsets:  # merged before
+            return torch.as_strided(tensors[0].data, (sum(rows), *tensors[0].shape[1:]), tensors[0].stride())
+        whole = torch.cat([p.data for p in tensors])
+        for p, part in zip(tensors, whole.split(rows), strict=True):
             p.data = part
         return whole
 
-    bias = merge([layer.bias for layer in layers]) if layers[0].bias is not None else None
-    return FusedLinear(merge([layer.weight for layer in layers]), bias)
+    bases = [base_layer(layer) for layer in layers.values()]
+    parts = [(f"{owner}.{name}", base.out_features) for name, base in zip(layers, bases, strict=True)]
+    bias = merge([base.bias for base in bases]) if bases[0].bias is not None else None
+    if any(isinstance(base, QuantizedLinear) for base in bases):
+        return FusedLinear(None, bias, parts, bases[0].in_features, bases)
+    return FusedLinear(merge([base.weight for base in bases]), bias, parts, bases[0].in_features)

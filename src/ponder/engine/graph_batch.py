@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import fused_forward
+from ponder.engine.adapter_columns import AdapterColumns, AdapterRows
+from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.gpu_memory import capture_lock
@@ -32,20 +34,23 @@ GRAPH_BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 76
 
 class GraphBatch:
     def __init__(
-        self, weights: FusedWeights, cache: KVCache, buffers: GraphBuffers, null_slot: int, samples: bool
+        self,
+        weights: FusedWeights,
+        columns: AdapterColumns,
+        cache: KVCache,
+        buffers: GraphBuffers,
+        null_slot: int,
+        samples: bool,
     ) -> None:
-        self.weights, self.cache, self.buffers, self.null_slot, self.samples = (
-            weights,
-            cache,
-            buffers,
-            null_slot,
-            samples,
-        )
+        self.weights, self.columns, self.cache, self.buffers = weights, columns, cache, buffers
+        self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket = 0
-        self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
+        # by batch size, shared segments, truncation, and generation of the adapters' buffers (0: no adapters)
+        self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        self._has_shared = self._has_truncation = False
+        self._has_shared = self._has_truncation = self._has_adapters = False
+        self._adapter_layout = 0  # for which the rows' columns were written; 0: not yet
         self._lengths = self._starts = np.empty(0, np.int64)  # of each row's tail
 
     def can_continue(self, seqs: Sequence[SequenceState], steps: int) -> bool:
@@ -65,6 +70,7 @@ class GraphBatch:
             self._rebuild(seqs)
         self._retire(seqs)
         places = np.asarray([self.row_of[seq] for seq in seqs])
+        self._write_adapters(seqs)
         if not ahead:
             newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
             newest[places] = [seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs]
@@ -103,7 +109,7 @@ class GraphBatch:
         self.bucket = bucket = _graph_batch_size(len(seqs))
         b, c, plan = self.buffers, self.weights.config, plan_attention(seqs)
         fit_plan_to_kernels(plan, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
-        self.row_of = {seq: i for i, seq in enumerate(seqs)}
+        self.row_of, self._adapter_layout = {seq: i for i, seq in enumerate(seqs)}, 0
         for seq in seqs:
             seq.prefill_tokens += not seq.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
@@ -118,6 +124,18 @@ class GraphBatch:
         self._has_shared = bool(plan.shared)
         if self._has_shared and b.write_shared(plan, bucket):
             self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read the old table
+
+    def _write_adapters(self, seqs: Sequence[SequenceState]) -> None:
+        """Write the columns of each row's adapter, if the batch or the columns have changed."""
+        b, columns = self.buffers, self.columns
+        self._has_adapters = columns.hold({seq.adapter for seq in seqs})
+        if not self._has_adapters or self._adapter_layout == columns.layout:
+            return
+        for table, buffer in zip(columns.tables([seq.adapter for seq in seqs]), b.adapters.tensors(), strict=True):
+            whole = np.zeros(self.bucket, table.dtype)
+            whole[[self.row_of[seq] for seq in seqs]] = table
+            copy_to_device_async(whole, buffer[: self.bucket])
+        self._adapter_layout = columns.layout
 
     def _write_sampling_params(self, seqs: Sequence[SequenceState]) -> None:
         """Write the sampling parameters of each row."""
@@ -139,16 +157,22 @@ class GraphBatch:
     def run(self, chunks: Sequence[PrefillChunk] = ()) -> Tensor | None:
         """One step. With prefill chunks, which differ from step to step, it runs without a graph and returns their
         hidden states."""
-        b, key = self.buffers, (self.bucket, self._has_shared, self._has_truncation)
+        b, rows, generation = self.buffers, self.bucket, self.columns.generation if self._has_adapters else 0
+        key = (rows, self._has_shared, self._has_truncation, generation)
 
         def once(chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+            adapters = b.adapters.head(rows) if self._has_adapters else None
+            if chunks:
+                adapters = self._mixed_adapters(chunks)
             return fused_forward.decode(
-                self.weights, self.cache, b, self.bucket, self.samples, self._has_shared, self._has_truncation, chunks
-            )
+                self.weights, self.cache, b, rows, self.samples, self._has_shared, self._has_truncation, chunks,
+                adapters,
+            )  # fmt: skip
 
         if chunks or not b.logits.is_cuda:  # Triton's interpreter has no graphs
             return once(chunks)
         if key not in self.graphs:
+            self.graphs = {k: g for k, g in self.graphs.items() if k[3] in (0, self.columns.generation)}
             saved = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
             with side_stream(b.logits.device):
                 once()  # compiles the kernels and lets cuBLAS choose its own
@@ -163,6 +187,16 @@ class GraphBatch:
             self.graphs[key] = graph
         self.graphs[key].replay()
         return None
+
+    def _mixed_adapters(self, chunks: Sequence[PrefillChunk]) -> AdapterRows | None:
+        """Adapters of the rows and of the chunks' tokens."""
+        names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
+        own, device = self.buffers.adapters.head(self.bucket), self.buffers.logits.device
+        of_chunks = self.columns.rows(names, sizes)
+        if of_chunks is None and not self._has_adapters:
+            return None
+        none = AdapterRows.zeros
+        return (own if self._has_adapters else none(self.bucket, device)).append(of_chunks or none(sum(sizes), device))
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:

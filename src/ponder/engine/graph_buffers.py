@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.engine.adapter_columns import AdapterRows
 from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
 from ponder.engine.radix_tree import Slots
 from ponder.nets.decoder import Decoder
@@ -93,6 +94,7 @@ class GraphBuffers:
         self.uniforms = empty(rows, STEPS_PER_LAUNCH, kind=torch.float64)
         self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
         self.step = empty(1, kind=whole)
+        self.adapters = AdapterRows.zeros(rows, device)
         # shared segments: items, entries (an item and a row), and the partial attention of each entry
         self.max_shared_items = max_shared_items(rows)
         self.items, self.counts = empty(self.max_shared_items, 5, kind=whole), empty(1, kind=whole)

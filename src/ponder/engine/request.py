@@ -68,7 +68,7 @@ class SequenceState:
     def from_request(cls, request: Request) -> list[SequenceState]:
         """The request's n sequences."""
         s, grammar = request.sampling, request.grammar
-        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or grammar or request.adapter)
+        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or grammar)
         keys = enumerate(rng.stream_keys(request.seed, request.n))
         return [
             cls(request, j, key, grammar=grammar() if grammar else None, samples_on_device=plain) for j, key in keys

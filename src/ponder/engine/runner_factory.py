@@ -13,13 +13,11 @@ from ponder.nets.decoder import Decoder
 
 
 def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, quantization: str) -> ModelRunner:
-    """CUDA graphs on a GPU, packed weights on a CPU, else plain torch.
-
-    A network with attached adapters has layers that the graphs do not know.
-    """
+    """CUDA graphs on a GPU, packed weights on a CPU, else plain torch."""
     if quantization and quantization not in QUANTIZED_DTYPES:
         raise UnknownName("quantization", quantization, QUANTIZED_DTYPES)
-    if cuda_graphs and net.device.type == "cuda" and not lora.has_adapter(net) and find_spec("triton"):
+    rounds_adapter_base = bool(quantization) and lora.has_adapter(net)
+    if cuda_graphs and net.device.type == "cuda" and find_spec("triton") and not rounds_adapter_base:
         from ponder.engine.cuda_graph_runner import CudaGraphRunner
 
         return CudaGraphRunner(net, slots, max_num_seqs, quantization)

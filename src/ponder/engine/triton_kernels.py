@@ -287,6 +287,51 @@ def quantized_linear(
 
 
 @triton.jit
+def add_low_rank(
+    x, a, b, firsts, lasts, scales, out, tiles, rows, wide, width, columns,
+    SHRUNK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """out [rows, width] += scale (x A^T) B^T, each row with the columns `firsts` to `lasts` of its own adapter.
+
+    `a` is [parts, columns, wide], `b` [width, columns]; a tile is (first output, outputs, part). SHRUNK: `x` is x A^T
+    already, [rows, parts columns]. Rounds where the learner does: after A, after B, after the scale, after the sum.
+    One program per tile and M rows.
+    """
+    tile = tl.program_id(0)
+    first, many = tl.load(tiles + tile * 3), tl.load(tiles + tile * 3 + 1)
+    part = tl.load(tiles + tile * 3 + 2)
+    m, n, c = tl.program_id(1) * M + tl.arange(0, M), first + tl.arange(0, N), tl.arange(0, C)
+    real, inside = m < rows, tl.arange(0, N) < many
+    own = m[:, None].to(tl.int64) * wide
+    low, high = tl.load(firsts + m, mask=real, other=0), tl.load(lasts + m, mask=real, other=0)
+    total = tl.zeros([M, N], tl.float32)
+    for begin in range(0, columns, C):
+        at = begin + c
+        if SHRUNK:
+            small = tl.load(x + own + part * columns + at[None, :], mask=real[:, None], other=0.0)
+        else:
+            product = tl.zeros([M, C], tl.float32)
+            for start in range(0, wide, K):
+                k = start + tl.arange(0, K)
+                there = k < wide
+                xs = tl.load(x + own + k[None, :], mask=real[:, None] & there[None, :], other=0.0)
+                rank = (part * columns + at)[:, None].to(tl.int64) * wide
+                ranks = tl.load(a + rank + k[None, :], mask=there[None, :], other=0.0)
+                product = tl.dot(xs, tl.trans(ranks), product, input_precision="ieee")
+            small = product.to(x.dtype.element_ty)
+        mine = (at[None, :] >= low[:, None]) & (at[None, :] < high[:, None])
+        small = tl.where(mine, small, 0.0).to(x.dtype.element_ty)
+        weight = tl.load(b + n[:, None].to(tl.int64) * columns + at[None, :], mask=inside[:, None], other=0.0)
+        total = tl.dot(small, tl.trans(weight), total, input_precision="ieee")
+    scale = tl.load(scales + m, mask=real, other=0.0)
+    update = (total.to(x.dtype.element_ty).to(tl.float32) * scale[:, None]).to(x.dtype.element_ty)
+    there = out + m[:, None].to(tl.int64) * width + n[None, :]
+    filled = real[:, None] & inside[None, :]
+    old = tl.load(there, mask=filled, other=0.0)
+    tl.store(there, (old.to(tl.float32) + update.to(tl.float32)).to(old.dtype), mask=filled)
+
+
+@triton.jit
 def _float_order_bits(bits):
     """Float bits as integers with the same order; and back."""
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)

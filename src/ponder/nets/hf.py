@@ -207,8 +207,13 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
         new.rename(folder)
 
 
-def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> Callable[[Path], None]:
-    """A function that writes the model as it is now, with adapters merged. Without `copy`: as it is when called."""
+def snapshot(
+    decoder: Decoder,
+    shard_bytes: float = 5e9,
+    copy: bool | Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = True,
+) -> Callable[[Path], None]:
+    """A function that writes the model as it is now, with adapters merged. `copy`: what copies tensors to the host.
+    Without it: the model as it is when called."""
     c = decoder.config
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
     if isinstance(decoder, DecoderWithHead):
@@ -221,7 +226,9 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
     tensors = lora.merged_weights(decoder)  # a tied head is the embedding and listed once
     if (bad := first_nonfinite(tensors)) is not None:
         raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
-    if copy:
+    if callable(copy):
+        tensors = dict(copy(tensors))
+    elif copy:
         tensors = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
 
     def write(folder: Path) -> None:

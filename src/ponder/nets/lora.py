@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -87,7 +88,28 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
         b.data.zero_()
         if lora.base != "full":
             layer.base_layer = QuantizedLinear(layer.base_layer, lora.base)
+        peft_class: Any = type(layer)
+        layer.__class__ = _with_short_forward(peft_class)
     _mark_attached(net, lora, zero=True)
+
+
+@cache
+def _with_short_forward(layer_class: Any) -> Any:
+    """peft's layer with the one branch of its forward that is used here. Its own is too much for torch's compiler."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.base_layer(x)
+        if self._disable_adapters:
+            return out
+        return out + self.lora_B["default"](self.lora_A["default"](x)) * self.scaling["default"]
+
+    return type(layer_class.__name__, (layer_class,), {"forward": forward})
+
+
+def can_compile(net: nn.Module) -> bool:
+    """Whether torch compiles the decoder's blocks: not where they dequantise the weights under an adapter."""
+    settings: LoRA | None = getattr(net, "_lora", None)
+    return settings is None or settings.base == "full"
 
 
 def has_adapter(net: nn.Module) -> bool:
@@ -109,16 +131,35 @@ def disable_adapter(net: Decoder) -> Iterator[None]:
             "keep a frozen copy of the model as the reference"
         )
     layers = [layer for layer in _lora_layers(net).values() if not layer.disable_adapters]
-    learning = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
     try:
         for layer in layers:
-            layer.enable_adapters(False)
+            layer._disable_adapters = True  # peft's own method would freeze the factors, and blocks be compiled anew
         yield
     finally:
         for layer in layers:
-            layer.enable_adapters(True)
-        for p, flag in learning:  # peft sets these on its own
-            p.requires_grad_(flag)
+            layer._disable_adapters = False
+
+
+def base_layer(layer: nn.Module) -> Any:
+    """The linear layer under an adapter; without one, the layer itself."""
+    return getattr(layer, "base_layer", layer)
+
+
+def factors(net: Decoder) -> tuple[dict[str, tuple[Tensor, Tensor]], float]:
+    """A and B of each layer, by its name in a plain decoder, and the scale of their product."""
+    settings = _settings(net)
+    return {name: _a_and_b(layer) for name, layer in _lora_layers(net).items()}, settings.alpha / settings.rank
+
+
+def rank(net: Decoder) -> int:
+    return _settings(net).rank
+
+
+def _settings(net: nn.Module) -> LoRA:
+    settings: LoRA | None = getattr(net, "_lora", None)
+    if settings is None:
+        raise UsageError("the model has no adapters; attach or load some first")
+    return settings
 
 
 @torch.no_grad()
@@ -302,8 +343,7 @@ def _adapter_tensors(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _require_adapter(net: nn.Module) -> None:
-    if not has_adapter(net):
-        raise UsageError("the model has no adapters; attach or load some first")
+    _settings(net)
 
 
 def _mark_attached(net: Decoder, lora: LoRA, zero: bool) -> None:

@@ -8,6 +8,7 @@ no double quantisation. Plain torch, on any device.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -81,6 +82,13 @@ class _FrozenProduct(torch.autograd.Function):
         return grad @ ctx.layer.weight, None
 
 
+@cache
+@torch.inference_mode(False)  # a tensor made in inference mode cannot be used in training
+def _nf4_codes(device: torch.device) -> Tensor:
+    """The codes, copied to a device once: a CUDA graph can hold no copy from the host."""
+    return torch.tensor(NF4_CODES, device=device)
+
+
 def quantize(weight: Tensor, base: QuantizedBase) -> tuple[Tensor, Tensor]:
     """The codes of a matrix, and the largest magnitude of each block."""
     if not bool(torch.isfinite(weight).all()):
@@ -90,7 +98,7 @@ def quantize(weight: Tensor, base: QuantizedBase) -> tuple[Tensor, Tensor]:
     unit = flat / scales.clamp(min=torch.finfo(torch.float32).tiny)[:, None]
     if base == "int8":
         return (unit * MAX_INT8).round().to(torch.int8).flatten(), scales
-    book = torch.tensor(NF4_CODES, device=weight.device)
+    book = _nf4_codes(weight.device)
     nearest = torch.bucketize(unit.flatten(), (book[1:] + book[:-1]) / 2).to(torch.uint8)
     return nearest[::2] << 4 | nearest[1::2], scales
 
@@ -100,7 +108,7 @@ def dequantize(codes: Tensor, scales: Tensor, base: QuantizedBase, shape: tuple[
     if base == "int8":
         unit = codes.float() / MAX_INT8
     else:
-        book = torch.tensor(NF4_CODES, device=codes.device)
+        book = _nf4_codes(codes.device)
         unit = book[torch.stack((codes >> 4, codes & 15), 1).flatten().int()]
     flat = unit.view(-1, BLOCK_WEIGHTS) * scales[:, None]
     return flat.flatten()[: shape[0] * shape[1]].view(shape)

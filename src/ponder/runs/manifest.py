@@ -13,6 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Iterable
+from concurrent import futures
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,7 @@ from ponder.errors import ModelError
 MANIFEST_FILE = "manifest.json"
 CHECKSUM_KEY = "sha256"  # of the manifest itself, over all its other keys
 MAX_MANIFEST_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
+_CHECKSUM_THREADS = 4
 _SETTLED_SECONDS = 2.0  # a file that changed this recently may change again within one tick of the file system's clock
 
 _checksum_cache: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change
@@ -33,7 +35,12 @@ class ManifestMismatch(Exception):
 def write(folder: Path, **about: Any) -> None:
     """Write the manifest of all files that the folder holds now."""
     inside = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST_FILE)
-    files = {p.relative_to(folder).as_posix(): file_checksums(p) for p in inside}
+    with futures.ThreadPoolExecutor(_CHECKSUM_THREADS, "checksum") as threads:
+        both = [[threads.submit(_checksum, path, kind) for kind in ("crc32", "sha256")] for path in inside]
+    files = {
+        path.relative_to(folder).as_posix(): _file_entry(*(one.result() for one in pair))
+        for path, pair in zip(inside, both, strict=True)
+    }
     (folder / MANIFEST_FILE).write_text(to_checked_json({**about, "files": files}), encoding="utf-8")
 
 
@@ -102,8 +109,11 @@ def to_checked_json(manifest: dict[str, Any]) -> str:
 
 def file_checksums(path: Path) -> dict[str, Any]:
     """A file's size and checksums."""
-    size, crc32 = _checksum(path, "crc32")
-    return {"bytes": size, "crc32": crc32, "sha256": _checksum(path, "sha256")[1]}
+    return _file_entry(_checksum(path, "crc32"), _checksum(path, "sha256"))
+
+
+def _file_entry(crc32: tuple[int, str], sha256: tuple[int, str]) -> dict[str, Any]:
+    return {"bytes": crc32[0], "crc32": crc32[1], "sha256": sha256[1]}
 
 
 def _checksum(path: Path, kind: str) -> tuple[int, str]:

@@ -6,10 +6,11 @@
         state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
-The records of its steps are flushed first. Then it is written as step-000020.new, flushed and renamed. An expired one
-is renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the process or
-the machine stopped. A damaged one is renamed to step-000020.damaged and the run resumes from the one before; the next
-save removes it.
+It is written as step-000020.new. Then the records of its steps are flushed to the disk, and it is renamed. An expired
+one is renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the
+process stopped. Its own files are flushed after that, and only then the ones before it expire: if the machine stopped
+meanwhile, the checksums say so, it is renamed to step-000020.damaged, and the run resumes from the one before. The next
+save removes a damaged one. The first of a run, which has none before it, is flushed before it is renamed.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from ponder.runs import manifest as manifests
 from ponder.runs.cleanup import is_training_job, without_steps
 from ponder.runs.manifest import ManifestMismatch
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
+from ponder.train.host_buffers import HostBuffers
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
 DAMAGED_SUFFIX = ".damaged"
@@ -64,6 +66,7 @@ class CheckpointWriter:
         self._stop_waiting = False  # do not wait for disk space any longer
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: futures.Future[None] | None = None
+        self._host = HostBuffers()
 
     def __enter__(self) -> CheckpointWriter:
         self._remove_partial()
@@ -96,9 +99,8 @@ class CheckpointWriter:
         about = {"step": step, "score": score if score is not None and math.isfinite(score) else None}
         text = _state_json(state)
         check_tensors_finite(tensors, "the optimiser")
-        self._run.sync()  # the records of its steps reach the disk before the checkpoint
         if self.background:
-            copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+            copies = self._host.copy(tensors)
             self._pending = self._writer.submit(self._write, final, about, copies, text, folders)
         else:
             here = {name: t.detach().contiguous() for name, t in tensors.items()}
@@ -151,11 +153,19 @@ class CheckpointWriter:
             save_file(tensors, partial / TENSORS_FILE)
             shutil.copymode(partial / STATE_FILE, partial / TENSORS_FILE)  # safetensors makes private files
             manifests.write(partial, **about, job=self._job_hash)
-            for path in (*sorted(partial.rglob("*")), partial):
-                fsync_path(path)
+            self._run.sync()  # the records of its steps reach the disk before it has its name
+            is_first = not checkpoints(self.folder.parent)
+            if is_first:
+                _flush(partial)
             partial.rename(final)
-            for path in (self.folder, self.folder.parent):
-                fsync_path(path)
+            try:
+                if not is_first:
+                    _flush(final)
+                for path in (self.folder, self.folder.parent):
+                    fsync_path(path)
+            except BaseException:
+                final.rename(partial)  # its bytes may not be on the disk
+                raise
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -189,6 +199,11 @@ class CheckpointWriter:
         for path in self.folder.glob("step-*"):
             if path.suffix in kinds:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    for path in (*sorted(folder.rglob("*")), folder):
+        fsync_path(path)
 
 
 def load_latest(run: Run) -> Checkpoint | None:

@@ -101,7 +101,7 @@ class Learner:
         self.oom_retries = 0  # times that memory ran out
         self.retries_oom = True  # with smaller micro-batches; else OutOfMemory is raised
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
-        self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
+        self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
 
     # What a training loop calls
@@ -271,7 +271,7 @@ class Learner:
     def hidden_states(self, net: Decoder, batch: PackedBatch) -> Tensor:
         """[N, E]: the last hidden states at `batch.source_N`."""
         attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
-        compiled = self.compiled and not lora.has_adapter(net)
+        compiled = self.compiled and lora.can_compile(net)
         return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
 
     # Notes beside tokens, without gradient

@@ -32,6 +32,7 @@ from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.finite_checks import Diverged, check_tensors_finite
+from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
 from ponder.train.pack import plan
 from ponder.types import Trace
@@ -83,6 +84,7 @@ class TrainingSession:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
         on_gpu = policy.net.device.type != "cpu"  # a CPU has neither time nor memory to spare
         self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
+        self._host_buffers: dict[str, HostBuffers] = {}  # of the models that are saved
         self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
         self._stack = ExitStack()
@@ -175,11 +177,23 @@ class TrainingSession:
         nets = {"model": self.policy.net} | {
             k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)
         }
-        folders = {name: _model_writer(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
+        self.saver.wait()  # it reads the buffers that are written next
+        folders = {name: self._model_writer(name, net, tokenizer) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
         self.saver.save(self.state.step, tensors, state_json, folders, score)
+
+    def _model_writer(self, name: str, net: Decoder, tokenizer: Tokenizer) -> Callable[[Path], None]:
+        """What writes a model as it is now: a folder that others load, adapters folded in."""
+        copy = self._host_buffers.setdefault(name, HostBuffers()).copy if self.saver.background else False
+        weights = hf.snapshot(net, copy=copy)
+
+        def write(folder: Path) -> None:
+            weights(folder)
+            tokenizer.save(folder)
+
+        return write
 
 
 def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
@@ -195,14 +209,3 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
 
 def _tensors_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return {n.removeprefix(f"{name}:"): t for n, t in tensors.items() if n.startswith(f"{name}:")}
-
-
-def _model_writer(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], None]:
-    """What writes a model as it is now: a folder that others load, adapters folded in."""
-    weights = hf.snapshot(net, copy=copy)
-
-    def write(folder: Path) -> None:
-        weights(folder)
-        tokenizer.save(folder)
-
-    return write

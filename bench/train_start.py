@@ -1,0 +1,199 @@
+"""Where the time goes from `ponder train` to its first step, after a resume, and around a checkpoint.
+
+A fresh process trains for a few steps and says when each phase began. The first has empty compile caches, the second
+those of the first, the third resumes the second's run. Then a longer run: seconds of each step, when each checkpoint
+was whole, and what a SIGKILL at some step goes back to. With smollm2 where it is installed, else random weights.
+
+    python bench/train_start.py --device cuda
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+STARTED = float(os.environ.get("PONDER_BENCH_STARTED", time.monotonic()))
+
+
+class Clock:
+    """A progress that notes when each phase and step was reached, and kills the process at a step."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.events: list[tuple[str, float]] = []
+        self.kill_at, self._sampled = kill_at, False
+
+    def note(self, name: str) -> None:
+        self.events.append((name, time.monotonic() - STARTED))
+
+    def phase(self, name: str) -> None:
+        self.note(name)
+        self._sampled = False
+
+    def tokens(self, count: int) -> None:
+        if not self._sampled:
+            self._sampled = True
+            self.note("first tokens")
+
+    def share(self, done: float) -> None:
+        pass
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Any]) -> None:
+        self.note(f"step {done}")
+        self.seconds = getattr(self, "seconds", [])
+        self.seconds.append({k: round(v, 4) for k, v in metrics.items() if "time" in k})
+        if done == self.kill_at:
+            print(json.dumps({"events": self.events}), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def draw_rewards(verifier: Any, clock: Clock) -> None:
+    """After the checks, rewards are drawn from the text: so every group has something to learn from."""
+    from ponder.types import Score
+
+    graded = verifier.__call__
+
+    async def drawn(self: Any, trace: Any, steps: Sequence[int]) -> Any:
+        if not any(name == "sample" for name, _ in clock.events):
+            return await graded(self, trace, steps)
+        return [Score(zlib.crc32(trace.text(i).encode()) / 2**32) for i in steps]
+
+    verifier.__call__ = drawn
+
+
+def child(told: dict[str, Any]) -> None:
+    clock = Clock(told["kill_at"])
+    clock.note("python")
+    import torch
+
+    clock.note("import torch")
+    from ponder.models.scratch_model import ScratchModel
+    from ponder.nets.lora import LoRA
+    from ponder.pipelines.rl import RL
+    from ponder.tasks.generated.addition import Addition
+    from ponder.types import Sampling
+
+    clock.note("import ponder")
+    draw_rewards(type(Addition().verifier), clock)
+    model: Any = told["model"]
+    more: dict[str, Any] = {}
+    if not model:
+        alphabet = "".join(map(chr, range(32, 127))) + "\n"
+        heads = max(1, told["width"] // 64)
+        model = ScratchModel(alphabet, width=told["width"], layers=told["layers"], heads=heads, context=1024)
+        more["template"] = "{{ messages[0]['content'] }}\n"
+    job = RL(
+        task=Addition(), model=model, steps=told["steps"], problems_per_step=told["problems"],
+        group_size=told["n"], sampling=Sampling(max_tokens=told["tokens"]), save_every=told["save_every"],
+        device=told["device"], dtype="bfloat16" if told["device"] == "cuda" else "float32", max_steps_without_signal=0,
+        lora=LoRA() if told["lora"] else None, **more,
+    )  # fmt: skip
+    seen: dict[str, float] = {}
+    stop = threading.Event()
+
+    def watch_checkpoints() -> None:
+        while not stop.is_set():
+            for path in Path(told["folder"], "checkpoints").glob("step-*"):
+                if path.name.removeprefix("step-").isdigit() and path.name not in seen:
+                    seen[path.name] = time.monotonic() - STARTED
+            stop.wait(0.02)
+
+    watcher = threading.Thread(target=watch_checkpoints)
+    watcher.start()
+    job(told["folder"], clock)
+    clock.note("end")
+    stop.set()
+    watcher.join()
+    out = {"events": clock.events, "checkpoints": seen, "seconds": getattr(clock, "seconds", [])}
+    if torch.cuda.is_available():
+        out["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    print(json.dumps(out), flush=True)
+
+
+def run(told: dict[str, Any], caches: str) -> dict[str, Any]:
+    env = {**os.environ, "PONDER_BENCH_STARTED": str(time.monotonic()), "PONDER_CACHE": told["cache"]}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "TRITON_CACHE_DIR": f"{caches}/triton"} if caches else {}
+    done = subprocess.run(
+        [sys.executable, __file__, "--child", json.dumps(told)], capture_output=True, text=True, env=env, timeout=280
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        raise RuntimeError(done.stderr[-3000:])
+    result: dict[str, Any] = json.loads(lines[-1])
+    if told["kill_at"]:
+        left = Path(told["folder"], "checkpoints").glob("step-*")
+        result["left"] = sorted(p.name for p in left)
+    return result
+
+
+def main() -> None:
+    from harness import hardware, make_parser, versions
+
+    flags = make_parser(__doc__)
+    flags.add_argument("--model", help="default: smollm2 where it is installed")
+    flags.add_argument("--steps", type=int, default=45, help="of the longer run")
+    flags.add_argument("--save-every", type=int, default=10)
+    flags.add_argument("--kill-at", type=int, default=33)
+    flags.add_argument("--problems", type=int, default=16)
+    flags.add_argument("--n", type=int, default=8)
+    flags.add_argument("--tokens", type=int, default=256)
+    flags.add_argument("--width", type=int, default=576)
+    flags.add_argument("--layers", type=int, default=30)
+    flags.add_argument("--lora", action="store_true")
+    flags.add_argument("--out", type=Path, help="a JSON file for the result")
+    options = flags.parse_args()
+    model = options.model
+    if model is None:
+        from ponder.errors import PonderError
+        from ponder.models.model_paths import find_model
+
+        try:
+            model = str(find_model("smollm2"))
+        except PonderError:
+            model = ""
+    results: dict[str, Any] = {"hardware": hardware(options.device), "versions": versions(["triton"]), "model": model}
+    with tempfile.TemporaryDirectory() as home:
+        told = {
+            "model": model, "device": options.device, "problems": options.problems, "n": options.n,
+            "lora": options.lora, "tokens": options.tokens, "steps": 3, "save_every": 1000, "kill_at": 0,
+            "width": options.width,
+            "layers": options.layers, "cache": f"{home}/ponder",
+        }  # fmt: skip
+        again = {"folder": f"{home}/warm", "steps": 3}
+        runs: dict[str, dict[str, Any]] = {
+            "cold caches": {"folder": f"{home}/cold"},
+            "warm caches": again,
+            "resumed": again | {"steps": 5},
+            "long": {"folder": f"{home}/long", "steps": options.steps, "save_every": options.save_every},
+            "killed": {
+                "folder": f"{home}/kill", "steps": options.steps, "save_every": options.save_every,
+                "kill_at": options.kill_at,
+            },
+        }  # fmt: skip
+        for name, changes in runs.items():
+            try:
+                results[name] = run({**told, **changes}, f"{home}/caches")
+            except Exception as why:
+                traceback.print_exc()
+                results[name] = {"error": f"{type(why).__name__}: {why!s:.2000}"}
+            print(f"== {name}: {json.dumps(results[name])}", flush=True)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child(json.loads(sys.argv[2]))
+    else:
+        main()

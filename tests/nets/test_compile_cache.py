@@ -1,0 +1,66 @@
+"""Where compiled kernels are kept, and imports beside other work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ponder.nets import compile_cache
+
+VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PONDER_CACHE", str(tmp_path / "cache"))
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
+        monkeypatch.delenv(name)
+
+
+def test_kernels_are_kept_in_the_cache_folder(tmp_path: Path) -> None:
+    compile_cache.keep_compiled_kernels()
+    folders = [Path(os.environ[name]) for name in VARIABLES]
+    assert [p.parent for p in folders] == [tmp_path / "cache" / "compiled"] * 2 and all(p.is_dir() for p in folders)
+
+
+def test_folders_of_the_user_are_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    compile_cache.keep_compiled_kernels()
+    assert os.environ["TRITON_CACHE_DIR"] == "/mine" and "TORCHINDUCTOR_CACHE_DIR" in os.environ
+
+
+def test_cache_folder_that_cannot_be_written_leaves_torch_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file is in the way")
+    compile_cache.keep_compiled_kernels()
+    assert not any(name in os.environ for name in VARIABLES)
+
+
+def test_compiled_code_is_found_again_by_another_process(tmp_path: Path) -> None:
+    """On a CPU torch's own compiler stands in for the GPU's: the second process compiles nothing."""
+    program = (
+        "from ponder.nets.compile_cache import keep_compiled_kernels; keep_compiled_kernels()\n"
+        "import torch; from torch._dynamo.utils import counters\n"
+        "f = torch.compile(lambda x: (x.sin() * 2 + 1).cos()); f(torch.ones(9))\n"
+        "print(counters['inductor']['fxgraph_cache_hit'], counters['aot_autograd']['autograd_cache_hit'])"
+    )
+    hits = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.skip(f"torch cannot compile here: {done.stderr.splitlines()[-1]:.100}")
+        hits.append(sum(map(int, done.stdout.split())))
+    assert hits[0] == 0 and hits[1] > 0
+    assert any((tmp_path / "cache" / "compiled" / "inductor").rglob("*"))
+
+
+def test_background_import_ends_also_where_a_module_is_missing() -> None:
+    thread = compile_cache.import_in_background(["no_such_module_anywhere", "colorsys"])
+    thread.join(30)
+    assert not thread.is_alive() and "colorsys" in sys.modules

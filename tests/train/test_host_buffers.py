@@ -1,0 +1,32 @@
+"""Copies for a checkpoint, in memory that is used again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ponder.train import host_buffers
+from ponder.train.host_buffers import HostBuffers
+
+
+def test_copy_is_contiguous_and_independent_of_its_source() -> None:
+    source = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.ones(4, dtype=torch.int32)}
+    copies = HostBuffers().copy(source)
+    assert copies["a"].is_contiguous() and torch.equal(copies["a"], source["a"])
+    source["a"].zero_()
+    assert copies["a"].sum() == 15 and copies["b"].dtype == torch.int32
+
+
+def test_next_copy_reuses_memory_unless_a_shape_changed() -> None:
+    buffers = HostBuffers()
+    first = buffers.copy({"a": torch.zeros(5), "b": torch.zeros(2)})
+    second = buffers.copy({"a": torch.ones(5), "b": torch.ones(3)})
+    assert second["a"].data_ptr() == first["a"].data_ptr() and torch.equal(second["b"], torch.ones(3))
+
+
+@pytest.mark.parametrize("limit", ["MAX_PINNED_BYTES", "free_memory"])
+def test_states_too_large_to_keep_are_copied_plainly(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_buffers, limit, 7 if limit.isupper() else lambda: 28)
+    buffers = HostBuffers()
+    kept = buffers.copy({"a": torch.ones(2)})["a"]
+    assert torch.equal(kept, torch.ones(2)) and not buffers._kept
