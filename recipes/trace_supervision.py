@@ -47,11 +47,13 @@ def recipe(
     if isinstance(b.model, ScratchModel):
         b = replace(b, model=replace(b.model, alphabet=b.model.alphabet + OPERATOR_CHARACTERS, context=2 * longest))
     stages, first = b.cold_start_stages(seed, start)
+    notation = b.cold_start if isinstance(b.model, ScratchModel) else b.sft  # new to a model that has seen sums alone
+    learn = replace(b, sft=notation)
     search = replace(b.mcts(simulations, rollouts=1), width=width)
     stages += [
         Stage("search", b.collect(first, search, problems or b.answer_budget // 16, seed, guide="oracle")),
         Stage("operators", Harvest(("stage:search",), "operators")),
-        Stage("tune", b.fine_tune("stage:operators/data.jsonl", first, seed, steps, lr, batch_size=32)),
+        Stage("tune", learn.fine_tune("stage:operators/data.jsonl", first, seed, steps, lr, batch_size=32)),
         Stage(
             "accuracy",
             replace(b, sampling=replace(b.sampling, max_tokens=longest)).evaluate("stage:tune", seed),

@@ -139,6 +139,31 @@ def test_plan_fine_tuning(ponder: Ponder, here: Path, model: Path) -> None:
     assert pairs.code == 0 and "pairs.jsonl" in pairs.out and "copied prompts" not in pairs.out, pairs.err
 
 
+def test_plan_counts_the_weights_of_a_quantised_base(ponder: Ponder, here: Path, model: Path) -> None:
+    small = (
+        "--model",
+        model,
+        "--steps",
+        "2",
+        "--batch-size",
+        "2",
+        "--sample-groups",
+        "0",
+        "--dry-run-steps",
+        "0",
+        "--json",
+    )
+    found = []
+    for base in ((), ("--lora.rank", "2"), ("--lora.rank", "2", "--lora.base", "nf4")):
+        said = ponder("plan", "sft", "addition", "--task.digits", "1", *base, *small)
+        assert said.code == 0, said.err
+        found.append(json.loads(said.out))
+    whole, adapted, quantised = (one["model"] for one in found)
+    assert adapted["parameters"] == whole["parameters"] + adapted["trained"], "adapters stand beside the weights"
+    assert (quantised["parameters"], quantised["trained"]) == (adapted["parameters"], adapted["trained"])
+    assert found[1]["checkpoint_bytes"] == found[2]["checkpoint_bytes"]
+
+
 def test_plan_the_first_stage_that_trains(ponder: Ponder, here: Path) -> None:
     more = "from ponder.pipelines.evaluate import Evaluate\nfrom ponder.pipelines.stages import Stage, Stages\n"
     more += "from tiny import recipe as first\n\n\ndef recipe(steps: int = 2) -> Stages:\n    rl = first(steps)\n"

@@ -244,7 +244,7 @@ def test_guides_by_name() -> None:
     ("argv", "said"),
     [
         (["solve", "1 + 1?", "--n", "4", "--temperature", "0"], "  ! 4 chains of a vote at temperature 0"),
-        (["solve", "1 + 1?", "--n", "4", "--budget.tokens", "2"], "  ! the budget of 2 tokens is less than one answer"),
+        (["solve", "1 + 1?", "--n", "2", "--budget.tokens", "2"], "  ! the budget of 2 tokens is less than one answer"),
         (["eval", "addition", "--limit", "2", "--n", "4", "--temperature", "0"], "  ! 4 samples of a problem at"),
         (["eval", "addition", "--limit", "2", "--n", "4"], ""),
     ],

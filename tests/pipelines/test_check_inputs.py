@@ -41,6 +41,10 @@ MISTAKES = {
     "solve hi --strategy beam-search --guide reward:MODEL": "holds a language model, which has no head",
     "solve hi --strategy beam-search --guide oracle": "an oracle needs a task with gold answers",
     "solve hi --template nosuch": "no chat template named 'nosuch'",
+    "solve hi --n 1 --budget.tokens 1": "a budget of 1 token is less than an answer and its end",
+    "solve hi --n 8 --budget.tokens 4": "a budget of 4 tokens is not a token for each of 8 chains of a vote",
+    "eval addition --budget.tokens 1": "a budget of 1 token is less than an answer and its end",
+    "collect addition --n 4 --budget.tokens 3": "a budget of 3 tokens is not a token for each of 4 samples",
     "plan sft missing.jsonl": "cannot read the conversations",
     "plan train addition --teacher nosuch --beta 0.1": "no model named 'nosuch'",
 }

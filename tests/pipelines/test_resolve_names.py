@@ -42,6 +42,15 @@ def test_fine_tune_takes_an_algorithm_by_name() -> None:
     assert isinstance(FineTune(Addition(), algorithm="sft").algorithm, SFT)  # type: ignore[arg-type]
 
 
+def test_fine_tune_takes_a_task_by_name_and_a_file_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twos.py").write_text("from ponder import Addition\n\nTWO = Addition(digits=2)\n")
+    assert FineTune("addition") == FineTune(Addition())
+    assert FineTune(data="twos.py:TWO").data == Addition(digits=2)
+    for data in ("rows.jsonl", "stage:harvest/data.jsonl", "some/folder/rows"):
+        assert FineTune(data).data == data, "a file, which need not be there yet"
+
+
 def test_task_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "twos.py").write_text("from ponder import Addition\n\nTWO = Addition(digits=2)\n")

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from ponder.errors import UsageError
 from ponder.reason.budget import Budget
 from ponder.reason.effort import EFFORTS
-from ponder.reason.ineffective_settings import ineffective_settings
+from ponder.reason.ineffective_settings import check_budget, ineffective_settings
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import (
     DVTS,
@@ -76,3 +77,18 @@ def test_budget_below_one_answer_is_warned_about() -> None:
     assert "the budget of 10 tokens is less than one answer may have (256)" in said
     for level in EFFORTS.values():
         assert ineffective_settings(Samples(2, Sampling(max_tokens=level.max_answer_tokens)), level.budget) == []
+
+
+def test_budget_that_buys_no_answer_is_refused() -> None:
+    for strategy, tokens, said in (
+        (Chain(), 1, "1 token is less than an answer and its end"),
+        (MajorityVote(n=8), 7, "7 tokens is not a token for each of 8 chains of a vote"),
+        (MCTS(width=4), 3, "3 tokens is not a token for each of 4 children"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            check_budget(strategy, Budget(tokens))
+        check_budget(strategy, Budget(tokens + 1))
+    check_budget(Chain(), None)
+    check_budget(Chain(), Budget(seconds=1))
+    for level in EFFORTS.values():
+        check_budget(Samples(level.answers), level.budget)

@@ -235,13 +235,17 @@ def _forecast_time(run_plan: RunPlan, p: DryRun, learner: Learner) -> None:
 
 
 def _describe_model(run_plan: RunPlan, policy: PonderPolicy, learner: Learner) -> None:
+    from ponder.nets.quantized_linear import quantized_weights
+
     net = policy.net
+    quantized = quantized_weights(net)
     run_plan.device, run_plan.dtype = str(net.device), str(net.dtype).removeprefix("torch.")
-    run_plan.parameters = sum(p.numel() for p in net.parameters())
+    run_plan.parameters = sum(p.numel() for p in net.parameters()) + quantized
     run_plan.trained = sum(p.numel() for p in learner.master_weights.params.values())
     run_plan.eos_tokens = [name for e in policy.tokenizer.eos if (name := policy.tokenizer.token(e))]
     tensors = [*net.parameters(), *learner.tensors().values()]
-    run_plan.checkpoint_bytes = sum(t.numel() * t.element_size() for t in tensors)
+    stored = sum(t.numel() * t.element_size() for t in tensors)
+    run_plan.checkpoint_bytes = stored + quantized * net.dtype.itemsize  # a checkpoint holds them dequantised
 
 
 def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace]) -> PassRateScan:

@@ -72,6 +72,7 @@ def solve(
     from ponder.models.chat_templates import check_template_name
     from ponder.models.guides import default_guide
     from ponder.pipelines.job.check_inputs import check_strategy_guide
+    from ponder.reason.ineffective_settings import check_budget
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
@@ -96,6 +97,7 @@ def solve(
     check_strategy_guide(thinking, guide)
     if template is not None:
         check_template_name(template)
+    check_budget(thinking, allowed)
     warn_ineffective_strategy(thinking, allowed)
     name = strategy or effort or "majority-vote"
     jobs = [QuestionJob(each, model, template, name, guide, seed) for each in questions]

@@ -69,6 +69,11 @@ class QuantizedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, base={self.base}"
 
 
+def quantized_weights(net: nn.Module) -> int:
+    """Weights of a network that are stored as codes, and so are none of its parameters."""
+    return sum(m.in_features * m.out_features for m in net.modules() if isinstance(m, QuantizedLinear))
+
+
 class _FrozenProduct(torch.autograd.Function):
     """x W^T. The backward pass dequantises W again, so that no graph holds on to it."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ponder.errors import UsageError
 from ponder.reason.budget import Budget
 from ponder.reason.inner_strategies import inner_strategies
 from ponder.reason.strategies import (
@@ -42,6 +43,18 @@ def ineffective_settings(strategy: Any, budget: Budget | None = None) -> list[st
         warnings.append(f"{message}: long ones are cut short there")
     warnings += [line for one in inner_strategies(strategy).values() for line in ineffective_settings(one)]
     return list(dict.fromkeys(warnings))
+
+
+def check_budget(strategy: Any, budget: Budget | None) -> None:
+    """Refuse a budget that cannot pay a token for each sample that a strategy draws first, or an answer and its end."""
+    if budget is None or budget.tokens is None:
+        return
+    one_by_one = isinstance(strategy, Forest | GraphOfThoughts | LengthRejection | STaR | TreeOfThoughts)
+    count, samples = (1, "answer") if one_by_one else next(_draw_counts(strategy), (1, "answer"))
+    if budget.tokens < max(count, 2):
+        each = f"not a token for each of {count:,} {samples}" if count > 1 else "less than an answer and its end"
+        unit = "token" if budget.tokens == 1 else "tokens"
+        raise UsageError(f"a budget of {budget.tokens:,} {unit} is {each}: give more")
 
 
 def _identical_draws(strategy: Any) -> Iterator[str]:

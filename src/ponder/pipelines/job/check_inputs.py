@@ -13,6 +13,7 @@ from ponder.models.load import load_tokenizer
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
 from ponder.pipelines.training.teachers import check_same_vocabulary
 from ponder.protocols import Task
+from ponder.reason.ineffective_settings import check_budget
 from ponder.reason.missing_guide import missing_guide
 from ponder.types import Sampling
 
@@ -34,6 +35,7 @@ def check_inputs(job: Any) -> None:
         check_strategy_guide(getattr(job, "strategy", None), job.guide, getattr(job, "task", None))
     for part in (job, getattr(job, "strategy", None)):
         _check_grammars(part)
+    check_budget(getattr(job, "strategy", None), getattr(job, "budget", None))
 
 
 def check_strategy_guide(strategy: Any, guide: str, task: Task | None = None) -> None:

@@ -1,23 +1,28 @@
-"""Names in a job, as on the command line: `RL(task="addition", algorithm="dapo", strategy="samples")`."""
+"""Names in a job, as on the command line: `RL(task="addition", algorithm="dapo", strategy="samples")`,
+`FineTune("addition")`."""
 
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 from ponder import registry
 from ponder.errors import UsageError
 from ponder.reason.named_strategies import find_strategy
-from ponder.tasks import find
+from ponder.tasks import TASKS, find
 
 
 def resolve_names(job: Any) -> None:
-    """Replace each name in a new job's `task`, `strategy`, `algorithm` and `curriculum` by what it stands for.
+    """Replace each name in a new job's `task`, `strategy`, `algorithm` and `curriculum` by what it stands for; also
+    that of a task in its `data`, which else names a file.
 
     A strategy that brings a guide of its own sets the job's guide, unless the job names another.
     """
     if isinstance(task := getattr(job, "task", None), str):
         object.__setattr__(job, "task", find_task(task))
+    if isinstance(data := getattr(job, "data", None), str) and _names_task(data):
+        object.__setattr__(job, "data", find_task(data))
     if isinstance(strategy := getattr(job, "strategy", None), str):
         built, guide = find_strategy(strategy)
         object.__setattr__(job, "strategy", built)
@@ -49,6 +54,14 @@ def find_task(name: str) -> Any:
             f"the task {name!r} needs {', '.join(needed)}: give {kind.__name__}({needed[0]}=...) in place of its name"
         )
     return kind(**settings)
+
+
+def _names_task(data: str) -> bool:
+    """Whether this is a task (`addition`, `bbh:navigate`, `file.py:name`), and no file of rows."""
+    family, _, part = data.partition(":")
+    if data in TASKS or (part and hasattr(TASKS.get(family), "PART_SETTING")):
+        return True
+    return bool(part) and family.endswith(".py") and not Path(data).is_file()
 
 
 def _build(kind: str, name: str, table: Any) -> Any:
