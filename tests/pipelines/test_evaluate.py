@@ -98,7 +98,7 @@ def test_evaluation_resumes_by_problem(tmp_path: Path) -> None:
 def test_unfinished_trace_is_solved_again(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), max_concurrency=5)
     whole = ran(job, tmp_path / "run", FakePolicy(["3"] * 10))
-    path = tmp_path / "run" / "traces.jsonl"
+    path = tmp_path / "run" / "traces.bin"
     path.write_bytes(path.read_bytes()[:-30])
     policy = FakePolicy(["3"])
     found = ran(job, tmp_path / "run", policy)

@@ -136,11 +136,20 @@ def test_what_was_written_before_an_error_of_the_loop_is_kept(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("answer", [object(), float("nan"), {1, 2}])
-def test_answer_that_is_no_data_is_refused_at_once(tmp_path: Path, answer: Any) -> None:
+def test_answer_that_is_no_data_is_refused(tmp_path: Path, answer: Any) -> None:
     bad = Trace(Problem("bad", user_messages("?"), answer), [Step(None, "?", ids([1]))])
+    with pytest.raises(RunError, match="answers and tags must be plain data"), Run(tmp_path, Job()) as run:
+        run.write_traces(0, [trace("good")])
+        run.write_traces(1, [bad])
+    assert names(tmp_path) == ["good"]
+
+
+def test_array_of_two_dimensions_is_refused_at_once(tmp_path: Path) -> None:
+    bad = trace("bad")
+    bad.steps[1].notes["top"] = np.zeros((3, 2), np.float32)
     with Run(tmp_path, Job()) as run:
-        with pytest.raises(RunError, match="answers and tags must be plain data"):
-            run.write_traces(0, [trace("good"), bad])
+        with pytest.raises(RunError, match="notes/top has 2 dimensions"):
+            run.write_traces(0, [bad])
 
 
 def test_large_calls_become_several_blocks(tmp_path: Path) -> None:

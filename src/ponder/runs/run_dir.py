@@ -156,8 +156,8 @@ class Run:
         them, `sync` until they are on the disk. An error is raised by the next call."""
         try:
             count = self._traces.append(step, traces)
-        except (TypeError, ValueError) as why:
-            raise RunError(f"traces cannot be kept as JSON ({why}): answers and tags must be plain data") from None
+        except ValueError as why:
+            raise RunError(f"traces cannot be kept: {why}") from None
         self._added_counts.setdefault("traces", Counter())[step] += count
 
     def mark_resumed(self, step: int, because: str = "") -> None:

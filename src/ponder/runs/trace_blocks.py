@@ -23,9 +23,10 @@ from ponder.runs.trace_columns import MAX_RATIO, deflate, inflate, num_planes, p
 from ponder.trace_json import array_dtype, trace_from_json, trace_to_json
 from ponder.types import Trace, ids
 
-TARGET_TOKENS, TARGET_JSON_BYTES = 1 << 16, 1 << 20  # a block with so much gets no further trace
+TARGET_TOKENS, TARGET_CHARS = 1 << 16, 1 << 20  # a block with so much gets no further trace
 MAX_RAW_BYTES = 1 << 30  # of a block before it is compressed, so that a small file cannot fill the memory
 _MAX_COLUMNS = 1000
+_STEP_CHARS = 100  # about what the JSON of a step takes beside its text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,18 @@ class PackedTraces:
 
     step: int
     summaries: list[TraceSummary] = field(default_factory=list)
-    json_parts: list[bytes] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     columns: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     num_tokens: int = 0
-    json_bytes: int = 0
+    num_chars: int = 0
 
     @property
     def num_bytes(self) -> int:
-        """What it takes in memory."""
-        return self.json_bytes + sum(array.nbytes for arrays in self.columns.values() for array in arrays)
+        """About what it takes in memory."""
+        return self.num_chars + sum(array.nbytes for arrays in self.columns.values() for array in arrays)
 
     def add(self, trace: Trace) -> None:
-        """Raises TypeError or ValueError for what cannot be kept, and then keeps nothing of the trace."""
+        """Raises ValueError for arrays that cannot be kept, and then keeps nothing of the trace."""
         arrays: list[tuple[str, NDArray[Any]]] = []
 
         def take(name: str, array: NDArray[Any]) -> int:
@@ -64,26 +65,25 @@ class PackedTraces:
             arrays.append((name, ids(array) if name == "token_ids" else np.asarray(array, np.float32)))
             return len(array)
 
-        data = trace_to_json(trace, take)
-        text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        encoded = text.encode("utf-8", "surrogatepass")  # a text may hold half of a character
+        self.records.append(trace_to_json(trace, take))
         num_tokens = 0
         for name, array in arrays:
             self.columns.setdefault(name, []).append(array)
             num_tokens += len(array) if name == "token_ids" else 0
         self.summaries.append(TraceSummary(trace.problem.id, len(trace.steps), num_tokens, bool(trace.failed)))
-        self.json_parts.append(encoded)
-        self.num_tokens, self.json_bytes = self.num_tokens + num_tokens, self.json_bytes + len(encoded) + 1
+        self.num_tokens += num_tokens
+        self.num_chars += sum(len(step.text) + _STEP_CHARS for step in trace.steps)
 
     def finish(self) -> None:
         """Copy the arrays, which their owner may change."""
         self.columns = {name: [np.concatenate(arrays)] for name, arrays in self.columns.items()}
-        if self.num_bytes > MAX_RAW_BYTES:
-            raise ValueError(f"they take {self.num_bytes} bytes at once, over {MAX_RAW_BYTES}")
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Directory and body of the block."""
-        raw = b"[" + b",".join(self.json_parts) + b"]"
+        """Directory and body of the block. Raises TypeError or ValueError for what is no plain data, or too much."""
+        text = json.dumps(self.records, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        raw = text.encode("utf-8", "surrogatepass")  # a text may hold half of a character
+        if (size := len(raw) + sum(array.nbytes for (array,) in self.columns.values())) > MAX_RAW_BYTES:
+            raise ValueError(f"they take {size} bytes at once, over {MAX_RAW_BYTES}")
         parts = [deflate(raw)]
         columns: dict[str, Any] = {}
         for name, (array,) in self.columns.items():
@@ -100,7 +100,7 @@ def pack_traces(step: int, traces: Iterable[Trace]) -> Iterator[PackedTraces]:
     packed = PackedTraces(step)
     for trace in traces:
         packed.add(trace)
-        if packed.num_tokens >= TARGET_TOKENS or packed.json_bytes >= TARGET_JSON_BYTES:
+        if packed.num_tokens >= TARGET_TOKENS or packed.num_chars >= TARGET_CHARS:
             packed.finish()
             yield packed
             packed = PackedTraces(step)

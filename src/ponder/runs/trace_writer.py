@@ -79,5 +79,5 @@ class TraceWriter:
             raise
         except OSError as why:
             raise RunError(f"cannot write {self.path}: {why.strerror}; free some space and run again") from None
-        except ValueError as why:
-            raise RunError(f"traces cannot be kept in {self.path}: {why}") from None
+        except (TypeError, ValueError, RecursionError) as why:
+            raise RunError(f"traces cannot be kept as JSON ({why}): answers and tags must be plain data") from None
