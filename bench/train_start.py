@@ -32,6 +32,8 @@ class Clock:
     def __init__(self, kill_at: int) -> None:
         self.events: list[tuple[str, float]] = []
         self.kill_at, self._sampled = kill_at, False
+        self.seen: dict[str, float] = {}  # when each checkpoint was whole
+        self.calls: list[tuple[str, float, float]] = []
 
     def note(self, name: str) -> None:
         self.events.append((name, time.monotonic() - STARTED))
@@ -45,6 +47,28 @@ class Clock:
             self._sampled = True
             self.note("first tokens")
 
+    def result(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"events": self.events, "checkpoints": self.seen, "calls": self.calls}
+        out["seconds"] = getattr(self, "seconds", [])
+        if (dynamo := sys.modules.get("torch._dynamo.utils")) is not None:
+            times = dynamo.compilation_time_metrics
+            out["compile"] = {name: round(sum(many), 2) for name, many in times.items() if sum(many) > 0.3}
+            out["caches"] = {k: dict(dynamo.counters[k]) for k in ("aot_autograd", "inductor")}
+        return out
+
+    def time_calls(self, owner: Any, name: str) -> None:
+        """Note the seconds of each call of a function, and when it began."""
+        inner = getattr(owner, name)
+
+        def timed(*given: Any, **named: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return inner(*given, **named)
+            finally:
+                self.calls.append((name, round(began - STARTED, 2), round(time.monotonic() - began, 3)))
+
+        setattr(owner, name, timed)
+
     def share(self, done: float) -> None:
         pass
 
@@ -53,7 +77,7 @@ class Clock:
         self.seconds = getattr(self, "seconds", [])
         self.seconds.append({k: round(v, 4) for k, v in metrics.items() if "time" in k})
         if done == self.kill_at:
-            print(json.dumps({"events": self.events}), flush=True)
+            print(json.dumps(self.result()), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -98,8 +122,17 @@ def child(told: dict[str, Any]) -> None:
         device=told["device"], dtype="bfloat16" if told["device"] == "cuda" else "float32", max_steps_without_signal=0,
         lora=LoRA() if told["lora"] else None, **more,
     )  # fmt: skip
-    seen: dict[str, float] = {}
-    stop = threading.Event()
+    seen, stop = clock.seen, threading.Event()
+    from ponder.pipelines.training.session import TrainingSession
+    from ponder.runs import Run, manifest
+    from ponder.train import checkpoint, host_buffers
+
+    for owner, name in (
+        (TrainingSession, "save"), (TrainingSession, "record"), (checkpoint.CheckpointWriter, "_write_once"),
+        (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
+        (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
+    ):  # fmt: skip
+        clock.time_calls(owner, name)
 
     def watch_checkpoints() -> None:
         while not stop.is_set():
@@ -108,13 +141,13 @@ def child(told: dict[str, Any]) -> None:
                     seen[path.name] = time.monotonic() - STARTED
             stop.wait(0.02)
 
-    watcher = threading.Thread(target=watch_checkpoints)
+    watcher = threading.Thread(target=watch_checkpoints, daemon=True)
     watcher.start()
     job(told["folder"], clock)
     clock.note("end")
     stop.set()
     watcher.join()
-    out = {"events": clock.events, "checkpoints": seen, "seconds": getattr(clock, "seconds", [])}
+    out = clock.result()
     if torch.cuda.is_available():
         out["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
     print(json.dumps(out), flush=True)
@@ -150,6 +183,7 @@ def main() -> None:
     flags.add_argument("--width", type=int, default=576)
     flags.add_argument("--layers", type=int, default=30)
     flags.add_argument("--lora", action="store_true")
+    flags.add_argument("--runs", nargs="+", help="default: all")
     flags.add_argument("--out", type=Path, help="a JSON file for the result")
     options = flags.parse_args()
     model = options.model
@@ -181,6 +215,8 @@ def main() -> None:
             },
         }  # fmt: skip
         for name, changes in runs.items():
+            if options.runs and name not in options.runs:
+                continue
             try:
                 results[name] = run({**told, **changes}, f"{home}/caches")
             except Exception as why:

@@ -111,7 +111,7 @@ class Lean(NoProgress):
             return
         release()
         for done in self.names[: self.names.index(name)]:
-            for path in (self.folder / done).glob("checkpoints/*/learner.safetensors"):
+            for path in (self.folder / done).glob("checkpoints/*/learner*.safetensors"):
                 path.unlink()
 
 

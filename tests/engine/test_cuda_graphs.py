@@ -30,6 +30,7 @@ if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
 from ponder.engine import (  # noqa: E402
+    adapter_columns,
     cuda_graph_runner,
     fused_forward,
     fused_weights,
@@ -204,7 +205,10 @@ def test_adapters_in_one_batch_equal_plain_runner(
 
 
 @pytest.mark.parametrize("base", ["full", "int8", "nf4"])
-def test_adapter_in_training_equals_plain_runner(base: Any) -> None:
+@pytest.mark.parametrize("merges", [False, True])
+def test_adapter_in_training_equals_plain_runner(base: Any, merges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not merges:
+        monkeypatch.setattr(adapter_columns, "MAX_MERGED_BYTES", 0)
     net = with_adapter("llama", lora.LoRA(3, 5.0, base=base), seed=2)
     same(net, [request(p, n=2, seed=i, max_tokens=3) for i, p in enumerate(PROMPTS[:3])])
 

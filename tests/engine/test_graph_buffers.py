@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fakes import run_async, tiny_decoder
 from ponder.engine import adapter_columns, cuda_graph_runner, engine, graph_batch, graph_buffers, kv_cache, sampler
-from ponder.engine.adapter_columns import AdapterRows
+from ponder.engine.adapter_columns import AdapterRows, PassAdapters
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.fused_weights import FusedWeights
@@ -50,7 +50,7 @@ class ReferenceForward:
 
     def decode(
         self, w: FusedWeights, kv: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
-        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: AdapterRows | None = None,
+        has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: PassAdapters = None,
     ) -> Tensor:  # fmt: skip
         self._maybe_out_of_memory()
         of_rows, of_chunks = _split_rows(adapters, rows)
@@ -106,7 +106,7 @@ class ReferenceForward:
         return filled
 
     def prefill(
-        self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk], adapters: AdapterRows | None = None
+        self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk], adapters: PassAdapters = None
     ) -> Tensor:
         self._maybe_out_of_memory()
         attend = PrefillAttention(kv, chunks)
@@ -116,33 +116,40 @@ class ReferenceForward:
         return hidden
 
 
-def _split_rows(adapters: AdapterRows | None, rows: int) -> tuple[AdapterRows | None, AdapterRows | None]:
-    if adapters is None:
-        return None, None
+def _split_rows(adapters: PassAdapters, rows: int) -> tuple[PassAdapters, PassAdapters]:
+    if not isinstance(adapters, AdapterRows):
+        return adapters, adapters
     return adapters.head(rows), AdapterRows(*(t[rows:] for t in adapters.tensors()))
 
 
 @contextmanager
-def _low_rank_updates(net: Decoder, w: FusedWeights, adapters: AdapterRows | None) -> Iterator[None]:
-    """What `add_low_rank` adds, read from the same buffers, in float64."""
+def _low_rank_updates(net: Decoder, w: FusedWeights, adapters: PassAdapters) -> Iterator[None]:
+    """What `add_low_rank` adds, read from the same buffers, in float64; or the product with merged matrices."""
     updates: dict[torch.nn.Module, Callable[[Any], Any]] = {}
     for linear in w.linears() if adapters is not None else ():
         output, low = 0, linear.low_rank
         for part, (name, size) in enumerate(linear.parts):
-            if low is not None:
+            layer = net.get_submodule(name)
+            if adapters is adapter_columns.MERGED:
+                whole = linear.weight if linear.merged is None else linear.merged
+                updates[layer] = _product(whole[output : output + size], lora.base_layer(layer).bias)
+            elif low is not None:
                 covered = {o for first, many, p in low.tiles.tolist() for o in range(first, first + many) if p == part}
                 assert covered in (set(), set(range(output, output + size))), "tiles cover a part, or leave it out"
                 if covered:
                     a_CI, b_OC = low.a_PCI[part].double(), low.b_OC[output : output + size].double()
-                    layer = net.get_submodule(name)
                     updates[layer] = _plus(lora.base_layer(layer), a_CI, b_OC, adapters)
             output += size
     with override_forward(updates):
         yield
 
 
-def _plus(base: Any, a_CI: Tensor, b_OC: Tensor, rows: AdapterRows | None) -> Callable[[Any], Any]:
-    assert rows is not None
+def _product(weight: Tensor, bias: Tensor | None) -> Callable[[Any], Any]:
+    return lambda _: lambda x: torch.nn.functional.linear(x, weight, bias)
+
+
+def _plus(base: Any, a_CI: Tensor, b_OC: Tensor, rows: PassAdapters) -> Callable[[Any], Any]:
+    assert isinstance(rows, AdapterRows)
     column, scale_T1 = torch.arange(len(a_CI)), rows.scale[:, None]
     mine_TC = (column >= rows.first[:, None]) & (column < rows.last[:, None])
     plain = base.forward if isinstance(base, torch.nn.Linear) else base
@@ -308,6 +315,24 @@ def test_adapters_share_graph_batches(graphs: Callable[..., Engine], tmp_path: P
     machine.close()
 
 
+def test_adapters_used_alone_are_merged_one_after_another(graphs: Callable[..., Engine], tmp_path: Path) -> None:
+    """The second changes fewer layers than the first: in the others nothing of the first is left."""
+    net = tiny_decoder()
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, prefill_chunk_tokens=6)
+    save_adapter(tmp_path / "blue", 3, ("q_proj", "v_proj"), seed=1)
+    save_adapter(tmp_path / "red", 2)
+    for each in (alone, machine):
+        for name in ("red", "blue"):
+            each.adapters.add(name, tmp_path / name)
+    for name in ("", "blue", "red", "blue", "", "red"):
+        assert_same(machine, alone, [Request(ids([5, 6, i]), Sampling(max_tokens=6), 2, i, name) for i in range(3)])
+    runner = machine._runner
+    assert isinstance(runner, CudaGraphRunner) and runner.columns.layout == 0, "no pass had two of them"
+    down = runner.weights.layers[0].down
+    assert down.merged is not None and not torch.equal(down.merged, down.weight)
+    machine.close()
+
+
 def test_too_many_adapters_for_the_buffers_run_without_graphs(
     graphs: Callable[..., Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +350,13 @@ def test_too_many_adapters_for_the_buffers_run_without_graphs(
 
 
 @pytest.mark.parametrize("base", ["full", "nf4"])
-def test_adapter_in_training_is_sampled_in_graphs(graphs: Callable[..., Engine], base: Any) -> None:
+@pytest.mark.parametrize("merges", [True, False])
+def test_adapter_in_training_is_sampled_in_graphs(
+    graphs: Callable[..., Engine], base: Any, merges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After each change of its factors the graphs' copies follow."""
+    if not merges:
+        monkeypatch.setattr(adapter_columns, "MAX_MERGED_BYTES", 0)
     net = tiny_decoder()
     lora.attach(net, lora.LoRA(rank=3, alpha=5.0, base=base), seed=0)
     machine, texts = graphs(net, 900), set()
@@ -339,7 +369,9 @@ def test_adapter_in_training_is_sampled_in_graphs(graphs: Callable[..., Engine],
         texts.add(tuple(run_async(alone.generate(asked[0]))[0].token_ids))
     runner = machine._runner
     assert isinstance(runner, CudaGraphRunner) and runner.can_launch([]) and len(texts) == 3
-    assert runner.columns.layout == 1 == runner.columns.generation, "the graphs stay as they are"
+    kept = runner.columns.layout, runner.columns.generation
+    assert kept == ((0, 0) if merges else (1, 1)), "the graphs stay as they are"
+    assert (runner.weights.layers[0].qkv.merged is not None) == merges
     assert runner.weights.layers[0].qkv.weight.shape[1] == net.config.width
     machine.close()
 

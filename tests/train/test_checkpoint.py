@@ -48,6 +48,23 @@ def test_checkpoint_round_trip(run: Run, background: bool) -> None:
     assert len(modes) == 1, "who may read one file may read all"
 
 
+def test_large_states_are_saved_in_several_files(run: Run, background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "SHARD_BYTES", 100)
+    whole = {f"t{i}": torch.arange(float(8 * (i + 1))) for i in range(5)}  # 32, 64, 96, 128 and 160 bytes
+    with CheckpointWriter(run, background=background) as saver:
+        saver.save(1, whole, {}, {})
+    folder = run.folder / "checkpoints" / "step-000001"
+    assert sorted(p.name for p in folder.glob("learner*")) == [
+        f"learner-0000{i}-of-00004.safetensors" for i in range(1, 5)
+    ]
+    result = load_latest(run)
+    assert result is not None and result.tensors.keys() == whole.keys()
+    assert all(torch.equal(result.tensors[name], t) for name, t in whole.items())
+    (folder / "learner-00003-of-00004.safetensors").unlink()
+    with pytest.raises(RunError, match="learner-00003-of-00004"):
+        load_latest(run)
+
+
 def test_writer_keeps_newest_checkpoints(run: Run, background: bool) -> None:
     write_checkpoints(run, 1, 2, 3, 4, background=background)
     assert checkpoint_names(run) == ["step-000003", "step-000004"] and verify_newest(run) == 4

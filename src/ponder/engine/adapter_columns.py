@@ -1,8 +1,12 @@
-"""LoRA adapters inside CUDA graphs: their factors lie in buffers that stay in place, each adapter in its own columns.
+"""LoRA adapters inside CUDA graphs, in one of two ways; the graphs stay when an adapter changes.
 
-A fused layer computes W x, and `triton_kernels.add_low_rank` adds scale B A x with the columns of each token's adapter.
-So tokens of different adapters, and of none, share one graph. The weights are not merged: W + B A rounded to bfloat16
-loses every update that is smaller than the rounding of W, and the learner multiplies the factors separately, too.
+Columns: the factors of all adapters lie in buffers that stay in place, each adapter in its own columns. A fused layer
+computes W x, and `triton_kernels.add_low_rank` adds scale B A x with the columns of each token's adapter. So tokens of
+different adapters, and of none, share one graph, and what is computed is what the learner computes.
+
+Merged: where all tokens of a pass have the same adapter and the network is small, they are multiplied with a copy of
+the matrices to which B A was added in float32. One more rounding, of W + B A, and no more kernels: in a small network
+those of the columns take as long as the products themselves.
 
 Shapes: P parts of a fused layer (q, k, v), C columns, I inputs, O outputs, T tokens.
 """
@@ -25,6 +29,7 @@ from ponder.nets.power_of_two import next_power_of_two
 
 OUTPUTS_PER_TILE = 64  # outputs of one program
 MAX_COLUMNS = 512  # ranks of the adapters of one batch, summed; more of them run without a graph
+MAX_MERGED_BYTES = 1 << 30  # of the matrices, up to which a network is small
 _MIN_COLUMNS = 16  # the least that a GPU's matrix unit multiplies
 
 
@@ -61,6 +66,14 @@ class AdapterRows:
         return self.first, self.last, self.scale
 
 
+class MergedWeights:
+    """In place of rows: all tokens use the merged matrices."""
+
+
+MERGED = MergedWeights()
+PassAdapters = AdapterRows | MergedWeights | None  # of the tokens of a pass
+
+
 class AdapterColumns:
     """The columns of a runner's adapters. The empty name is the adapter that the network is trained with, if any.
 
@@ -75,10 +88,14 @@ class AdapterColumns:
         self._places: dict[str, tuple[int, int, float]] = {}  # first and last column, scale
         self._parts: list[list[bool]] = [[False] * len(linear.parts) for linear in self.linears]
         self._stale = True  # the factors have changed since they were copied
+        self._merged_name: str | None = None  # whose update the merged matrices have
+        self._merged_key = 0
+        sizes = [sum(outputs for _, outputs in linear.parts) * linear.inputs for linear in self.linears]
+        self._can_merge = sum(sizes) * net.dtype.itemsize <= MAX_MERGED_BYTES and not weights.quantization
 
     def mark_stale(self) -> None:
         """Weights or adapters have changed: they are copied again before the next use."""
-        self._stale = True
+        self._stale, self._merged_name = True, None
 
     def fits(self, names: Collection[str]) -> bool:
         """Whether the adapters of a batch fit in the buffers together."""
@@ -87,20 +104,33 @@ class AdapterColumns:
             return False  # an adapter on top of the one in training: only the plain passes know how
         return sum(self._rank(name) for name in used) <= MAX_COLUMNS
 
-    def hold(self, names: Collection[str]) -> bool:
-        """Have the factors of these adapters in the buffers. False: none of the names is an adapter."""
+    def prepare(self, names: Collection[str]) -> int:
+        """Make ready for a pass over tokens of these adapters. Returns what its graph depends on: 0 without adapters,
+        the generation of the buffers, or a negative number for that of the merged matrices."""
         used = self._used(names)
-        if used and (self._stale or not self._places.keys() >= set(used)):
+        if not used:
+            return 0
+        if self._can_merge and set(names) == set(used) and len(used) == 1:
+            self._merge(used[0])
+            return self._merged_key
+        if self._stale or not self._places.keys() >= set(used):
             others = [name for name in self._places if name not in used and self._is_loaded(name)]
             while others and not self.fits([*used, *others]):
                 others.pop()
             self._lay_out([*used, *others])
-        return bool(used)
+        return self.generation
 
-    def rows(self, names: Sequence[str], sizes: Sequence[int]) -> AdapterRows | None:
-        """Rows for runs of tokens: `sizes[i]` tokens use the adapter `names[i]`. None: no token has an adapter."""
-        if not self.hold(set(names)):
-            return None
+    def of_tokens(self, names: Sequence[str], sizes: Sequence[int]) -> PassAdapters:
+        """For a pass over runs of tokens: `sizes[i]` tokens use the adapter `names[i]`."""
+        key = self.prepare(set(names))
+        return None if not key else MERGED if key < 0 else self.rows(names, sizes)
+
+    def is_current(self, key: int) -> bool:
+        """Whether a graph with this key reads buffers that are still in use."""
+        return key in (0, self.generation, self._merged_key)
+
+    def rows(self, names: Sequence[str], sizes: Sequence[int]) -> AdapterRows:
+        """The columns of runs of tokens whose adapters are in the buffers."""
         device, tables = self.net.device, self.tables(names)
         return AdapterRows(*(torch.from_numpy(np.repeat(table, sizes)).to(device) for table in tables))
 
@@ -136,6 +166,21 @@ class AdapterColumns:
             return lora.rank(self.net)
         a, _ = next(iter(self._named(name).values()))
         return len(a)
+
+    def _merge(self, name: str) -> None:
+        """Have matrices with this adapter's update in the layers that it changes."""
+        if self._merged_name == name:
+            return
+        pairs, scale = self._factors(name)
+        for linear in self.linears:
+            is_changed = any(part in pairs for part, _ in linear.parts)
+            if linear.merged is None:
+                if not is_changed:
+                    continue  # the matrix itself is multiplied
+                linear.merged = torch.empty_like(linear.weight)
+                self._merged_key -= 1
+            _merge_linear(linear, linear.merged, pairs, scale)
+        self._merged_name = name
 
     def _lay_out(self, names: Sequence[str]) -> None:
         """Give each adapter its columns, and copy its factors there."""
@@ -178,6 +223,19 @@ class AdapterColumns:
                 torch.zeros(outputs, columns, device=device, dtype=dtype),
                 torch.tensor(_tiles([size for _, size in linear.parts], used), dtype=torch.int32, device=device),
             )
+
+
+def _merge_linear(linear: FusedLinear, out: Tensor, pairs: LoRAPairs, scale: float) -> None:
+    """Write a matrix with the updates of its parts added; summed in float32, rounded once."""
+    weight, output = linear.weight, 0
+    for name, size in linear.parts:
+        own, target = weight[output : output + size], out[output : output + size]
+        if name in pairs:
+            a, b = pairs[name]
+            torch.addmm(own, b, a, alpha=scale, out=target)
+        else:
+            target.copy_(own)
+        output += size
 
 
 def _collect_copies(linear: FusedLinear, pairs: LoRAPairs, column: int, to: list[Tensor], source: list[Tensor]) -> None:

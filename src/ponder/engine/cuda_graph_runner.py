@@ -70,7 +70,7 @@ class CudaGraphRunner(ModelRunner):
         try:
             with side_stream(net.device):
                 b = GraphBuffers(net, self.max_batch, self.null_slot)
-                own = self.columns.rows([""], [1])  # of an adapter in training
+                own = self.columns.of_tokens([""], [1])  # of an adapter in training
                 fused_forward.decode(self.weights, self.cache, b, 1, samples=True, adapters=own)
                 fused_forward.prefill(self.weights, self.cache, [PrefillChunk(empty_node, 0, 1)], own)
                 int(b.step)  # wait for it
@@ -94,7 +94,7 @@ class CudaGraphRunner(ModelRunner):
         if not self._has_kernels((), chunks):
             return super()._prefill_hidden(chunks)
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
-        return fused_forward.prefill(self.weights, self.cache, chunks, self.columns.rows(names, sizes))
+        return fused_forward.prefill(self.weights, self.cache, chunks, self.columns.of_tokens(names, sizes))
 
     def _make_cache(self, slots: int) -> KVCache:
         c, net = self.net.config, self.net
@@ -150,8 +150,8 @@ class CudaGraphRunner(ModelRunner):
             assert self._sampling_batch is not None
             buffers = GraphBuffers(self.net, self.max_batch, self.null_slot, self._sampling_batch.buffers)
             self._logits_batch = self._make_batch(buffers, samples=False)
-        self.columns.hold(_adapter_names(seqs, chunks))
-        places = self._logits_batch.lay_out(seqs, 1)
+        key = self.columns.prepare(_adapter_names(seqs, chunks))
+        places = self._logits_batch.lay_out(seqs, 1, adapter_key=key)
         self._run_batch(self._logits_batch, chunks)
         logits = self._logits_batch.buffers.logits
         return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
@@ -164,8 +164,8 @@ class CudaGraphRunner(ModelRunner):
     ) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
-        self.columns.hold(_adapter_names(seqs, chunks))
-        b, places = batch.buffers, batch.lay_out(seqs, steps, ahead)
+        key = self.columns.prepare(_adapter_names(seqs, chunks))
+        b, places = batch.buffers, batch.lay_out(seqs, steps, ahead, key)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
         starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
         uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.adapter_columns import OUTPUTS_PER_TILE, AdapterRows, LowRank
+from ponder.engine.adapter_columns import MERGED, OUTPUTS_PER_TILE, AdapterRows, LowRank, PassAdapters
 from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
 from ponder.engine.kv_cache import KVCache
@@ -31,7 +31,7 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 def decode(
     w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, samples: bool, has_shared: bool = False,
-    has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: AdapterRows | None = None,
+    has_truncation: bool = False, chunks: Sequence[PrefillChunk] = (), adapters: PassAdapters = None,
 ) -> Tensor:  # fmt: skip
     """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
     prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
@@ -47,9 +47,7 @@ def decode(
     return hidden[rows:]
 
 
-def prefill(
-    w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk], adapters: AdapterRows | None = None
-) -> Tensor:
+def prefill(w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk], adapters: PassAdapters = None) -> Tensor:
     """Compute keys and values of prefill chunks; returns the hidden states [T, E] after the last norm."""
     return _run_layers(w, *_prefill_attention(w, cache, chunks), adapters)
 
@@ -137,9 +135,7 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _run_layers(
-    w: FusedWeights, tokens_T: Tensor, attend: LayerAttention, adapters: AdapterRows | None = None
-) -> Tensor:
+def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention, adapters: PassAdapters = None) -> Tensor:
     """Run all layers on these tokens."""
     from ponder.engine import triton_kernels as k
 
@@ -204,7 +200,8 @@ def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> Non
     b.step.add_(1)
 
 
-def _linear(x: Tensor, layer: FusedLinear, out: Tensor, adapters: AdapterRows | None) -> None:
+def _linear(x: Tensor, layer: FusedLinear, out: Tensor, adapters: PassAdapters) -> None:
+    weight = layer.merged if adapters is MERGED and layer.merged is not None else None
     if layer.scale is not None:
         from ponder.engine import triton_kernels as k
 
@@ -216,10 +213,10 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor, adapters: AdapterRows | 
             BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
         )  # fmt: skip
     elif layer.bias is None:
-        torch.mm(x, layer.weight.T, out=out)
+        torch.mm(x, (layer.weight if weight is None else weight).T, out=out)
     else:
-        torch.addmm(layer.bias, x, layer.weight.T, out=out)
-    if adapters is not None and layer.low_rank is not None:
+        torch.addmm(layer.bias, x, (layer.weight if weight is None else weight).T, out=out)
+    if isinstance(adapters, AdapterRows) and layer.low_rank is not None:
         _add_low_rank(x, layer.low_rank, adapters, out)
 
 

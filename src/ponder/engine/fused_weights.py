@@ -35,6 +35,7 @@ class FusedLinear:
     quantized: Tensor | None = None
     scale: Tensor | None = None
     low_rank: LowRank | None = None
+    merged: Tensor | None = None  # the matrix with an adapter's update added
 
     @property
     def weight(self) -> Tensor:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import fused_forward
-from ponder.engine.adapter_columns import AdapterColumns, AdapterRows
+from ponder.engine.adapter_columns import MERGED, AdapterColumns, AdapterRows, PassAdapters
 from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
@@ -46,10 +46,11 @@ class GraphBatch:
         self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket = 0
-        # by batch size, shared segments, truncation, and generation of the adapters' buffers (0: no adapters)
+        # by batch size, shared segments, truncation, and what the adapters are read from (see AdapterColumns.prepare)
         self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        self._has_shared = self._has_truncation = self._has_adapters = False
+        self._has_shared = self._has_truncation = False
+        self._adapter_key = 0
         self._adapter_layout = 0  # for which the rows' columns were written; 0: not yet
         self._lengths = self._starts = np.empty(0, np.int64)  # of each row's tail
 
@@ -61,16 +62,20 @@ class GraphBatch:
             and int(self._lengths.max()) + steps <= self.buffers.tail_slots.shape[1]
         )
 
-    def lay_out(self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0) -> NDArray[np.int64]:
+    def lay_out(
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, adapter_key: int = 0
+    ) -> NDArray[np.int64]:
         """Write sequences and the slots of their next tokens into the buffers; returns the row of each. Only the device
-        knows the tokens that are `ahead`."""
+        knows the tokens that are `ahead`. `adapter_key`: of the pass, see AdapterColumns.prepare."""
         b, continuing = self.buffers, self.can_continue(seqs, steps)
         assert continuing or not ahead
         if not continuing:
             self._rebuild(seqs)
         self._retire(seqs)
         places = np.asarray([self.row_of[seq] for seq in seqs])
-        self._write_adapters(seqs)
+        self._adapter_key = adapter_key
+        if adapter_key > 0 and self._adapter_layout != self.columns.layout:
+            self._write_adapters(seqs)
         if not ahead:
             newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
             newest[places] = [seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs]
@@ -126,11 +131,8 @@ class GraphBatch:
             self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read the old table
 
     def _write_adapters(self, seqs: Sequence[SequenceState]) -> None:
-        """Write the columns of each row's adapter, if the batch or the columns have changed."""
+        """Write the columns of each row's adapter: the batch or the columns have changed."""
         b, columns = self.buffers, self.columns
-        self._has_adapters = columns.hold({seq.adapter for seq in seqs})
-        if not self._has_adapters or self._adapter_layout == columns.layout:
-            return
         for table, buffer in zip(columns.tables([seq.adapter for seq in seqs]), b.adapters.tensors(), strict=True):
             whole = np.zeros(self.bucket, table.dtype)
             whole[[self.row_of[seq] for seq in seqs]] = table
@@ -157,22 +159,19 @@ class GraphBatch:
     def run(self, chunks: Sequence[PrefillChunk] = ()) -> Tensor | None:
         """One step. With prefill chunks, which differ from step to step, it runs without a graph and returns their
         hidden states."""
-        b, rows, generation = self.buffers, self.bucket, self.columns.generation if self._has_adapters else 0
-        key = (rows, self._has_shared, self._has_truncation, generation)
+        b, rows = self.buffers, self.bucket
+        key = (rows, self._has_shared, self._has_truncation, self._adapter_key)
 
         def once(chunks: Sequence[PrefillChunk] = ()) -> Tensor:
-            adapters = b.adapters.head(rows) if self._has_adapters else None
-            if chunks:
-                adapters = self._mixed_adapters(chunks)
             return fused_forward.decode(
                 self.weights, self.cache, b, rows, self.samples, self._has_shared, self._has_truncation, chunks,
-                adapters,
+                self._pass_adapters(chunks),
             )  # fmt: skip
 
         if chunks or not b.logits.is_cuda:  # Triton's interpreter has no graphs
             return once(chunks)
         if key not in self.graphs:
-            self.graphs = {k: g for k, g in self.graphs.items() if k[3] in (0, self.columns.generation)}
+            self.graphs = {k: g for k, g in self.graphs.items() if self.columns.is_current(k[3])}
             saved = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
             with side_stream(b.logits.device):
                 once()  # compiles the kernels and lets cuBLAS choose its own
@@ -188,15 +187,15 @@ class GraphBatch:
         self.graphs[key].replay()
         return None
 
-    def _mixed_adapters(self, chunks: Sequence[PrefillChunk]) -> AdapterRows | None:
-        """Adapters of the rows and of the chunks' tokens."""
+    def _pass_adapters(self, chunks: Sequence[PrefillChunk]) -> PassAdapters:
+        """Adapters of the rows, and of the chunks' tokens after them."""
+        if self._adapter_key <= 0:
+            return MERGED if self._adapter_key else None
+        rows: AdapterRows = self.buffers.adapters.head(self.bucket)
+        if not chunks:
+            return rows
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
-        own, device = self.buffers.adapters.head(self.bucket), self.buffers.logits.device
-        of_chunks = self.columns.rows(names, sizes)
-        if of_chunks is None and not self._has_adapters:
-            return None
-        none = AdapterRows.zeros
-        return (own if self._has_adapters else none(self.bucket, device)).append(of_chunks or none(sum(sizes), device))
+        return rows.append(self.columns.rows(names, sizes))
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:

@@ -24,6 +24,8 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
     tracing.recompile_limit = max(
         tracing.recompile_limit, MAX_RECOMPILES
     )  # beyond it, torch would run the function plainly
+    # A float that is taken for a variable is traced, found to be a constant, and everything is traced a second time.
+    tracing.specialize_float = True
     for shortcut in UNSAFE_GUARD_SHORTCUTS:
         if hasattr(tracing, shortcut):
             setattr(tracing, shortcut, False)

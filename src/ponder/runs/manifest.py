@@ -22,7 +22,7 @@ from ponder.errors import ModelError
 MANIFEST_FILE = "manifest.json"
 CHECKSUM_KEY = "sha256"  # of the manifest itself, over all its other keys
 MAX_MANIFEST_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
-_CHECKSUM_THREADS = 4
+_CHECKSUM_THREADS = 8
 _SETTLED_SECONDS = 2.0  # a file that changed this recently may change again within one tick of the file system's clock
 
 _checksum_cache: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change

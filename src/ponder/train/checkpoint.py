@@ -2,7 +2,7 @@
 
     checkpoints/step-000020/
         model/...            what the caller writes: a Hugging Face folder
-        learner.safetensors  the tensors and
+        learner.safetensors  the tensors (large ones in several files, learner-00001-of-00013.safetensors) and
         state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
@@ -19,9 +19,10 @@ import contextlib
 import hashlib
 import json
 import math
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,9 @@ from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_r
 from ponder.train.host_buffers import HostBuffers
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
+SHARD_BYTES = 128 << 20  # of one file of tensors: files are written and checked in parallel
+_SAVE_THREADS = 8
+_TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
 DAMAGED_SUFFIX = ".damaged"
 
 
@@ -150,8 +154,7 @@ class CheckpointWriter:
             for name, write_folder in folders.items():
                 write_folder(partial / name)
             (partial / STATE_FILE).write_text(state, encoding="utf-8")
-            save_file(tensors, partial / TENSORS_FILE)
-            shutil.copymode(partial / STATE_FILE, partial / TENSORS_FILE)  # safetensors makes private files
+            _save_tensors(tensors, partial)
             manifests.write(partial, **about, job=self._job_hash)
             self._run.sync()  # the records of its steps reach the disk before it has its name
             is_first = not checkpoints(self.folder.parent)
@@ -199,6 +202,35 @@ class CheckpointWriter:
         for path in self.folder.glob("step-*"):
             if path.suffix in kinds:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Write the tensors, several files at once."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, t in tensors.items():
+        if shards[-1] and size + t.nbytes > SHARD_BYTES:
+            shards.append({})
+            size = 0
+        shards[-1][name] = t
+        size += t.nbytes
+    names = [f"learner-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    with futures.ThreadPoolExecutor(_SAVE_THREADS, "checkpoint") as threads:
+        list(
+            threads.map(_save_shard, shards, [folder / name for name in (names if len(shards) > 1 else [TENSORS_FILE])])
+        )
+
+
+def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
+    save_file(tensors, path)
+    shutil.copymode(path.parent / STATE_FILE, path)  # safetensors makes private files
+
+
+def _load_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    files = [name for name in names if _TENSORS_PATTERN.fullmatch(name)]
+    if not files:
+        raise ValueError(f"it has no {TENSORS_FILE}")
+    return {name: t for file in files for name, t in load_file(folder / file).items()}
 
 
 def _flush(folder: Path) -> None:
@@ -249,7 +281,7 @@ def _read(folder: Path, run: Run) -> Checkpoint:
     step = verified_step(folder, run)
     try:
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_reject_constant)
-        tensors = load_file(folder / TENSORS_FILE)
+        tensors = _load_tensors(folder, manifests.read(folder)["files"])
     except (OSError, ValueError, SafetensorError) as why:
         raise ManifestMismatch(f"is damaged ({why})") from None
     if (wrong := invalid_reason(tensors)) is not None:
