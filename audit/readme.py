@@ -101,8 +101,8 @@ def walk(home: CleanInstall, lines: list[str]) -> Iterator[CheckResult]:
 
 def needed(line: str) -> list[str]:
     """What must be made before, the first thing first."""
-    found = [place for place in PREPARE if re.search(rf"{place}\b(?!-)", line)]
-    return [*needed(PREPARE[found[0]].partition("--run")[0]), *found] if found else []
+    result = [place for place in PREPARE if re.search(rf"{place}\b(?!-)", line)]
+    return [*needed(PREPARE[result[0]].partition("--run")[0]), *result] if result else []
 
 
 def unreachable(line: str) -> str:
@@ -160,9 +160,9 @@ class CleanInstall:
         except subprocess.TimeoutExpired:
             return CheckResult(line, False, f"not done after {TIMEOUT_SECONDS:.0f} s")
         took = f"{time.monotonic() - begun:.0f} s"
-        said = [text for text in done.stdout.splitlines() if text.strip()]
-        if done.returncode or "Traceback" in done.stderr or not said:
+        message = [text for text in done.stdout.splitlines() if text.strip()]
+        if done.returncode or "Traceback" in done.stderr or not message:
             return CheckResult(
                 line, False, f"exit {done.returncode}, {took}: {(done.stderr or done.stdout).strip()[-300:]}"
             )
-        return CheckResult(line, True, f"{took}{f', with {shorter}' if shorter else ''}; {said[-1].strip()[:80]}")
+        return CheckResult(line, True, f"{took}{f', with {shorter}' if shorter else ''}; {message[-1].strip()[:80]}")
