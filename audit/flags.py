@@ -137,15 +137,15 @@ def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
 def _run_trial(at: Path, tried: FlagTrial) -> CheckResult:
     """Both lines, each in a folder of its own that sees what was set up."""
     name = f"{tried.command} --{tried.flag.replace('_', '-')}"
-    found = []
+    result = []
     for line in (tried.without, tried.given):
         with tempfile.TemporaryDirectory(dir=at) as folder:
             for path in at.iterdir():
                 if not path.name.startswith("tmp"):
                     (Path(folder) / path.name).symlink_to(path)
             with _inside(Path(folder)):
-                found.append(_run(line, Path(folder)))
-    (code, said, files), (code_with, said_with, files_with) = found
+                result.append(_run(line, Path(folder)))
+    (code, text, files), (code_with, said_with, files_with) = result
     if tried.same:
         passed = (code, _metrics(files)) == (code_with, _metrics(files_with)) and code == 0
         return CheckResult(
@@ -153,12 +153,12 @@ def _run_trial(at: Path, tried: FlagTrial) -> CheckResult:
             passed,
             "the numbers stay the same, as they should" if passed else f"exit {code_with}: {said_with[-200:]}",
         )
-    if code and code_with and said == said_with:
+    if code and code_with and text == said_with:
         return CheckResult(name, False, f"both lines fail alike: {said_with.strip()[-200:]}")
     changed = [k for k in {**files, **files_with} if files.get(k) != files_with.get(k)]
     differences = [f"{', '.join(sorted(changed)[:3])} differ"] if changed else []
-    differences += ["what is said differs"] if said != said_with else []
-    if code_with and said != said_with:
+    differences += ["what is said differs"] if text != said_with else []
+    if code_with and text != said_with:
         differences = [f"refused: {said_with.strip()[-160:]}"]
     return CheckResult(
         name,
@@ -232,9 +232,9 @@ def _set_up() -> None:
         f"eval {TASK} --model model --strategy mcts --guide oracle --n 16 --strategy.rollouts 1 --strategy.cut tokens:2"
         " --max-tokens 24 --limit 12 --temperature 1.3 --run deep",
     ):  # fmt: skip
-        code, said, _ = _run(line, Path.cwd())
+        code, text, _ = _run(line, Path.cwd())
         if code:
-            raise RuntimeError(f"`ponder {line}` failed: {said[-400:]}")
+            raise RuntimeError(f"`ponder {line}` failed: {text[-400:]}")
     Path("begun").symlink_to("drawn")
     rows = [{"prompt": f"{i}+{i}=", "completion": f"#### {2 * i}", "answer": str(2 * i)} for i in range(12)]
     rows = [r | {"other": f"what is {r['prompt']}", "second": str(i)} for i, r in enumerate(rows)]

@@ -79,14 +79,14 @@ def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.
     learner.compiled = compiled
     try:
         asyncio.run(run_preflight(job, policy, learner, critic))  # as a run does, and before its first step
-        found = learner.gradient(traces)
+        result = learner.gradient(traces)
     except PonderError as why:
         return CheckResult(where, False, str(why))
-    if found.keys() != expected.keys():
-        return CheckResult(where, False, f"{len(found)} parameters have a gradient, on the CPU {len(expected)}")
-    square = sum(float((found[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
+    if result.keys() != expected.keys():
+        return CheckResult(where, False, f"{len(result)} parameters have a gradient, on the CPU {len(expected)}")
+    square = sum(float((result[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
     off = math.sqrt(square) / norm
     limit = MAX_RELATIVE_DIFFERENCE[job.dtype]
-    text = f"{len(found)} parameters learn, norm {norm:.5f}, relative difference {off:.1e} (at most {limit:g})"
+    text = f"{len(result)} parameters learn, norm {norm:.5f}, relative difference {off:.1e} (at most {limit:g})"
     return CheckResult(where, off <= limit, text)

@@ -96,12 +96,12 @@ def _check_healthy_runs(policy: PonderPolicy, dtype: str, count: int) -> Iterato
             if c.passed is False:
                 alarms[c.name] += 1
                 example = example or f"; seed {seed}, {c.name}: {c.value}"
-            if c.name in MEASURED and (found := re.search(MEASURED[c.name], c.value)):
-                largest[c.name] = max(largest.get(c.name, 0.0), float(found[1]))
+            if c.name in MEASURED and (item := re.search(MEASURED[c.name], c.value)):
+                largest[c.name] = max(largest.get(c.name, 0.0), float(item[1]))
         done += 1
     spread = ", ".join(f"{name} {value:.1e}" for name, value in largest.items())
-    said = f"{sum(alarms.values())} false alarms in {done} runs (largest seen: {spread}){example}"
-    yield CheckResult(f"healthy runs in {dtype}", not alarms, said)
+    text = f"{sum(alarms.values())} false alarms in {done} runs (largest seen: {spread}){example}"
+    yield CheckResult(f"healthy runs in {dtype}", not alarms, text)
 
 
 def _check_planted_faults(policy: PonderPolicy, dtype: str) -> Iterator[CheckResult]:
@@ -110,10 +110,10 @@ def _check_planted_faults(policy: PonderPolicy, dtype: str) -> Iterator[CheckRes
         for seed in range(3 if GPU else 1):
             job = replace(_job(dtype, seed), algorithm=GRPO())
             with plant():
-                found = [c.name for c in _examine(job, policy) if c.passed is False]
+                result = [c.name for c in _examine(job, policy) if c.passed is False]
             tried += 1
-            caught += expected in found
-            other.update(found)
+            caught += expected in result
+            other.update(result)
         seen = ", ".join(other) or "nothing"
         yield CheckResult(f"{fault} in {dtype}", caught == tried, f"caught in {caught} of {tried}; failed: {seen}")
 

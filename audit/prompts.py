@@ -74,7 +74,7 @@ def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
         for way in ways:
             strategy, _, _ = strategy_from_flags(way)
             flags = [] if template is None else ["--template", template]
-            said, why = _command("tasks", name, "--strategy", way, *flags, "--json")
+            text, why = _command("tasks", name, "--strategy", way, *flags, "--json")
             try:
                 task = Evaluate(base, strategy=strategy, template=template).task
             except PonderError:
@@ -88,35 +88,35 @@ def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
             if why or not scribe.sent:
                 wrong.append(f"{way} with {template}: {why or 'nothing was sent'}")
                 continue
-            shown = json.loads(said)
+            shown = json.loads(text)
             if known.decode(chat_templates.encode_chat(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
                 wrong.append(f"{way} with {template} shows another prompt than it sends")
             wrong += [f"{way} with {template}: {f}" for sent in scribe.sent for f in faults(sent, problem)]
-    told = f"{looked} prompts by {len(ways)} strategies and {len(templates)} templates; {refused} pairs refused"
-    return CheckResult(f"task {name}", not wrong, "; ".join([told, *dict.fromkeys(wrong)][:4]))
+    output = f"{looked} prompts by {len(ways)} strategies and {len(templates)} templates; {refused} pairs refused"
+    return CheckResult(f"task {name}", not wrong, "; ".join([output, *dict.fromkeys(wrong)][:4]))
 
 
 def _first(task: Any) -> Problem:
     try:
-        found: Problem = task.train[0]
+        result: Problem = task.train[0]
     except PonderError:  # a set to measure with only
-        found = task.test[0]
-    return found
+        result = task.test[0]
+    return result
 
 
 def faults(sent: str, problem: Problem) -> list[str]:
     """What a prompt says twice or against itself, the question aside."""
-    said = sent.replace(problem.bare_question, "").replace(R1_INSTRUCTION, "")
-    found = ["to think is said twice"] if said.count("tep by step") > 1 else []
-    found += ["to think, and not to"] if "without explanation" in said and "tep by step" in said else []
-    places = [place for place in ANSWER_PLACES if place in said]
+    text = sent.replace(problem.bare_question, "").replace(R1_INSTRUCTION, "")
+    result = ["to think is said twice"] if text.count("tep by step") > 1 else []
+    result += ["to think, and not to"] if "without explanation" in text and "tep by step" in text else []
+    places = [place for place in ANSWER_PLACES if place in text]
     if (
         R1_INSTRUCTION in sent
         and "<answer>" not in places
         and [p for p in places if "python" not in p and "Answer:" not in p]
     ):
-        found.append("the template and the question name different places for the answer")
-    return found + (["several places for the answer"] if len(places) > 1 else [])
+        result.append("the template and the question name different places for the answer")
+    return result + (["several places for the answer"] if len(places) > 1 else [])
 
 
 @dataclass
@@ -168,11 +168,11 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(body)
         self.server.received.append(asked)
         chats = "messages" in asked
-        said = [
+        text = [
             {"choices": [{"delta": {"content": "42"}} if chats else {"text": "42"}]},
             {"choices": [{"delta": {}, "finish_reason": "stop"} if chats else {"text": "", "finish_reason": "stop"}]},
         ]
-        events = [*map(json.dumps, said), "[DONE]"]
+        events = [*map(json.dumps, text), "[DONE]"]
         self._reply("text/event-stream", "".join(f"data: {event}\n\n" for event in events))
 
     def _reply(self, kind: str, text: str) -> None:
@@ -207,23 +207,23 @@ def _over_http(server: RecordingServer) -> Iterator[CheckResult]:
         with tempfile.TemporaryDirectory(prefix="ponder-audit-") as folder:
             server.received.clear()
             run = ["--run", str(Path(folder) / "run"), "--limit", "1", "--max-tokens", "8", "--json"]
-            said, why = _command("eval", name, "--model", server.model, "--strategy", way, *run)
+            text, why = _command("eval", name, "--model", server.model, "--strategy", way, *run)
             if why:
                 missing = "PONDER_DATA" in why
                 yield CheckResult(title, None if missing else False, why)
                 continue
             received = server.received[0]["messages"][-1]["content"]
-            done = next(row for row in map(json.loads, said.splitlines()) if "prompt" in row)
+            done = next(row for row in map(json.loads, text.splitlines()) if "prompt" in row)
             task = Evaluate(TASKS[name](), strategy=strategy_from_flags(way)[0]).task
             same = received == task.test[0].question and received in done["prompt"]
             yield CheckResult(title, same and not faults(received, task.test[0]), f"heard: {received[-90:]!r}")
     for way in ("chain", "direct", "cot"):
         server.received.clear()
-        said, why = _command(
+        text, why = _command(
             "solve", "What is 6 x 7?", "--model", server.model, "--strategy", way, "--show", "tree", "--json"
         )
         received = server.received[0]["messages"][-1]["content"] if server.received else ""
-        shown = [json.loads(line) for line in said.splitlines()]
+        shown = [json.loads(line) for line in text.splitlines()]
         trace = next((row["trace"] for row in shown if "trace" in row), {"steps": [{"text": None}]})
         fine = not why and received == trace["steps"][0]["text"] and shown[-1].get("answer") == "42"
         yield CheckResult(f"solve --strategy {way} over HTTP", fine, why or f"heard: {received!r}")
@@ -233,10 +233,10 @@ def _plan() -> CheckResult:
     """The prompt that `ponder plan train` shows is the one that the run's first problems are asked with."""
     flags = ["--model", MODEL, "--group-size", "2", "--problems-per-step", "2", "--max-tokens", "8"]
     flags += ["--sample-groups", "0", "--dry-run-steps", "0"]
-    said, why = _command("plan", "train", "addition", *flags, "--json")
-    if not said:
+    text, why = _command("plan", "train", "addition", *flags, "--json")
+    if not text:
         return CheckResult("plan train addition", False, why)
-    shown = "".join(run["text"] for run in json.loads(said.splitlines()[-1])["prompt"] if run["kind"] == "prompt")
+    shown = "".join(run["text"] for run in json.loads(text.splitlines()[-1])["prompt"] if run["kind"] == "prompt")
     policy = load_policy(MODEL)
     task = RL(Addition()).task
     sent = {policy.tokenizer.decode(policy.encode(task.train[i].messages), keep_special=True) for i in range(20_000)}

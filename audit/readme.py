@@ -127,8 +127,8 @@ def walk(home: CleanInstall, lines: list[str]) -> Iterator[CheckResult]:
 def needed(line: str) -> list[str]:
     """What must be made before, the first thing first."""
     inputs = re.sub(r"--run \S+", "", line)
-    found = [place for place in PREPARE if re.search(rf"{place}\b(?!-)", inputs)]
-    return list(dict.fromkeys(p for place in found for p in (*needed(PREPARE[place]), place)))
+    places = [place for place in PREPARE if re.search(rf"{place}\b(?!-)", inputs)]
+    return list(dict.fromkeys(p for place in places for p in (*needed(PREPARE[place]), place)))
 
 
 def unreachable(line: str) -> str:
@@ -178,12 +178,12 @@ class CleanInstall:
         except subprocess.TimeoutExpired:
             return CheckResult(line, False, f"not done after {TIMEOUT_SECONDS:.0f} s")
         took = f"{time.monotonic() - begun:.0f} s"
-        said = [text for text in done.stdout.splitlines() if text.strip()] or [""] * (" > " in line)
-        if done.returncode or "Traceback" in done.stderr or not said:
+        shown_lines = [text for text in done.stdout.splitlines() if text.strip()] or [""] * (" > " in line)
+        if done.returncode or "Traceback" in done.stderr or not shown_lines:
             return CheckResult(
                 line, False, f"exit {done.returncode}, {took}: {(done.stderr or done.stdout).strip()[-300:]}"
             )
-        return CheckResult(line, True, f"{took}{f', with {added}' if added else ''}; {said[-1].strip()[:80]}")
+        return CheckResult(line, True, f"{took}{f', with {added}' if added else ''}; {shown_lines[-1].strip()[:80]}")
 
     def _shortened(self, line: str) -> tuple[str, str]:
         """The line as it is typed, and what was added to it to be done soon."""

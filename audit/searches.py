@@ -131,19 +131,19 @@ def _path(trace: Trace, step: int) -> list[int]:
 
 def _check_depth(strategy: Any, trace: Trace) -> Iterator[CheckResult]:
     name, depths = type(strategy).__name__, [len(_path(trace, i)) for i in _finished(trace)]
-    told = f"cut by {chosen_cut(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
-    yield CheckResult(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, told)
+    output = f"cut by {chosen_cut(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
+    yield CheckResult(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, output)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
-    told = f"{written} tokens on the trace, {trace.cost.generated_tokens} on the bill"
-    yield CheckResult(f"{name} pays for all it writes", written == trace.cost.generated_tokens, told)
+    output = f"{written} tokens on the trace, {trace.cost.generated_tokens} on the bill"
+    yield CheckResult(f"{name} pays for all it writes", written == trace.cost.generated_tokens, output)
 
 
 def _check_ranks(strategy: Any, trace: Trace, how: str) -> CheckResult:
     gaps = [abs(trace.steps[i].value - REDUCTIONS[how](trace.steps[i].scores["prm"].steps)) for i in _finished(trace)]
     sizes = [len(trace.steps[i].scores["prm"].steps) == len(_path(trace, i)) for i in _finished(trace)]
     right = bool(gaps) and max(gaps) < 1e-9 and all(sizes)
-    told = f"{len(gaps)} ranks, at most {max(gaps, default=math.nan):.1e} from the {how} of their steps' raw scores"
-    return CheckResult(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, told)
+    output = f"{len(gaps)} ranks, at most {max(gaps, default=math.nan):.1e} from the {how} of their steps' raw scores"
+    return CheckResult(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, output)
 
 
 def _check_step_scores(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
@@ -162,10 +162,10 @@ def _check_step_scores(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
         return gaps
 
     gaps = asyncio.run(found())
-    told = f"{len(gaps)} probabilities, at most {max(gaps, default=math.nan):.1e} apart"
+    output = f"{len(gaps)} probabilities, at most {max(gaps, default=math.nan):.1e} apart"
     return CheckResult(
         f"{type(strategy).__name__}: step scores are the head's at each step's last token",
-        bool(gaps) and max(gaps) < 1e-3, told,
+        bool(gaps) and max(gaps) < 1e-3, output,
     )  # fmt: skip
 
 
@@ -178,8 +178,8 @@ def _check_choice(strategy: Any, trace: Trace) -> CheckResult:
         return CheckResult(name, trace.chosen == best, f"step {trace.chosen}, the highest of {len(ends)} ranks")
     sums: dict[str, float] = defaultdict(float)
     for i in ends:
-        if (said := extract_answer(trace.text(i))) is not None:
-            sums[said] += trace.steps[i].value * trace.steps[i].visits
+        if (text := extract_answer(trace.text(i))) is not None:
+            sums[text] += trace.steps[i].value * trace.steps[i].visits
     given = None if trace.chosen is None else extract_answer(trace.text(trace.chosen))
     if not sums:
         return CheckResult(name, None, f"none of {len(ends)} texts states an answer")
@@ -213,8 +213,8 @@ def _check_reductions(strategy: BestOfN, stored: Trace) -> Iterator[CheckResult]
         )
         ends = _finished(again)
         best = max(ends, key=lambda i: (count(again.steps[i].scores["prm"].steps), -i), default=None)
-        told = f"step {again.chosen}, recounted {best}, of {len(ends)}"
-        yield CheckResult(f"best of n by the {how}, replayed", again.chosen == best, told)
+        output = f"step {again.chosen}, recounted {best}, of {len(ends)}"
+        yield CheckResult(f"best of n by the {how}, replayed", again.chosen == best, output)
 
 
 def _check_votes(policy: Any) -> Iterator[CheckResult]:
@@ -225,8 +225,8 @@ def _check_votes(policy: Any) -> Iterator[CheckResult]:
     yield CheckResult(
         "a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart"
     )
-    said = {i: extract_answer(trace.text(i)) for i in ends}
-    yield _check_winner("a weighted vote", trace, said, weight)
+    text = {i: extract_answer(trace.text(i)) for i in ends}
+    yield _check_winner("a weighted vote", trace, text, weight)
     plain = asyncio.run(solve(trace.problem, MajorityVote(5), ReplayPolicy([trace])))
     yield _check_winner(
         "a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None
@@ -238,15 +238,15 @@ def _check_votes(policy: Any) -> Iterator[CheckResult]:
     yield CheckResult("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
 
 
-def _check_winner(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> CheckResult:
+def _check_winner(name: str, trace: Trace, text: dict[int, str | None], weight: dict[int, float] | None) -> CheckResult:
     sums: dict[str, float] = defaultdict(float)
-    for i, answer in said.items():
+    for i, answer in text.items():
         if answer is not None:
             sums[answer] += 1.0 if weight is None else weight[i]
-    given = None if trace.chosen is None else said[trace.chosen]
+    given = None if trace.chosen is None else text[trace.chosen]
     first = max(sums, key=lambda a: sums[a], default=None)  # of equals the one seen first
     return CheckResult(
-        f"{name} gives what most say", given == first, f"{given!r}; {len(sums)} answers of {len(said)} chains"
+        f"{name} gives what most say", given == first, f"{given!r}; {len(sums)} answers of {len(text)} chains"
     )
 
 
@@ -281,7 +281,7 @@ def _check_uncut_search(policy: Any) -> Iterator[CheckResult]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         trace = _solve(strategy, policy, Likelihood())
-    told = [str(w.message) for w in heard]
-    yield CheckResult("a search that cuts no step says so", any("cut no step" in t for t in told), "; ".join(told))
+    output = [str(w.message) for w in heard]
+    yield CheckResult("a search that cuts no step says so", any("cut no step" in t for t in output), "; ".join(output))
     lines: Sequence[str] = evaluation_report([trace], "likelihood", None, strategy=strategy).lines()
     yield CheckResult("and so does its report", any("no step was cut" in line for line in lines), " | ".join(lines))

@@ -70,14 +70,14 @@ class Shape:
 
 def beam_concurrently(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
     beam = BeamSearch(shape.beams, shape.beams // shape.keep, sampling=shape.sampling, cut=Cut(tokens=shape.tokens))
-    found: list[AnswerCounts] = []
+    item: list[AnswerCounts] = []
 
     async def work() -> None:
         for trace in await solve_all(problems, beam, policy, guide=MeanLogprob()):
-            found.append(Counter(trace.token_ids(i).tobytes() for i in trace.answers()))
+            item.append(Counter(trace.token_ids(i).tobytes() for i in trace.answers()))
 
     asyncio.run(work())
-    return found
+    return item
 
 
 def beam_one_by_one(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
@@ -143,18 +143,18 @@ def main() -> None:
         problems = [
             Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(args.problems)
         ]
-        found = {}
+        result = {}
         for who, side in sides.items():
             policy.stream(turn)  # the same draws for both, and nothing in the cache
             load.append(round(os.getloadavg()[0], 2))
             began, worked = time.perf_counter(), time.process_time()
-            found[who] = side(policy, problems, shape)
+            result[who] = side(policy, problems, shape)
             took = time.perf_counter() - began
             print(f"turn {turn}, {who}: {took:.2f} s", flush=True)
             if turn:
                 times[who].append(took)
                 cpu_times[who].append(time.process_time() - worked)
-        ours, theirs = found.values()
+        ours, theirs = result.values()
         pairs = list(zip(ours, theirs, strict=True))
         assert all(a.total() == b.total() == args.beams for a, b in pairs), "unequal work"
         same.append(sum((a & b).total() for a, b in pairs) / (args.beams * args.problems))

@@ -48,11 +48,11 @@ class PonderSeparate(PonderMixed):
     both = False
 
 
-def client(prompts: Sequence[Ids], tokens: int, said: list[float]) -> Search:
+def client(prompts: Sequence[Ids], tokens: int, text: list[float]) -> Search:
     for prompt in prompts:
         asks = [(prompt, 1)]
         answers = yield asks
-        said.append(check_completions(answers, asks, tokens))
+        text.append(check_completions(answers, asks, tokens))
 
 
 def main() -> None:
@@ -74,15 +74,15 @@ def main() -> None:
     with prepare_model(args, args.clients, args.max_prompt_tokens + args.tokens) as ready:
 
         def work(side: Backend, turn: int) -> float:
-            said: list[float] = []
+            text: list[float] = []
             draw = np.random.default_rng(turn)
             sizes = draw.integers(
                 args.min_prompt_tokens, args.max_prompt_tokens, (args.clients, args.rounds), endpoint=True
             )
             asked = [[ids(draw.integers(3, ready.config.vocab, size)) for size in mine] for mine in sizes]
-            side.run_searches([client(mine, args.tokens, said) for mine in asked], args.tokens)
-            assert len(said) == args.clients * args.rounds, "a client was forgotten"
-            return float(np.mean(said))
+            side.run_searches([client(mine, args.tokens, text) for mine in asked], args.tokens)
+            assert len(text) == args.clients * args.rounds, "a client was forgotten"
+            return float(np.mean(text))
 
         with open_backends(ready.sides, ready.setting) as (sides, failed):
             done = measure_alternating(sides, failed, work, args.repeats, args.device)

@@ -35,11 +35,11 @@ MILESTONES = ("opened", "first_token", "first_group")
 
 def child() -> None:
     """In the fresh process: what to do comes as JSON, when it was done goes back as the last line."""
-    told = json.load(sys.stdin)
-    asks: list[PromptRequest] = [(ids(prompt), told["n"]) for prompt in told["prompts"]]
-    side = BACKENDS[told["side"]](BackendSetting(**told["setting"]))
+    output = json.load(sys.stdin)
+    asks: list[PromptRequest] = [(ids(prompt), output["n"]) for prompt in output["prompts"]]
+    side = BACKENDS[output["side"]](BackendSetting(**output["setting"]))
     times = [time.monotonic()]
-    for some, tokens in (([(asks[0][0], 1)], 1), (asks, told["tokens"])):
+    for some, tokens in (([(asks[0][0], 1)], 1), (asks, output["tokens"])):
         check_completions(side.generate_all(some, tokens), some, tokens)
         times.append(time.monotonic())
     print(json.dumps(dict(zip(MILESTONES, times, strict=True))), flush=True)
@@ -50,11 +50,11 @@ def time_start(
     side: str, setting: BackendSetting, prompts: list[list[int]], n: int, tokens: int, kept: str
 ) -> dict[str, float]:
     """Seconds after its start at which a fresh process had done each thing. Bytecode is kept in the folder `kept`."""
-    told = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
+    output = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": kept}
     began = time.monotonic()  # a clock that all processes of a machine share
     done = subprocess.run(
-        [sys.executable, __file__, "--child"], input=json.dumps(told), capture_output=True, text=True, env=env
+        [sys.executable, __file__, "--child"], input=json.dumps(output), capture_output=True, text=True, env=env
     )
     if done.returncode:
         print(done.stderr, file=sys.stderr, flush=True)
@@ -68,14 +68,17 @@ def main() -> None:
     own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
     own.add_argument("--n", type=int, default=8, help="completions of each prompt")
     own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
-    told = own.parse_args()
-    fill_default_sizes(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+    output = own.parse_args()
+    fill_default_sizes(output, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
 
     times: dict[str, list[dict[str, float]]] = {}
     failed: dict[str, str] = {}
     load: list[float] = []
-    with prepare_model(told, told.prompts * told.n, told.tokens) as ready, tempfile.TemporaryDirectory() as kept:
-        prompts = [p.tolist() for p in ready.encode(0, told.prompts)]
+    with (
+        prepare_model(output, output.prompts * output.n, output.tokens) as ready,
+        tempfile.TemporaryDirectory() as kept,
+    ):
+        prompts = [p.tolist() for p in ready.encode(0, output.prompts)]
         for file in [*Path(ready.setting.folder).iterdir(), *map(Path, ready.setting.gguf.values())]:
             file.read_bytes()
 
@@ -86,36 +89,36 @@ def main() -> None:
             first = {side: median(side, "first_token") for side in ready.sides}
             ours: Any = first.pop("ponder")
             report(
-                result_name("engine_start", told.model),
-                f"{Path(told.model).name}, {ready.setting.dtype}: process start to first token",
+                result_name("engine_start", output.model),
+                f"{Path(output.model).name}, {ready.setting.dtype}: process start to first token",
                 ours,
                 first,
                 unit="s",
                 better="lower",
-                device=told.device,
+                device=output.device,
                 packages=backend_packages(ready.sides),
-                results=told.results,
+                results=output.results,
                 details={
-                    "goal": GOAL_SECONDS.get(told.device),
+                    "goal": GOAL_SECONDS.get(output.device),
                     "first_group": {side: median(side, "first_group") for side in ready.sides},
-                    "group": f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
+                    "group": f"{output.prompts} prompts x {output.n} completions x {output.tokens} tokens",
                     "seconds": {side: every[1:] for side, every in times.items()},
                     "first_turn": {side: every[0] for side, every in times.items()},
                     "threads": ready.setting.threads,
                     "load": load,
                     "notes": {side: BACKENDS[side].note for side in ready.sides if BACKENDS[side].note},
                     "failed": failed,
-                    "note": told.note,
+                    "note": output.note,
                 },
             )
 
-        for turn in range(1 + told.repeats):
+        for turn in range(1 + output.repeats):
             for side in ready.sides:
                 if side in failed:
                     continue
                 load.append(round(os.getloadavg()[0], 2))
                 try:
-                    took = time_start(side, ready.setting, prompts, told.n, told.tokens, kept)
+                    took = time_start(side, ready.setting, prompts, output.n, output.tokens, kept)
                 except RuntimeError as why:  # whatever a peer raises, the others can still be compared
                     if side == "ponder":
                         raise

@@ -35,12 +35,12 @@ PROMISED_TREE_RATIOS = {"cuda": 3.0}  # promised, against vLLM
 _FIRST_FAKE_TOKEN = 1 << 24  # tokens from here on are no model's
 
 
-def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, said: list[float]) -> Search:
+def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, text: list[float]) -> Search:
     draw = np.random.default_rng(seed)
     asks = [(prompt, beams)]
     for _ in range(steps):
         answers = yield asks
-        said.append(check_completions(answers, asks, tokens))
+        text.append(check_completions(answers, asks, tokens))
         grown = [np.append(path, new) for (path, _), group in zip(asks, answers, strict=True) for new, _ in group]
         chosen, times = np.unique(draw.integers(0, beams, beams), return_counts=True)
         asks = [(grown[i], int(n)) for i, n in zip(chosen, times, strict=True)]
@@ -95,11 +95,11 @@ def main() -> None:
         turns = [ready.encode(turn * args.problems, args.problems) for turn in range(2 + args.repeats)]
 
         def work(side: Backend, turn: int) -> float:
-            said: list[float] = []
-            searches = [search(prompt, *shape, seed, said) for seed, prompt in enumerate(turns[turn])]
+            text: list[float] = []
+            searches = [search(prompt, *shape, seed, text) for seed, prompt in enumerate(turns[turn])]
             side.run_searches(searches, args.tokens_per_step)
-            assert len(said) == args.problems * args.steps, "a search ended early"
-            return float(np.mean(said))
+            assert len(text) == args.problems * args.steps, "a search ended early"
+            return float(np.mean(text))
 
         with open_backends(ready.sides, ready.setting) as (sides, failed):
             done = measure_alternating(sides, failed, work, args.repeats, args.device)

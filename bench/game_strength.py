@@ -91,8 +91,8 @@ def elo(sides: list[Side], results: list[tuple[Side, Side, float, int]]) -> dict
     return {s: float(theta[place[s]]) for s in sides}
 
 
-def slope(found: dict[Side, float], kind: str) -> float:
-    chosen = [(math.log2(s.simulations), e) for s, e in found.items() if s.kind == kind]
+def slope(result: dict[Side, float], kind: str) -> float:
+    chosen = [(math.log2(s.simulations), e) for s, e in result.items() if s.kind == kind]
     return statistics.linear_regression(*zip(*chosen, strict=True)).slope
 
 
@@ -159,7 +159,7 @@ def main() -> None:
         shares = [(a, b, statistics.fmean(p[i] for i in chosen), 2 * len(chosen)) for (a, b), p in won.items()]
         return elo(sides, shares)
 
-    found = fit(list(range(args.openings)))
+    result = fit(list(range(args.openings)))
     rng = random.Random(args.seed)
     drawn = [fit(rng.choices(range(args.openings), k=args.openings)) for _ in range(200)]
     seconds = {kind: seconds_per_simulation(Side(kind, 200), net) for kind in COLOURS}
@@ -168,14 +168,15 @@ def main() -> None:
         "training": {"games": args.training_games, "seconds": training},
         "elo": {
             kind: [
-                {"simulations": s.simulations, "elo": found[s], "interval": interval([d[s] for d in drawn])}
+                {"simulations": s.simulations, "elo": result[s], "interval": interval([d[s] for d in drawn])}
                 for s in sides
                 if s.kind == kind
             ]
             for kind in COLOURS
         },
         "elo_per_doubling": {
-            kind: {"elo": slope(found, kind), "interval": interval([slope(d, kind) for d in drawn])} for kind in COLOURS
+            kind: {"elo": slope(result, kind), "interval": interval([slope(d, kind) for d in drawn])}
+            for kind in COLOURS
         },
         "seconds_per_simulation": seconds,
         "points": [

@@ -68,13 +68,13 @@ def versions(packages: Iterable[str] = ()) -> dict[str, str]:
     """Of python, ponder, torch and the peers; "absent" where a package is not installed."""
     import ponder
 
-    found = {"python": platform.python_version(), "ponder": ponder.__version__}
+    result = {"python": platform.python_version(), "ponder": ponder.__version__}
     for package in ("torch", *packages):
         try:
-            found[package] = importlib.metadata.version(package)
+            result[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
+            result[package] = "absent"
+    return result
 
 
 def commit() -> str:
@@ -170,10 +170,10 @@ def _show(result: Mapping[str, Any]) -> None:
 
 def _processor() -> str:
     if platform.system() == "Darwin":
-        found = _output("sysctl", "-n", "machdep.cpu.brand_string")
+        result = _output("sysctl", "-n", "machdep.cpu.brand_string")
     else:
-        found = "".join(re.findall(r"^Model name:\s*(.+)$", _output("lscpu"), re.MULTILINE)[:1])
-    return found or platform.processor() or platform.machine() or "unknown"
+        result = "".join(re.findall(r"^Model name:\s*(.+)$", _output("lscpu"), re.MULTILINE)[:1])
+    return result or platform.processor() or platform.machine() or "unknown"
 
 
 def _output(*command: str) -> str:

@@ -31,10 +31,10 @@ class MachinePeaks:
 
 
 def measure_peaks(device: str, dtype: torch.dtype) -> MachinePeaks:
-    found = MachinePeaks(bandwidth(device), matmul_rate(device, dtype) if device == "cuda" else cpu_matmul_rate(dtype))
+    result = MachinePeaks(bandwidth(device), matmul_rate(device, dtype) if device == "cuda" else cpu_matmul_rate(dtype))
     if device == "cuda":
         torch.cuda.empty_cache()  # others ask the device, not torch, how much is free
-    return found
+    return result
 
 
 def bandwidth(device: str) -> float:

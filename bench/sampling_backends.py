@@ -85,10 +85,10 @@ def _advance(answered: Iterable[tuple[Search, list[CompletionGroup]]]) -> list[t
 def check_completions(groups: Sequence[CompletionGroup], asks: Sequence[PromptRequest], tokens: int) -> float:
     """The mean log-probability, if each continuation is whole: the same for all sides that do the same work."""
     assert [len(g) for g in groups] == [n for _, n in asks]
-    said = np.concatenate([logprobs for group in groups for _, logprobs in group])
+    text = np.concatenate([logprobs for group in groups for _, logprobs in group])
     assert all(len(t) == len(p) == tokens for group in groups for t, p in group), "a completion is too short"
-    assert np.isfinite(said).all() and (said <= 1e-4).all(), "these are no log-probabilities"
-    return float(said.mean())
+    assert np.isfinite(text).all() and (text <= 1e-4).all(), "these are no log-probabilities"
+    return float(text.mean())
 
 
 class AsyncBackend(Backend):
@@ -125,8 +125,8 @@ class Ponder(AsyncBackend):
         self.policy.engine.cache_bytes = int(setting.cache_gib * 2**30)
 
     async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup:
-        found = await self.policy.generate(ask[0], Sampling(max_tokens=tokens), ask[1])
-        return [(c.token_ids, c.logprobs) for c in found]
+        result = await self.policy.generate(ask[0], Sampling(max_tokens=tokens), ask[1])
+        return [(c.token_ids, c.logprobs) for c in result]
 
     def close(self) -> None:
         self.policy.engine.close()
@@ -157,10 +157,10 @@ class Transformers(Backend):
 
     def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         rows = [prefix for prefix, n in asks for _ in range(n)]
-        found: CompletionGroup = []
+        item: CompletionGroup = []
         for i in range(0, len(rows), self.setting.max_num_seqs):
-            found += self._rows(rows[i : i + self.setting.max_num_seqs], tokens)
-        row = iter(found)
+            item += self._rows(rows[i : i + self.setting.max_num_seqs], tokens)
+        row = iter(item)
         return [[next(row) for _ in range(n)] for _, n in asks]
 
     def _rows(self, rows: Sequence[Ids], tokens: int) -> CompletionGroup:
@@ -169,13 +169,13 @@ class Transformers(Backend):
 
         given, seen = left_padded(rows)
         heard = LogprobRecorder()
-        found = self.model.generate(
+        result = self.model.generate(
             torch.from_numpy(given).to(self.model.device), attention_mask=torch.from_numpy(seen).to(self.model.device),
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=tokens, min_new_tokens=tokens,
             pad_token_id=0, logits_processor=LogitsProcessorList([heard]), **self.settings,
         )  # fmt: skip
-        logprobs = heard.all(found).cpu().numpy()
-        return list(zip(found[:, given.shape[1] :].cpu().numpy().astype(np.int32), logprobs, strict=True))
+        logprobs = heard.all(result).cpu().numpy()
+        return list(zip(result[:, given.shape[1] :].cpu().numpy().astype(np.int32), logprobs, strict=True))
 
 
 class LogprobRecorder:
@@ -330,15 +330,15 @@ class LlamaCpp(AsyncBackend):
         return await loop.run_in_executor(self.pool, self._ask, [ask[0].tolist()], ask[1], tokens)
 
     def _ask(self, prompts: list[list[int]], n: int, tokens: int) -> CompletionGroup:
-        said = self.server.handle_completions(
+        text = self.server.handle_completions(
             {
                 "prompt": prompts, "n": n, "max_tokens": tokens, "temperature": 1.0, "samplers": ["temperature"],
                 "ignore_eos": True, "logprobs": 1, "cache_prompt": True,
             }
         )  # fmt: skip
-        if "choices" not in said:
-            raise RuntimeError(f"llama.cpp answered {said}")
-        choices = sorted(said["choices"], key=lambda c: c["index"])
+        if "choices" not in text:
+            raise RuntimeError(f"llama.cpp answered {text}")
+        choices = sorted(text["choices"], key=lambda c: c["index"])
         assert all(choice["finish_reason"] == "length" for choice in choices)
         return [_parse_completion(choice["logprobs"]["content"], tokens) for choice in choices]
 
@@ -347,11 +347,11 @@ class LlamaCpp(AsyncBackend):
         del self.server
 
 
-def _parse_completion(said: list[dict[str, Any]], tokens: int) -> tuple[Ids, Floats]:
+def _parse_completion(text: list[dict[str, Any]], tokens: int) -> tuple[Ids, Floats]:
     """The server names only the last token of a character that takes several; it stands for those before it as well."""
-    said = [{"id": 0, "logprob": 0.0}] * (not said) + said
-    said = [said[0]] * (tokens - len(said)) + said
-    return ids([t["id"] for t in said]), np.asarray([t["logprob"] for t in said], np.float32)
+    text = [{"id": 0, "logprob": 0.0}] * (not text) + text
+    text = [text[0]] * (tokens - len(text)) + text
+    return ids([t["id"] for t in text]), np.asarray([t["logprob"] for t in text], np.float32)
 
 
 class LlamaCppF32(LlamaCpp):

@@ -160,7 +160,7 @@ def measure_alternating(
             done.load.append(round(os.getloadavg()[0], 2))
             worked, began = time.process_time(), synchronize(device)
             try:
-                said = work(sides[who], turn)
+                text = work(sides[who], turn)
             except Exception as why:  # whatever a peer raises, the others can still be compared
                 _record_failure(who, why, failed)
                 for kept in (done.seconds, done.cpu_seconds, done.warmup_seconds, done.mean_logprob):
@@ -173,7 +173,7 @@ def measure_alternating(
                 continue
             done.seconds.setdefault(who, []).append(took)
             done.cpu_seconds.setdefault(who, []).append(time.process_time() - worked)
-            done.mean_logprob.setdefault(who, []).append(round(said, 4))
+            done.mean_logprob.setdefault(who, []).append(round(text, 4))
     return done
 
 

@@ -224,8 +224,8 @@ def run_peer(python: str, name: str, nodes: int) -> dict[str, Any]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10 * MAX_TREE_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or "").strip().splitlines()
-        return {"skipped": said[-1] if said else str(error)}
+        text = (getattr(error, "stderr", "") or "").strip().splitlines()
+        return {"skipped": text[-1] if text else str(error)}
     measured = json.loads(done.stdout.splitlines()[-1])
     ended = {} if measured["nodes"] >= nodes else {"stopped_after_seconds": MAX_TREE_SECONDS}
     return {**measured, "us_per_node": 1e6 * measured["seconds"] / measured["nodes"], **ended}

@@ -97,14 +97,14 @@ def attacks() -> dict[str, Any]:
     )
     if done.returncode:
         raise SystemExit(f"the attacks did not run: {done.stderr[-2000:]}")
-    found = json.loads(done.stdout.strip().rpartition("\n")[2])
-    passes = [t for t in found["trouble"] if " passed " in t]
-    breaches = [t for t in found["trouble"] if " passed " not in t]
+    data = json.loads(done.stdout.strip().rpartition("\n")[2])
+    passes = [t for t in data["trouble"] if " passed " in t]
+    breaches = [t for t in data["trouble"] if " passed " not in t]
     return {
-        "attacks": found["attacks"],
+        "attacks": data["attacks"],
         "undeserved_passes": len(passes),
         "breaches": len(breaches),
-        "trouble": found["trouble"],
+        "trouble": data["trouble"],
     }
 
 

@@ -95,12 +95,12 @@ def count_accepted(judge: Judge, pairs: Iterable[tuple[str, str]]) -> tuple[int,
 
 
 def count_labels(judge: Judge) -> Counter[str]:
-    found: Counter[str] = Counter()
+    item: Counter[str] = Counter()
     for row in rows("logs", "qwen_math_rm", "math_cot_100.jsonl"):
         for text, label in zip(row["code"], row["score"], strict=True):
             value = judge(text, row["gt"])
-            found["undecided" if value is None else "agree" if (value == 1.0) == label else f"label {label}"] += 1
-    return found
+            item["undecided" if value is None else "agree" if (value == 1.0) == label else f"label {label}"] += 1
+    return item
 
 
 def hostile(total: int) -> tuple[int, float, int]:
@@ -137,7 +137,7 @@ def _theirs_in(pipe: Any, text: str, gold: str) -> None:
 
 def peer_hostile(limit: float = 5.0) -> Counter[str]:
     """The listed hostile answers, each in a process of its own: within 2 s, later, or never."""
-    found: Counter[str] = Counter()
+    item: Counter[str] = Counter()
     for row in rows("..", "attacks", "math_hostile.json"):
         receive, send = multiprocessing.Pipe(False)
         process = multiprocessing.get_context("fork").Process(
@@ -149,8 +149,8 @@ def peer_hostile(limit: float = 5.0) -> Counter[str]:
         took = time.perf_counter() - before
         process.kill()
         process.join()
-        found["killed after 5 s" if not answered else "within 2 s" if took <= 2 else "later"] += 1
-    return found
+        item["killed after 5 s" if not answered else "within 2 s" if took <= 2 else "later"] += 1
+    return item
 
 
 def mean_ms(judge: Judge, pairs: list[tuple[str, str]]) -> float:

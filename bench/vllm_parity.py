@@ -34,12 +34,12 @@ async def written(policy: PonderPolicy | VLLMPolicy, prompts: list[Ids], samplin
 
 async def native_says(native: PonderPolicy, prompt: Ids, tokens: Ids, sampling: Sampling) -> np.ndarray:
     """The log-probability of each of these tokens under this sampling, by native, one token after the other."""
-    found = []
+    result = []
     for i, token in enumerate(tokens):
         prefix = np.append(prompt, tokens[:i])
         one = Sampling(sampling.temperature, top_k=sampling.top_k, max_tokens=1, forced_token_ids=(int(token),))
-        found.append(float((await native.generate(ids(prefix), one))[0].logprobs[0]))
-    return np.array(found)
+        result.append(float((await native.generate(ids(prefix), one))[0].logprobs[0]))
+    return np.array(result)
 
 
 async def compare(native: PonderPolicy, other: VLLMPolicy, prompts: list[Ids], count: int) -> dict[str, Any]:
@@ -57,8 +57,8 @@ async def compare(native: PonderPolicy, other: VLLMPolicy, prompts: list[Ids], c
             ties.append(float(a.logprobs[part] - scored[part]))
     sampled = await written(other, prompts, warm)
     again = await written(other, prompts, warm)
-    said = [await native_says(native, p, c.token_ids, warm) for p, c in zip(prompts, sampled, strict=True)]
-    drawn = np.concatenate([np.abs(c.logprobs - s) for c, s in zip(sampled, said, strict=True)])
+    text = [await native_says(native, p, c.token_ids, warm) for p, c in zip(prompts, sampled, strict=True)]
+    drawn = np.concatenate([np.abs(c.logprobs - s) for c, s in zip(sampled, text, strict=True)])
     return {
         "greedy texts that are equal": sum(s == len(c.token_ids) for s, c in zip(same, theirs, strict=True)),
         "prompts": len(prompts),
@@ -92,21 +92,21 @@ def main() -> None:
     other = VLLMPolicy.load(find_model(args.model), args.dtype, gpu_memory_utilization=args.gpu_memory_utilization)
     native = load_policy(args.model, device=args.device, dtype=args.dtype)
     prompts = [native.encode(p.messages) for p in shuffled_problems(Addition().train, 0, 0, args.prompts)]
-    found = asyncio.run(compare(native, other, prompts, args.tokens))
+    result = asyncio.run(compare(native, other, prompts, args.tokens))
     other.close()
-    for name, value in found.items():
+    for name, value in result.items():
         print(f"{name}: {value}")
     name = Path(args.model).name
     report(
         "vllm_parity",
         f"{name}, {args.dtype}: {args.prompts} prompts x {args.tokens} greedy tokens, scored by native",
-        found["native against itself, mean"],
-        {"vLLM": found["greedy log-probability difference, mean"]},
+        result["native against itself, mean"],
+        {"vLLM": result["greedy log-probability difference, mean"]},
         unit="nats from native's log-probability",
         better="lower",
         device=args.device,
         packages=["vllm", "transformers"],
-        details=found,
+        details=result,
     )
 
 

@@ -24,14 +24,14 @@ This page is written by `bench/write_readme.py` from the files in `results/`; do
 
 def load(results: Path = RESULTS) -> list[dict[str, Any]]:
     """Every kept result, by name and then hardware."""
-    found = []
+    outcome = []
     for path in results.glob("*.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
         missing = [key for key in RESULT_KEYS if key not in result]
         if missing:
             raise SystemExit(f"{path.name} lacks {', '.join(missing)}; run its bench script again")
-        found.append(result)
-    return sorted(found, key=lambda r: (r["name"], r["hardware"]))
+        outcome.append(result)
+    return sorted(outcome, key=lambda r: (r["name"], r["hardware"]))
 
 
 def render(results: list[dict[str, Any]]) -> str:

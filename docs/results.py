@@ -86,15 +86,15 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
         flags += ["--start", start]
     job = run_command(recipe, [*flags, "--model", model, "--seed", str(seed)], "results")
     job(folder, Lean(job, folder))
-    told = {
+    output = {
         "run": name, "on": on, "seed": seed, "command": command(name, on, seed), "seconds": round(time.time() - began),
         "machine": machine(), "stages": [*stages(job, folder)],
     }  # fmt: skip
     if "--start" in flags:  # made on this machine: another would have rounded otherwise
-        told["start"] = outcomes(job.stages[-1].job, Path(start).with_name("start-accuracy"))
+        output["start"] = outcomes(job.stages[-1].job, Path(start).with_name("start-accuracy"))
     if title == "verifiers":
-        told["curves"] = curves(job, folder)
-    return told
+        output["curves"] = curves(job, folder)
+    return output
 
 
 class Lean(NoProgress):
@@ -119,21 +119,21 @@ def stages(job: Stages, folder: Path) -> Iterator[dict[str, Any]]:
     """What each stage cost and gave."""
     for stage in job.stages:
         at = folder / stage.name
-        told: dict[str, Any] = {"stage": stage.name, "job": type(stage.job).__name__}
+        output: dict[str, Any] = {"stage": stage.name, "job": type(stage.job).__name__}
         if isinstance(stage.job, Collect | Label | RL | Evaluate):
             cost = spent(at)
             if isinstance(stage.job, Label):  # the answers that were labelled are on the bill of their own stage
                 cost -= sum(spent(Path(place)) for place in resolve_stage_references(stage.job, folder).data)
-            told["sampled"] = cost
+            output["sampled"] = cost
         if (at / "checkpoints").is_dir():
             rows = read_metrics(at)
-            told["trained"] = round(sum(row.get("num_trained_tokens", 0.0) for row in rows))
-            told |= {
+            output["trained"] = round(sum(row.get("num_trained_tokens", 0.0) for row in rows))
+            output |= {
                 k: round(v, 4) for k, v in rows[-1].items() if k in ("loss", "reward", "test/auroc", "test/accuracy")
             }
         if isinstance(stage.job, Evaluate):
-            told |= outcomes(stage.job, at)
-        yield told
+            output |= outcomes(stage.job, at)
+        yield output
 
 
 def spent(folder: Path) -> int:
@@ -156,19 +156,19 @@ def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
 def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
     """What each way to choose among N answers is worth, exactly, from the largest number of them."""
     by = {s.name.removeprefix("best-by-"): s.job for s in job.stages if s.name.startswith("best-by-")}
-    told: dict[str, list[float]] = {}
+    output: dict[str, list[float]] = {}
     for guide, best in by.items():
         verifier, traces = best.task.verifier, [t for _, t in read_traces(folder / f"best-by-{guide}")]
         right = [every(t, verifier.name) for t in traces]
-        said = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
+        text = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
         k = [n for n in N if n <= len(right[0])]
         scores = [every(t, guide) for t in traces]
         own = [[*map(str, range(len(r)))] for r in right]  # the best one is chosen itself, whatever others say
-        told[guide] = worth(selection_curve("best", own, right, k, scores, how="exact").mean)
+        output[guide] = worth(selection_curve("best", own, right, k, scores, how="exact").mean)
         if guide == "orm":  # the same samples tell what needs no model
-            told["majority"] = worth(selection_curve("majority", said, right, k, how="exact").mean)
-            told["oracle"] = worth(selection_curve("best", own, right, k, right, how="exact").mean)
-    return told
+            output["majority"] = worth(selection_curve("majority", text, right, k, how="exact").mean)
+            output["oracle"] = worth(selection_curve("best", own, right, k, right, how="exact").mean)
+    return output
 
 
 def every(trace: Trace, scorer: str) -> list[float | None]:

@@ -239,8 +239,8 @@ def guided(rows: Rows) -> list[str]:
     if not (seeds := seeds_of(rows, BY_SEARCH)):
         return []
     each = [[found(rows, BY_SEARCH, f"search-accuracy-{k}", s) for s in seeds] for k in (1, 2)]
-    said = "; ".join(f"after round {k} {accuracy(stage)}" for k, stage in enumerate(each, 1))
-    return [f"With search at test time too, guided by the value model, on {len(each[0][0]['right'])} problems: {said}."]
+    text = "; ".join(f"after round {k} {accuracy(stage)}" for k, stage in enumerate(each, 1))
+    return [f"With search at test time too, guided by the value model, on {len(each[0][0]['right'])} problems: {text}."]
 
 
 PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
@@ -257,8 +257,8 @@ def tried(on: str) -> list[str]:
     cells = []
     for row in read(KEPT / f"{on}-tried.jsonl"):
         curve = row.get("curves", {})
-        said = [f"{way} of {N[len(c) - 1]}: {100 * c[-1]:.1f}" for way, c in curve.items()] if curve else brief(row)
-        cells.append([f"`{row['run']}`", "; ".join(said).replace(" %", "")])
+        text = [f"{way} of {N[len(c) - 1]}: {100 * c[-1]:.1f}" for way, c in curve.items()] if curve else brief(row)
+        cells.append([f"`{row['run']}`", "; ".join(text).replace(" %", "")])
     return table(["settings", "right answers, %"], cells)
 
 
@@ -291,10 +291,10 @@ def about(on: str, rows: Rows) -> str:
     first = next(s for row in rows.values() for s in row["stages"] if "right" in s)
     asked = base.task.test[0]
     question, worked = (repr(text).strip("'") for text in (asked.question, base.task.gold(asked)))
-    told = (
+    output = (
         f"`{question}` is to be answered by `{worked}`. Measured on {len(first['right'])} problems, {first['samples']}"
     )
-    return f"{told} samples of each; {base.answer_budget:,} answers to learn from."
+    return f"{output} samples of each; {base.answer_budget:,} answers to learn from."
 
 
 def page() -> str:
@@ -312,8 +312,8 @@ def page() -> str:
             "",
             f"{about(on, rows)} Seeds {seeds}, on {machines}; {took:.0f} minutes in all.",
         ]
-        for part, told in PARTS:
-            lines = told(rows)
+        for part, message in PARTS:
+            lines = message(rows)
             out += ["", f"### {part}"] if part and lines else []
             out += lines
         names = dict.fromkeys(name for name, _ in rows)

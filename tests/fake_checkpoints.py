@@ -61,13 +61,15 @@ def checkpoint_names(run: Run) -> list[str]:
 
 def verify_newest(run: Run) -> int:
     """The newest step, after every bit of it was checked."""
-    found = load_latest(run)
-    if found is None:
+    result = load_latest(run)
+    if result is None:
         return 0
-    assert found.folder == newest_checkpoint(run.folder)
-    assert found.state == state(found.step) and found.tensors.keys() == tensors(found.step).keys()
-    for name, tensor in tensors(found.step).items():
-        assert found.tensors[name].dtype == tensor.dtype and torch.equal(found.tensors[name], tensor), name
-    assert json.loads((found.folder / "model" / "config.json").read_text()) == {"step": found.step}
-    assert torch.equal(load_file(found.folder / "model" / "model.safetensors")["weight"], tensors(found.step)["moment"])
-    return found.step
+    assert result.folder == newest_checkpoint(run.folder)
+    assert result.state == state(result.step) and result.tensors.keys() == tensors(result.step).keys()
+    for name, tensor in tensors(result.step).items():
+        assert result.tensors[name].dtype == tensor.dtype and torch.equal(result.tensors[name], tensor), name
+    assert json.loads((result.folder / "model" / "config.json").read_text()) == {"step": result.step}
+    assert torch.equal(
+        load_file(result.folder / "model" / "model.safetensors")["weight"], tensors(result.step)["moment"]
+    )
+    return result.step

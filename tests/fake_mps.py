@@ -205,11 +205,11 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return out
 
     def outside(t: Tensor) -> Tensor:
-        found = known.get(id(t))
-        if found is None:
+        result = known.get(id(t))
+        if result is None:
             return OnMPS(t)
-        assert found.shape == t.shape and found.stride() == t.stride(), f"{name} changes a shape in place"
-        return found
+        assert result.shape == t.shape and result.stride() == t.stride(), f"{name} changes a shape in place"
+        return result
 
     return _each(Tensor, outside, out)
 

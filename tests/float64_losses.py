@@ -79,8 +79,8 @@ def _part(net: Decoder, w: Grads, fixed: Grads | None, heat: float, number: int,
         return logits - logits.logsumexp(-1, keepdim=True)
 
     def noted(name: str) -> Tensor | None:
-        found = [trace.steps[i].advantages if name == "advantages" else trace.steps[i].notes.get(name) for i in own]
-        return None if any(f is None for f in found) else torch.tensor(np.concatenate(found), dtype=torch.float64)  # type: ignore[arg-type]
+        result = [trace.steps[i].advantages if name == "advantages" else trace.steps[i].notes.get(name) for i in own]
+        return None if any(f is None for f in result) else torch.tensor(np.concatenate(result), dtype=torch.float64)  # type: ignore[arg-type]
 
     values = plain_hidden(w, net.config, path)[at] @ w["score.weight"][0] if "score.weight" in w else None
     advantage = noted("advantages")
@@ -179,18 +179,18 @@ def full_logprobs(hidden: Tensor, weight: Tensor, target: Tensor, heat: float) -
     return logp.gather(-1, target[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 
 
-def gap(found: Grads, expected: Grads) -> float:
+def gap(result: Grads, expected: Grads) -> float:
     """Largest relative distance of any parameter's gradient; small ones are measured against the largest."""
-    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    assert result.keys() == expected.keys(), result.keys() ^ expected.keys()
     size = max(float(g.norm()) for g in expected.values())
     return max(
-        float((found[n].double() - expected[n].double()).norm()) / max(float(expected[n].norm()), 1e-2 * size)
+        float((result[n].double() - expected[n].double()).norm()) / max(float(expected[n].norm()), 1e-2 * size)
         for n in expected
     )
 
 
-def turned(found: Grads, expected: Grads) -> float:
+def turned(result: Grads, expected: Grads) -> float:
     """Relative distance of the whole gradient."""
-    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
-    off = sum(float((found[n].double() - expected[n].double()).square().sum()) for n in expected)
+    assert result.keys() == expected.keys(), result.keys() ^ expected.keys()
+    off = sum(float((result[n].double() - expected[n].double()).square().sum()) for n in expected)
     return (off / sum(float(g.double().square().sum()) for g in expected.values())) ** 0.5

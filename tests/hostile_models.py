@@ -113,12 +113,12 @@ def try_load(way: str, path: Path) -> dict[str, Any]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         load(way, path)
-        said = "loaded"
+        message = "loaded"
     except PonderError as error:
-        said = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
     except BaseException as error:
-        said = f"TRACEBACK {type(error).__mro__}: {error}"
-    return {"said": said, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10}
+        message = f"TRACEBACK {type(error).__mro__}: {error}"
+    return {"said": message, "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10}
 
 
 def main() -> None:

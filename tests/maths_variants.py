@@ -7,13 +7,13 @@ from __future__ import annotations
 
 
 def cases(text: str) -> list[tuple[str, str]]:
-    found = []
+    result = []
     for line in text.strip().splitlines():
         if "|||" in line:
             gold, output = (side.strip() for side in line.split("|||"))
             whole = any(mark in output for mark in (r"\boxed", "<answer>", "nswer", "####"))
-            found.append((gold, output if whole else rf"\boxed{{{output}}}"))
-    return found
+            result.append((gold, output if whole else rf"\boxed{{{output}}}"))
+    return result
 
 
 EXPLOITS = cases(r"""

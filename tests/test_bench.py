@@ -115,14 +115,14 @@ PROMPTS = [ids(np.random.default_rng(length).integers(3, 60, length)) for length
 def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name: str) -> None:
     side = BACKENDS[name](BackendSetting(str(folder), "cpu", "float32", 64, 64, 1))
     asks: list[PromptRequest] = list(zip(PROMPTS, (2, 3, 1), strict=True))
-    found = side.generate_all(asks, 12)
+    result = side.generate_all(asks, 12)
     side.close()
-    check_completions(found, asks, 12)
+    check_completions(result, asks, 12)
     judge = PonderPolicy(tiny_decoder(), Tokenizer.from_alphabet("0123456789"))
-    for (prompt, _), group in zip(asks, found, strict=True):
+    for (prompt, _), group in zip(asks, result, strict=True):
         for tokens, logprobs in group:
             np.testing.assert_allclose(logprobs, run_async(judge.token_logprobs(prompt, tokens)), atol=1e-4)
-    assert len({tuple(tokens) for group in found for tokens, _ in group}) == 6  # each draws for itself
+    assert len({tuple(tokens) for group in result for tokens, _ in group}) == 6  # each draws for itself
 
 
 @pytest.mark.parametrize(
@@ -275,13 +275,13 @@ def test_the_limit_counts_what_must_be_read_and_computed() -> None:
     config, machine = net.config, roofline.MachinePeaks(bandwidth=1000.0, matrix_rate=1e6)
     matrices = sum(p.numel() for p in net.parameters() if p.dim() == 2)  # the embedding is the head
     per_key = 2 * 4 * config.layers * config.kv_heads * config.head_dim
-    found = roofline.min_seconds(config, torch.float32, 0, [roofline.DecodePass(3, 10, 0)], machine)
-    assert found["reading_seconds"] == pytest.approx((4 * matrices + 10 * per_key) / 1000.0)
-    assert found["matrix_seconds"] == pytest.approx(3 * 2 * matrices / 1e6)
-    assert found["seconds"] == max(found["reading_seconds"], found["matrix_seconds"])
+    result = roofline.min_seconds(config, torch.float32, 0, [roofline.DecodePass(3, 10, 0)], machine)
+    assert result["reading_seconds"] == pytest.approx((4 * matrices + 10 * per_key) / 1000.0)
+    assert result["matrix_seconds"] == pytest.approx(3 * 2 * matrices / 1e6)
+    assert result["seconds"] == max(result["reading_seconds"], result["matrix_seconds"])
     two = roofline.min_seconds(config, torch.float32, 7, [roofline.DecodePass(3, 10, 0)] * 2, machine)
     prompts = 7 * 2 * (matrices - config.vocab * config.width) / 1e6
-    assert two["seconds"] == pytest.approx(2 * found["seconds"] + prompts)
+    assert two["seconds"] == pytest.approx(2 * result["seconds"] + prompts)
 
 
 def test_shared_prefixes_count_once() -> None:

@@ -111,9 +111,9 @@ def test_readme_speeds_are_those_of_kept_runs() -> None:
     for ours, theirs, peer, path in rows:
         kept = json.loads((ROOT / path).read_text())
         figures = [v for name, v in kept["peers"].items() if name.split()[0].lower() == peer.split()[0].lower()]
-        for said, measured in ((ours, [kept["ours"]]), (theirs, figures)):
-            digits = len(said.partition(".")[2])
-            assert float(said.replace(",", "")) in [round(value, digits) for value in measured], (path, peer, said)
+        for text, measured in ((ours, [kept["ours"]]), (theirs, figures)):
+            digits = len(text.partition(".")[2])
+            assert float(text.replace(",", "")) in [round(value, digits) for value in measured], (path, peer, text)
 
 
 def test_distinct_children_are_those_of_the_kept_run() -> None:

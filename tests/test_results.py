@@ -46,10 +46,10 @@ def test_intervals_over_seeds_are_students() -> None:
 def test_a_change_is_told_with_both_intervals_and_a_verdict() -> None:
     before = [measured("a", [0, 1, 2, 1] * 5), measured("a", [1, 1, 2, 0] * 5)]
     after = [measured("b", [2, 3, 4, 2] * 5), measured("b", [3, 3, 4, 1] * 5)]
-    told = results_page.change(after, before)
+    output = results_page.change(after, before)
     gaps = [0.5, 0.5, 0.5, 0.25] * 5
     low, high = (100 * x for x in stats.t.interval(0.95, 19, np.mean(gaps), stats.sem(gaps)))
-    assert told == ["+43.8 (+43.8, +43.8)", "[+43.8, +43.8]", f"[{low:+.1f}, {high:+.1f}]", "yes"]
+    assert output == ["+43.8 (+43.8, +43.8)", "[+43.8, +43.8]", f"[{low:+.1f}, {high:+.1f}]", "yes"]
     mixed = [measured("b", [4, 4, 4, 4] * 5), measured("b", [1, 1, 2, 1] * 5)]
     assert results_page.change(mixed, before)[3] == "every seed"  # so different that the next one might be worse
     assert results_page.change(before, after)[3] == "**no**"
@@ -66,12 +66,12 @@ def test_tokens_leave_out_the_start_measuring_and_what_another_row_used() -> Non
         measured("by-logits-accuracy", [1]),
     ]
     rows = {("distillation", 0): {"stages": stages}}
-    told = [
+    output = [
         results_page.tokens(rows, "distillation", f"by-{by}-accuracy", [0], what)
         for by in ("traces", "logits")
         for what in ("sampled", "trained")
     ]
-    assert told == ["4 k", "2 k", "4 k", "3 k"]
+    assert output == ["4 k", "2 k", "4 k", "3 k"]
 
 
 def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ def judged(problem: Any, right: list[int], scores: list[float]) -> Trace:
     trace = prompt_trace(problem, ids([1]))
     for i, (good, score) in enumerate(zip(right, scores, strict=True)):
         text = f"#### {problem.answer if good else -1 - i % 2}"
-        said = {"accuracy": Score(float(good)), "orm": Score(score), "prm": Score(-score)}
-        trace.add(Step(0, text, ids([i]), np.zeros(1, np.float32), "eos", scores=said))
+        message = {"accuracy": Score(float(good)), "orm": Score(score), "prm": Score(-score)}
+        trace.add(Step(0, text, ids([i]), np.zeros(1, np.float32), "eos", scores=message))
     return trace
 
 
@@ -116,16 +116,16 @@ def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
     for stage in jobs:
         with Run(tmp_path / stage.name, stage.job) as run:
             run.write_traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])
-    told = results.curves(Stages(tuple(jobs)), tmp_path)
+    output = results.curves(Stages(tuple(jobs)), tmp_path)
     for place, k in enumerate((1, 2, 4)):
         subsets = [[*itertools.combinations(range(4), k)]] * 2
         for name, sign in (("orm", 1), ("prm", -1)):
             best = [np.mean([r[max(c, key=lambda i: sign * s[i])] for c in cs])
                     for r, s, cs in zip(right, scores, subsets, strict=True)]  # fmt: skip
-            assert told[name][place] == pytest.approx(np.mean(best), abs=1e-5)
+            assert output[name][place] == pytest.approx(np.mean(best), abs=1e-5)
         any_right = [np.mean([max(r[i] for i in c) for c in cs]) for r, cs in zip(right, subsets, strict=True)]
-        assert told["oracle"][place] == pytest.approx(np.mean(any_right), abs=1e-5)
-    assert told["majority"][0] == pytest.approx(3 / 8)
+        assert output["oracle"][place] == pytest.approx(np.mean(any_right), abs=1e-5)
+    assert output["majority"][0] == pytest.approx(3 / 8)
 
 
 def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

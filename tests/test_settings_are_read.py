@@ -92,12 +92,12 @@ CALLED: dict[Any, tuple[str, ...]] = {
 @cache
 def reads() -> dict[str, set[str]]:
     """By field: what it is read of, anywhere in ponder: the last name before the dot."""
-    found: dict[str, set[str]] = {}
+    item: dict[str, set[str]] = {}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             for owner, name in _reads(node):
-                found.setdefault(name, set()).add(owner)
-    return found
+                item.setdefault(name, set()).add(owner)
+    return item
 
 
 def _reads(node: ast.AST) -> Iterator[tuple[str, str]]:
@@ -116,7 +116,7 @@ def _last(node: ast.expr) -> str:
 @cache
 def own_reads(kind: type) -> set[str]:
     """What the class's own methods read of `self`."""
-    found: set[str] = set()
+    item: set[str] = set()
     for part in kind.__mro__[:-1]:
         if not part.__module__.startswith("ponder"):
             continue
@@ -124,8 +124,8 @@ def own_reads(kind: type) -> set[str]:
         body = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == part.__name__)
         for method in body.body:
             if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name not in NOT_FOLLOWED:
-                found |= {name for node in ast.walk(method) for owner, name in _reads(node) if owner == "self"}
-    return found
+                item |= {name for node in ast.walk(method) for owner, name in _reads(node) if owner == "self"}
+    return item
 
 
 SETS_OTHERS = {"level"}  # of a task: its `__post_init__` sets the others by it

@@ -54,8 +54,8 @@ def test_only_a_ragged_row_may_be_skipped(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('id,question,answer\n1,"two\nlines",2\n2,b\n3,c,4\n')
     with pytest.warns(UserWarning, match=r"line 4: 2 cells under 3 names"):
-        found = QuestionFile(data=str(path), bad_rows="skip").test
-    assert [p.answer for p in found] == ["2", "4"]
+        result = QuestionFile(data=str(path), bad_rows="skip").test
+    assert [p.answer for p in result] == ["2", "4"]
     path.write_text(OPEN)
     with pytest.raises(TaskError, match="never closed"):
         QuestionFile(data=str(path), bad_rows="skip").test  # noqa: B018
@@ -124,8 +124,8 @@ def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
     test.write_text(json.dumps({"question": "小明有12个苹果?", "answer": "12"}) + "\n")
     rows = ["小红有12只猫?", "小明有12个苹果", "ещё вопрос"]
     train.write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in rows))
-    found = QuestionFile(data=str(test), train_data=str(train), style="plain").train
-    assert [p.question for p in found] == [rows[0], rows[2]]
+    result = QuestionFile(data=str(test), train_data=str(train), style="plain").train
+    assert [p.question for p in result] == [rows[0], rows[2]]
     assert same_question_key("What's 2+2 ?") == same_question_key("what s 2 2") and same_question_key("??") == "??"
 
 

@@ -71,8 +71,8 @@ def test_error_escapes_its_argument(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_server_messages_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     words = "".join(CODES)
-    said = {"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": "stop"}]}
-    with hostile(stream(said)) as server:
+    text = {"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": "stop"}]}
+    with hostile(stream(text)) as server:
         assert main(["solve", "why", "--model", f"openai:{server.url}", "--max-tokens", "64"]) in (0, 2)
     with hostile(body(b'{"error": "' + words.encode("utf-8", "replace") + b'"}', status=b"400 No")) as server:
         assert main(["solve", "why", "--model", f"openai:{server.url}"]) == 2
@@ -100,9 +100,9 @@ def test_console_sends_only_its_own_codes() -> None:
     console = console_on(SafeStream(out), force_terminal=True, width=400)
     console.print(Text("".join(CODES[:15]), "red"))
     console.print("plain \x1b]0;owned\x07", highlight=False)
-    said = out.getvalue()
-    assert said.startswith("\x1b[31m") and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
-    assert r"\x1b]0;owned" in said
+    text = out.getvalue()
+    assert text.startswith("\x1b[31m") and "\x1b]0" not in text and "\x07" not in text and "\u202e" not in text
+    assert r"\x1b]0;owned" in text
 
 
 def test_output_beside_a_live_panel_is_escaped() -> None:
@@ -113,9 +113,9 @@ def test_output_beside_a_live_panel_is_escaped() -> None:
     with safe_std_streams(), panel:
         print("a \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \u202e", file=sys.stderr)
         print("b \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \x07")
-    said = out.getvalue()
-    assert r"a \x1b]8;;http://elsewhere" in said and r"b \x1b]8" in said
-    assert "\x1b]8" not in said and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
+    text = out.getvalue()
+    assert r"a \x1b]8;;http://elsewhere" in text and r"b \x1b]8" in text
+    assert "\x1b]8" not in text and "\x1b]0" not in text and "\x07" not in text and "\u202e" not in text
     assert not isinstance(sys.stdout, SafeStream)
 
 

@@ -136,7 +136,7 @@ class Found:
 def measured(objective: Any, w: World, memory: dict[str, float], micro: int = 10**6) -> Found:
     """The loss and its gradient as a run computes them, in float64 from the logits on."""
     traces, rows = w.traces()
-    told = objective.credit(traces, "wanted", memory)
+    output = objective.credit(traces, "wanted", memory)
     logits_NV = w.logits_NV.clone().requires_grad_()
     logp_NV = logits_NV.log_softmax(-1)
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
@@ -162,7 +162,7 @@ def measured(objective: Any, w: World, memory: dict[str, float], micro: int = 10
     if total.requires_grad:
         total.backward()
     grad = logits_NV.grad if logits_NV.grad is not None else torch.zeros_like(logits_NV)
-    return Found(float(total.detach()), grad.numpy(), told, traces)
+    return Found(float(total.detach()), grad.numpy(), output, traces)
 
 
 TOLERANCE = 3e-6  # advantages and weights are float32
@@ -180,10 +180,10 @@ def agree(objective: Any, reference: Reference, w: World, memory: dict[str, floa
     assert scale > 1e-5, "a world in which nothing moves shows nothing"
     size_N = TOLERANCE * np.abs(grad).max(-1, keepdims=True) + 1e-8 * scale
     for micro in (10**6, 16):
-        found = measured(objective, w, dict(memory or {}), micro)
-        np.testing.assert_allclose(found.grad_NV / size_N, grad / size_N, rtol=0, atol=1)
-        np.testing.assert_allclose(found.loss, expected.item(), rtol=TOLERANCE, atol=1e-7)
-    return found
+        result = measured(objective, w, dict(memory or {}), micro)
+        np.testing.assert_allclose(result.grad_NV / size_N, grad / size_N, rtol=0, atol=1)
+        np.testing.assert_allclose(result.loss, expected.item(), rtol=TOLERANCE, atol=1e-7)
+    return result
 
 
 # Pieces that several references share.

@@ -22,7 +22,7 @@ def soak(kind: str, minutes: float, seed: int) -> list[str]:
     """What was lost or grew; nothing, where all is well."""
     work = importlib.import_module(f"audit.soak.{kind}").Workload()
     draw, watch, begun = random.Random(seed), LeakDetector(), time.monotonic()
-    rounds = results = told = 0
+    rounds = results = output = 0
     lost: list[str] = []
     try:
         while rounds <= WARM_ROUNDS or time.monotonic() - begun < minutes * 60:
@@ -31,9 +31,9 @@ def soak(kind: str, minutes: float, seed: int) -> list[str]:
             spent, held = time.monotonic() - begun, resource_usage()
             if rounds <= WARM_ROUNDS or spent < WARM_SHARE * minutes * 60:
                 watch.warm(held)
-            if spent >= (told + 1) * 60:
-                told = int(spent // 60)
-                print(f"  {kind}, {told} min: {results:,} results, {len(lost)} lost; {held}", flush=True)
+            if spent >= (output + 1) * 60:
+                output = int(spent // 60)
+                print(f"  {kind}, {output} min: {results:,} results, {len(lost)} lost; {held}", flush=True)
             if len(lost) >= MAX_LISTED_LOSSES:
                 break
         lost += watch.settled()
@@ -48,18 +48,18 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"some of: {', '.join(KINDS)} (default: all)")
     parser.add_argument("--minutes", type=float, default=5.0, help="for each (default: 5)")
     parser.add_argument("--seed", type=int, default=None, help="of what is mixed (default: another each time)")
-    told = parser.parse_args(given)
-    if unknown := [kind for kind in told.kinds if kind not in KINDS]:
+    output = parser.parse_args(given)
+    if unknown := [kind for kind in output.kinds if kind not in KINDS]:
         parser.error(f"there is no {unknown[0]!r} to soak; there are {', '.join(KINDS)}")
-    if not told.minutes > 0:
-        parser.error(f"--minutes is {told.minutes}; it must be positive")
+    if not output.minutes > 0:
+        parser.error(f"--minutes is {output.minutes}; it must be positive")
     if not Path("/proc/self/status").exists():
         parser.error("what a process holds is read in /proc, which this system has not: soak on Linux")
-    seed = random.randrange(2**32) if told.seed is None else told.seed
+    seed = random.randrange(2**32) if output.seed is None else output.seed
     failed = False
-    for kind in told.kinds or KINDS:
+    for kind in output.kinds or KINDS:
         print(f"== {kind} (--seed {seed})", flush=True)
-        lost = soak(kind, told.minutes, seed)
+        lost = soak(kind, output.minutes, seed)
         for what in lost[:MAX_LISTED_LOSSES]:
             print(f"  LOST: {what}", flush=True)
         print(f"{kind}: {'FAILED' if lost else 'nothing lost, nothing grew'}", flush=True)

@@ -45,8 +45,8 @@ class Workload:
         rule = Sampling(**{"max_tokens": draw.randrange(6, 16), "seed": number, **KINDS[number % len(KINDS)]})
         name = draw.choice(ADAPTERS)
         policy = self.policy.with_adapter(name) if name else self.policy
-        found = await policy.generate(prefix, rule, draw.randrange(1, 4))
-        return [one.token_ids.tolist() for one in found]
+        result = await policy.generate(prefix, rule, draw.randrange(1, 4))
+        return [one.token_ids.tolist() for one in result]
 
     async def _given_up(self, number: int, after: float) -> None:
         task = asyncio.ensure_future(self._call(number))
@@ -72,10 +72,10 @@ class Workload:
         chosen = [draw.randrange(DISTINCT_CALLS) for _ in range(24)]
         beside = [self._given_up(draw.randrange(DISTINCT_CALLS), draw.random() * 0.02) for _ in range(6)]
         bad = [self._hostile(draw) for _ in range(3)]
-        found = await asyncio.gather(*map(self._call, chosen), *bad, *beside)
-        differ = [i for i, tokens in zip(chosen, found, strict=False) if tokens != self.right[i]]
+        result = await asyncio.gather(*map(self._call, chosen), *bad, *beside)
+        differ = [i for i, tokens in zip(chosen, result, strict=False) if tokens != self.right[i]]
         self.answers, self.ties = self.answers + len(chosen), self.ties + len(differ)
-        lost = [said for said in found[len(chosen) : len(chosen) + len(bad)] if said]
+        lost = [text for text in result[len(chosen) : len(chosen) + len(bad)] if text]
         if self.ties > 1 + self.answers / CALLS_PER_TIE:
             lost += [f"call {i} gave other tokens than alone" for i in differ]
         return len(chosen) + len(bad), lost

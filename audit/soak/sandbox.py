@@ -30,7 +30,7 @@ class Workload:
         attack = draw.choice(OWN)
         programs += [(self.field.aim(PRELUDE + attack.code, self.two_users), False, attack.name, TIGHT)]
         draw.shuffle(programs)
-        lost = [why for found in self.threads.map(self._judge, programs) for why in found]
+        lost = [why for item in self.threads.map(self._judge, programs) for why in item]
         return len(programs), lost + self.field.damage()
 
     def _judge(self, program: tuple[str, bool, str, SandboxLimits]) -> list[str]:

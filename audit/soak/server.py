@@ -53,17 +53,17 @@ class Workload:
         good = OpenAIPolicy.connect(self.honest.url, timeout=60, retries=0)
         bad = OpenAIPolicy.connect(self.hostile.url, timeout=0.5, retries=0)
         calls = [self._ask(good) for _ in range(8)] + [self._ask(bad) for _ in range(3)]
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        lost = [f"an honest server's answer came as {f!r:.200}" for f in found[:8] if f != ("ab", "eos")]
-        for one in found[8:]:
+        result = await asyncio.gather(*calls, return_exceptions=True)
+        lost = [f"an honest server's answer came as {f!r:.200}" for f in result[:8] if f != ("ab", "eos")]
+        for one in result[8:]:
             fine = isinstance(one, ModelError) if name != "noise" else isinstance(one, PonderError | tuple)
             if not fine:
                 lost.append(f"a server that sends {name} came to {one!r:.200}")
         return len(calls), lost
 
     async def _ask(self, policy: OpenAIPolicy) -> Any:
-        (found,) = await policy.generate(policy.encode(user_messages("?")), Sampling(max_tokens=4))
-        return found.text, found.stop
+        (result,) = await policy.generate(policy.encode(user_messages("?")), Sampling(max_tokens=4))
+        return result.text, result.stop
 
     def close(self) -> None:
         for server in (self.honest, self.hostile):

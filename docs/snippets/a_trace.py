@@ -8,7 +8,7 @@ from ponder.verify import ANSWER_FORMS
 
 policy = load("smollm2", template="qa")
 verifier = FinalNumber(forms=ANSWER_FORMS)
-problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
+problem = Problem("sum", user_messages("What is 2 + 3?"), answer="5")
 
 strategy = Samples(n=4, sampling=Sampling(max_tokens=16, seed=0))
 trace = asyncio.run(solve(problem, strategy, policy, verifier))
@@ -16,7 +16,7 @@ GRPO().credit([trace], verifier.name, state={})
 
 for i in trace.answers():
     step = trace.steps[i]
-    advantage = None if step.advantages is None else step.advantages[0]
-    print(repr(step.text), step.scores[verifier.name], advantage)
+    score = step.scores[verifier.name]
+    print(f"{step.text!r}: {score.value} ({score.reason}), advantage {step.advantages[0]:.2f}")
 print("majority:", majority_step(trace, trace.answers(), verifier.extract_answer))
-print("cost:", trace.cost)
+print("cost:", trace.cost.generated_tokens, "tokens written")

@@ -22,12 +22,12 @@ def given(folder: Path, short: int, long: int) -> list[str]:
 @pytest.mark.parametrize(("short", "long", "code"), [(1, 1, 3), (9, 1, 0)])
 def test_a_problem_that_does_not_fit(ponder, here: Path, model: Path, short: int, long: int, code: int) -> None:
     more = ("--model", model, "--template", "qa", "--max-tokens", "2", *given(here, short, long))
-    said = ponder("eval", "custom", *more)
+    output = ponder("eval", "custom", *more)
     total = short + long
-    assert said.code == code, said.err
-    assert f"0 of {total}; {long} undecided, not right as far as is known" in said.out
-    assert f"failed          {long} problems" in said.out and "because " in said.out and "context" in said.out
-    assert (f"warning         {long} of {total} problems have no verdict" in said.out) == (code == 3)
-    told = json.loads(ponder("eval", "custom", *more, "--json").out.splitlines()[-1])
-    assert (told["accuracy"]["total"], told["accuracy"]["undecided"], told["num_failed"]) == (total, long, long)
-    assert told["accuracy"]["high"] > told["accuracy"]["low"] == 0.0
+    assert output.code == code, output.err
+    assert f"0 of {total}; {long} undecided, not right as far as is known" in output.out
+    assert f"failed          {long} problems" in output.out and "because " in output.out and "context" in output.out
+    assert (f"warning         {long} of {total} problems have no verdict" in output.out) == (code == 3)
+    data = json.loads(ponder("eval", "custom", *more, "--json").out.splitlines()[-1])
+    assert (data["accuracy"]["total"], data["accuracy"]["undecided"], data["num_failed"]) == (total, long, long)
+    assert data["accuracy"]["high"] > data["accuracy"]["low"] == 0.0

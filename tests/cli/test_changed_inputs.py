@@ -106,9 +106,9 @@ def test_an_evaluation_of_changed_inputs_is_refused(kind: str, ponder: Ponder, p
     assert first.code == 0 and "stored" not in first.out, first.err
     clear_caches()
     change(place)
-    said = ponder(*EVAL)
-    assert said.code == 2 and named in said.err and "another --run" in said.err, said.out + said.err
-    assert "reward" not in said.out and said.err.count("error: ") == 1, "no figure, one sentence"
+    output = ponder(*EVAL)
+    assert output.code == 2 and named in output.err and "another --run" in output.err, output.out + output.err
+    assert "reward" not in output.out and output.err.count("error: ") == 1, "no figure, one sentence"
     clear_caches()
     new = ponder(*EVAL[:-1], "anew")
     assert new.code == 0 and "stored" not in new.out, new.err
@@ -138,9 +138,9 @@ def test_training_does_not_go_on_with_changed_inputs(kind: str, done: bool, pond
     clear_caches()
     change(place)
     before = Path("out/metrics.jsonl").read_bytes()
-    said = ponder(*TRAIN)
-    assert said.code == 2 and named in said.err and "another --run" in said.err, said.out + said.err
-    assert said.out == "" and Path("out/metrics.jsonl").read_bytes() == before
+    output = ponder(*TRAIN)
+    assert output.code == 2 and named in output.err and "another --run" in output.err, output.out + output.err
+    assert output.out == "" and Path("out/metrics.jsonl").read_bytes() == before
 
 
 def test_unchanged_training_says_what_was_stored(ponder: Ponder, place: Path) -> None:
@@ -161,8 +161,8 @@ def test_a_run_that_trained_on_is_another_model(ponder: Ponder, place: Path) -> 
     flags[flags.index("model")] = "trained"
     assert ponder(*flags).code == 0
     shutil.move("later", "trained/checkpoints/step-000003")
-    said = ponder(*flags)
-    assert said.code == 2 and "step-000002" in said.err and "step-000003" in said.err and said.out == ""
+    output = ponder(*flags)
+    assert output.code == 2 and "step-000002" in output.err and "step-000003" in output.err and output.out == ""
 
 
 def test_a_teacher_in_another_state(ponder: Ponder, place: Path) -> None:
@@ -170,8 +170,12 @@ def test_a_teacher_in_another_state(ponder: Ponder, place: Path) -> None:
     held = (*TRAIN, "--teacher", "teacher", "--beta", "0.1")
     assert ponder(*held).code == 0 and STORED in ponder(*held).out
     retrain(place / "teacher")
-    said = ponder(*held)
-    assert said.code == 2 and "the weights of teacher (teacher) changed since out began" in said.err and said.out == ""
+    output = ponder(*held)
+    assert (
+        output.code == 2
+        and "the weights of teacher (teacher) changed since out began" in output.err
+        and output.out == ""
+    )
 
 
 def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,16 +193,18 @@ def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch:
                "--no-preflight",
                "--run", "b")  # fmt: skip
     for argv in (measured, trained):
-        said = ponder(*argv)
-        assert said.code == 0, said.err
+        output = ponder(*argv)
+        assert output.code == 0, output.err
     put("moved", 1)
     for argv in (measured, trained):
         assert STORED in ponder(*argv).out, "the same set in another place"
     put("new", 2)
-    said = ponder(*measured)
-    assert said.code == 2 and "8 of its problems are not what was asked then" in said.err and said.out == ""
-    said = ponder(*trained)
-    assert said.code == 2 and "the training problems of gsm8k changed since b began" in said.err and said.out == ""
+    output = ponder(*measured)
+    assert output.code == 2 and "8 of its problems are not what was asked then" in output.err and output.out == ""
+    output = ponder(*trained)
+    assert (
+        output.code == 2 and "the training problems of gsm8k changed since b began" in output.err and output.out == ""
+    )
 
 
 def test_fine_tuning(ponder: Ponder, place: Path) -> None:
@@ -211,14 +217,16 @@ def test_fine_tuning(ponder: Ponder, place: Path) -> None:
         assert ponder(*argv).code == 0
         assert STORED in ponder(*argv).out
     write(place / "talks.jsonl", talks[::-1])
-    said = ponder(*by_file)
-    assert said.code == 2 and "the file talks.jsonl (data) changed since a began" in said.err and said.out == ""
+    output = ponder(*by_file)
+    assert output.code == 2 and "the file talks.jsonl (data) changed since a began" in output.err and output.out == ""
     (place / "talks.jsonl").unlink()
     gone = ponder(*by_file)
     assert gone.code == 0 and "the file talks.jsonl (data) is gone; nothing else" in gone.out
     ANSWERS[0](place)
-    said = ponder(*by_task)
-    assert said.code == 2 and "the training problems of custom changed since b began" in said.err and said.out == ""
+    output = ponder(*by_task)
+    assert (
+        output.code == 2 and "the training problems of custom changed since b began" in output.err and output.out == ""
+    )
 
 
 def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
@@ -228,8 +236,8 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     assert ponder(*made).code == 0 and STORED in ponder(*made).out
     learned = ("reward", "labels", "--algorithm", "value", "--model", "model", "--steps", "2", "--batch-size", "2",
                "--held-out-tenths", "0", "--scorer", "label", *CPU, "--run", "judge")  # fmt: skip
-    said = ponder(*learned)
-    assert said.code == 0, said.err
+    output = ponder(*learned)
+    assert output.code == 0, output.err
     assert STORED in ponder(*learned).out
     traces = Path("labels/traces.bin")
     kept = traces.read_bytes()
@@ -238,13 +246,15 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     mark.close()
     assert STORED in ponder(*learned).out, "a marker that takes nothing back is no change"
     traces.write_bytes(kept[:-1])  # its last block is torn
-    said = ponder(*learned)
-    assert said.code == 2 and "the traces of labels (data) changed since judge began" in said.err and said.out == ""
+    output = ponder(*learned)
+    assert (
+        output.code == 2 and "the traces of labels (data) changed since judge began" in output.err and output.out == ""
+    )
     traces.write_bytes(kept)
     clear_caches()
     CHANGES["helper"][0](place)
-    said = ponder(*made)
-    assert said.code == 2 and "the code of helper changed since labels began" in said.err and said.out == ""
+    output = ponder(*made)
+    assert output.code == 2 and "the code of helper changed since labels began" in output.err and output.out == ""
 
 
 class AddingPolicy(FakePolicy):
@@ -273,12 +283,14 @@ def test_problems(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) 
     assert first.code == 0 and "40 problems in made.jsonl" in first.out and "stored" not in first.out, first.err
     assert STORED in again().out
     ANSWERS[0](place)
-    said = again()
-    assert said.code == 2 and "the file rows.jsonl (file) changed since out began" in said.err and said.out == ""
+    output = again()
+    assert output.code == 2 and "the file rows.jsonl (file) changed since out began" in output.err and output.out == ""
     write(place / "rows.jsonl", ROWS)
     retrain(place / "model")
-    said = again()
-    assert said.code == 2 and "the weights of model (model) changed since out began" in said.err and said.out == ""
+    output = again()
+    assert (
+        output.code == 2 and "the weights of model (model) changed since out began" in output.err and output.out == ""
+    )
 
 
 def test_a_question(ponder: Ponder, place: Path) -> None:
@@ -292,8 +304,10 @@ def test_a_question(ponder: Ponder, place: Path) -> None:
     bare = ponder(*asked[:5], "4", *asked[6:], "--show", "answer")
     assert STORED in bare.err and "stored" not in bare.out
     retrain(place / "model")
-    said = ponder(*asked)
-    assert said.code == 2 and "the weights of model (model) changed since out began" in said.err and said.out == ""
+    output = ponder(*asked)
+    assert (
+        output.code == 2 and "the weights of model (model) changed since out began" in output.err and output.out == ""
+    )
 
 
 OWN = """
@@ -340,8 +354,8 @@ def test_stages_of_a_recipe_with_its_own_task(ponder: Ponder, place: Path) -> No
     assert set(done["stored_stages"]) == {"collect", "harvest"}
     own.write_text(OWN.replace("Score(1.0)", "Score(0.5)"))
     for argv in (("run", "own.py"), ("run", "runs/own", "--trust")):
-        said = ponder(*argv)
-        assert said.code == 2 and "stage 'collect': the code of own changed since" in said.err and said.out == ""
+        output = ponder(*argv)
+        assert output.code == 2 and "stage 'collect': the code of own changed since" in output.err and output.out == ""
 
 
 def test_a_harvest_of_other_traces(ponder: Ponder, place: Path) -> None:
@@ -354,19 +368,19 @@ def test_a_harvest_of_other_traces(ponder: Ponder, place: Path) -> None:
     assert STORED in ponder("run", "reap.py").out
     traces = Path("runs/own/collect/traces.bin")
     traces.write_bytes(traces.read_bytes()[:-1])  # its last block is torn
-    said = ponder("run", "reap.py")
-    assert said.code == 2 and "the traces of collect (runs) changed since runs/reap began" in said.err
-    assert said.out == ""
+    output = ponder("run", "reap.py")
+    assert output.code == 2 and "the traces of collect (runs) changed since runs/reap began" in output.err
+    assert output.out == ""
 
 
 def test_another_version_of_ponder_is_told(ponder: Ponder, place: Path) -> None:
     assert ponder(*EVAL).code == 0
-    told = Path("out/environment.json")
-    then = json.loads(told.read_text())
-    told.write_text(json.dumps({**then, "versions": {**then["versions"], "ponder": "0.0.1"}}))
-    said = ponder(*EVAL)
-    assert said.code == 0 and "it is of ponder 0.0.1, and this is " in said.out, said.err
-    assert "nothing else that it depends on has changed" in said.out
-    told.write_text(json.dumps({k: v for k, v in then.items() if k != "inputs"}))
-    said = ponder(*EVAL)
-    assert said.code == 2 and "without fingerprints of its inputs" in said.err and said.out == ""
+    output = Path("out/environment.json")
+    then = json.loads(output.read_text())
+    output.write_text(json.dumps({**then, "versions": {**then["versions"], "ponder": "0.0.1"}}))
+    printed = ponder(*EVAL)
+    assert printed.code == 0 and "it is of ponder 0.0.1, and this is " in printed.out, printed.err
+    assert "nothing else that it depends on has changed" in printed.out
+    output.write_text(json.dumps({k: v for k, v in then.items() if k != "inputs"}))
+    printed = ponder(*EVAL)
+    assert printed.code == 2 and "without fingerprints of its inputs" in printed.err and printed.out == ""

@@ -20,16 +20,16 @@ Ponder = Callable[..., CommandResult]
 ONE_DIGIT = ("--task.digits", "1", "--max-tokens", "3")
 
 
-def events(said: CommandResult) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in said.out.splitlines()]
+def events(text: CommandResult) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.out.splitlines()]
 
 
 def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
-    said = ponder("run", "tiny.py", "--steps", "2")
+    output = ponder("run", "tiny.py", "--steps", "2")
     run = Path("runs/tiny")
-    assert said.code == 0 and "after 2 steps" in said.out
-    assert "--model runs/tiny --max-tokens 3" in said.out, "how to ask it"
-    assert "step 1/2  reward " in said.err and "step 2/2  reward " in said.err
+    assert output.code == 0 and "after 2 steps" in output.out
+    assert "--model runs/tiny --max-tokens 3" in output.out, "how to ask it"
+    assert "step 1/2  reward " in output.err and "step 2/2  reward " in output.err
     assert [row["step"] for row in read_metrics(run)] == [0, 1]
     for again in (("run", "tiny.py", "--steps", "2"), ("run", "runs/tiny")):
         stored = ponder(*again)
@@ -42,25 +42,25 @@ def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
 
 def test_another_job_in_the_same_directory(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "tiny.py", "--steps", "1").code == 0
-    said = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3")
-    assert said.code == 2 and "optimizer.lr: 0.01 -> 0.001" in said.err and said.err.count("\n") == 1
+    output = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3")
+    assert output.code == 2 and "optimizer.lr: 0.01 -> 0.001" in output.err and output.err.count("\n") == 1
 
 
 def test_run_json(ponder: Ponder, here: Path) -> None:
-    said = ponder("run", "tiny.py", "--json", "--run", "elsewhere", "--no-easy")
-    *steps, done = events(said)
-    assert said.err == "" and [s["event"] for s in steps] == ["step"] * 3
+    output = ponder("run", "tiny.py", "--json", "--run", "elsewhere", "--no-easy")
+    *steps, done = events(output)
+    assert output.err == "" and [s["event"] for s in steps] == ["step"] * 3
     assert [(s["step"], s["total"]) for s in steps] == [(1, 3), (2, 3), (3, 3)]
     assert "reward" in steps[0] and done["event"] == "done" and done["run"] == "elsewhere"
     assert read_job("elsewhere")["task"]["digits"] == 2
 
 
 def test_recipe_help(ponder: Ponder, here: Path) -> None:
-    said = ponder("run", "tiny.py", "--help")
-    assert said.code == 0
+    output = ponder("run", "tiny.py", "--help")
+    assert output.code == 0
     for text in ("A very small model learns to add.", "One digit, one layer.", "--steps N", "(default 3)",
                  "learning rate (default 0.01)", "--no-easy", "--run PATH"):  # fmt: skip
-        assert text in said.out
+        assert text in output.out
 
 
 def test_a_recipe_may_define_its_own_task(ponder: Ponder, here: Path) -> None:
@@ -80,25 +80,25 @@ def test_stages(ponder: Ponder, here: Path) -> None:
     more += "from tiny import recipe as first\n\n\ndef recipe(steps: int = 2) -> Stages:\n    rl = first(steps)\n"
     more += '    return Stages((Stage("rl", rl), Stage("test", Evaluate(rl.task, "stage:rl", limit=2))))\n'
     Path("both.py").write_text(more)
-    said = ponder("run", "both.py")
-    assert said.code == 0 and "== rl\nreward " in said.out and "== test\ntask " in said.out, said.err
-    assert "step 2/2" in said.err and "problem 2/2" in said.err
+    output = ponder("run", "both.py")
+    assert output.code == 0 and "== rl\nreward " in output.out and "== test\ntask " in output.out, output.err
+    assert "step 2/2" in output.err and "problem 2/2" in output.err
     done = events(ponder("run", "both.py", "--json"))[-1]
     assert done["stages"]["rl"]["steps"] == 2 and done["stages"]["test"]["num_problems"] == 2
 
 
 def test_shipped_recipes(ponder: Ponder) -> None:
-    said = ponder("run", "--help")
-    assert said.code == 0 and "  addition " in said.out
+    output = ponder("run", "--help")
+    assert output.code == 0 and "  addition " in output.out
     assert ponder("run", "addition", "--help").code == 0
 
 
 def test_train_from_a_model(ponder: Ponder, here: Path, model: Path) -> None:
     flags = ("--steps", "2", "--problems-per-step", "2", "--group-size", "2", "--lr", "1e-3", *ONE_DIGIT)
-    said = ponder("train", "addition", "--model", model, *flags, "--run", "out")
-    assert said.code == 0, said.err
+    output = ponder("train", "addition", "--model", model, *flags, "--run", "out")
+    assert output.code == 0, output.err
     assert newest_checkpoint("out") == Path("out/checkpoints/step-000002")
-    assert "ponder solve 'What is" in said.out and "--model out" in said.out
+    assert "ponder solve 'What is" in output.out and "--model out" in output.out
     assert read_job("out")["task"]["digits"] == 1
 
 
@@ -122,8 +122,8 @@ def test_train_settings(ponder: Ponder, here: Path, model: Path) -> None:
                 "--minibatches", "2", "--optimizer-states", "int8", "--optimizer.betas", "0.8,0.9", "--teacher", model,
                 "--warmup-steps", "3", "--gradient-checkpointing", "--no-preflight", "--keep-checkpoints",
                 "1")  # fmt: skip
-    said = ponder("train", "addition", *settings, *small)
-    assert said.code == 0, said.err
+    output = ponder("train", "addition", *settings, *small)
+    assert output.code == 0, output.err
     job = read_job("out")
     assert job["algorithm"]["is"].endswith(":GRPO") and job["algorithm"]["clip_high"] == 0.3
     assert job["algorithm"]["bessel"] is True
@@ -139,38 +139,38 @@ def test_train_settings(ponder: Ponder, here: Path, model: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["rloo", "gspo", "ppo", "rejection"])
 def test_train_by_other_algorithms(ponder: Ponder, here: Path, model: Path, algorithm: str) -> None:
     small = ("--model", model, "--steps", "1", "--problems-per-step", "2", "--group-size", "2", *ONE_DIGIT)
-    said = ponder("train", "addition", "--algorithm", algorithm, *small, "--run", "out")
-    assert said.code == 0, said.err
+    output = ponder("train", "addition", "--algorithm", algorithm, *small, "--run", "out")
+    assert output.code == 0, output.err
     assert ONLINE[algorithm].__name__ in read_job("out")["algorithm"]["is"]
 
 
 def test_train_adapters(ponder: Ponder, here: Path, model: Path) -> None:
     pytest.importorskip("peft")
     small = ("--model", model, "--steps", "1", "--problems-per-step", "2", "--group-size", "2", *ONE_DIGIT)
-    said = ponder("train", "addition", "--lora.rank", "2", *small, "--run", "out")
-    assert said.code == 0, said.err
+    output = ponder("train", "addition", "--lora.rank", "2", *small, "--run", "out")
+    assert output.code == 0, output.err
     assert read_job("out")["lora"]["rank"] == 2 and list(Path("out").rglob("adapter_config.json"))
 
 
 def test_no_resume_refuses_a_run_that_is_there(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "tiny.py", "--steps", "1", "--no-resume").code == 0
-    said = ponder("run", "tiny.py", "--steps", "1", "--no-resume")
-    assert said.code == 2 and "runs/tiny holds a run already, which --no-resume leaves alone" in said.err
+    output = ponder("run", "tiny.py", "--steps", "1", "--no-resume")
+    assert output.code == 2 and "runs/tiny holds a run already, which --no-resume leaves alone" in output.err
 
 
 def test_a_run_that_fails_its_checks(ponder: Ponder, here: Path) -> None:
     text = (here / "tiny.py").read_text()
     (here / "mute.py").write_text(text.replace('template="qa"', 'template="{{- 1 + 1 }}"'))
-    said = ponder("run", "mute.py")
-    assert said.code == 2 and "error: 1 of 9 checks before the run failed, so nothing was trained:\n" in said.err
-    assert "  template: the prompt lacks the user's 'What is" in said.err
+    output = ponder("run", "mute.py")
+    assert output.code == 2 and "error: 1 of 9 checks before the run failed, so nothing was trained:\n" in output.err
+    assert "  template: the prompt lacks the user's 'What is" in output.err
     assert not Path("runs/mute").exists(), "the corrected recipe may use it"
 
 
 def test_sft(ponder: Ponder, here: Path, model: Path) -> None:
     Path("said.jsonl").write_text('{"prompt": "What is 1 + 1?", "completion": "2"}\n' * 3)
-    said = ponder("sft", "said.jsonl", "--model", model, "--steps", "2", "--batch-size", "2", "--run", "file")
-    assert said.code == 0 and "loss " in said.out, said.err
+    output = ponder("sft", "said.jsonl", "--model", model, "--steps", "2", "--batch-size", "2", "--run", "file")
+    assert output.code == 0 and "loss " in output.out, output.err
     task = ponder("sft", "addition", "--task.digits", "1", "--model", model, "--steps", "1", "--run", "task")
     assert task.code == 0 and len(read_metrics("task")) == 1, task.err
 
@@ -183,31 +183,31 @@ def test_sft_by_other_algorithms(ponder: Ponder, here: Path, model: Path) -> Non
     (run,) = Path("runs").iterdir()
     assert run.name.startswith("dpo-pairs-") and read_job(run)["algorithm"]["beta"] == 0.2
     taught = ("--algorithm", "distill", "--teacher", model, "--algorithm.divergence", "reverse", "addition")
-    said = ponder("sft", *taught, "--task.digits", "1", *small, "--run", "taught")
-    assert said.code == 0 and read_job("taught")["algorithm"]["divergence"] == "reverse", said.err
+    output = ponder("sft", *taught, "--task.digits", "1", *small, "--run", "taught")
+    assert output.code == 0 and read_job("taught")["algorithm"]["divergence"] == "reverse", output.err
 
 
 def test_eval(ponder: Ponder, here: Path, trained: Path) -> None:
-    said = ponder("eval", "addition", "--model", trained, *ONE_DIGIT, "--limit", "3")
-    assert said.code == 0, said.err
-    assert "addition, 3 held-out problems" in said.out and "accuracy " in said.out
-    assert "'Question: What is" in said.out, "the prompt as the model saw it"
+    output = ponder("eval", "addition", "--model", trained, *ONE_DIGIT, "--limit", "3")
+    assert output.code == 0, output.err
+    assert "addition, 3 held-out problems" in output.out and "accuracy " in output.out
+    assert "'Question: What is" in output.out, "the prompt as the model saw it"
     (run,) = Path("runs").iterdir()
     assert run.name.startswith("eval-addition-") and len(list(read_traces(run))) == 3
 
 
 def test_eval_ensemble_json(ponder: Ponder, here: Path, model: Path) -> None:
-    said = ponder("eval", "addition", "--model", model, *ONE_DIGIT, "--n", "3", "--json", "--run", "out")
-    *steps, done = events(said)
-    assert said.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["num_problems"]
+    output = ponder("eval", "addition", "--model", model, *ONE_DIGIT, "--n", "3", "--json", "--run", "out")
+    *steps, done = events(output)
+    assert output.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["num_problems"]
     assert (
         done["samples_per_problem"] == 3 and 0 <= done["accuracy"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
     )
 
 
 def test_solve(ponder: Ponder, here: Path, model: Path) -> None:
-    said = ponder("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3")
-    assert said.code == 0 and " of 8" in said.out
+    output = ponder("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3")
+    assert output.code == 0 and " of 8" in output.out
     (done,) = events(ponder("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "1", "--json"))
     assert done["n"] == 1 and done["votes"] in (0, 1) and "text" in done
     assert sorted(p.name for p in here.iterdir()) == ["tiny.py"], "asking leaves nothing behind"
@@ -226,10 +226,10 @@ def test_export_loads_again_and_overwrites_nothing(ponder: Ponder, here: Path, t
 
 
 def test_doctor(ponder: Ponder, here: Path) -> None:
-    said = ponder("doctor")
-    assert said.code == 0 and "float32" in said.out and "disk" in said.out
-    (found,) = events(ponder("doctor", "--json"))
-    assert found["ok"] is True and {"name", "value", "ok", "fix", "core"} == set(found["findings"][0])
+    output = ponder("doctor")
+    assert output.code == 0 and "float32" in output.out and "disk" in output.out
+    (result,) = events(ponder("doctor", "--json"))
+    assert result["ok"] is True and {"name", "value", "ok", "fix", "core"} == set(result["findings"][0])
 
 
 def test_doctor_knows_what_the_project_needs() -> None:

@@ -39,27 +39,27 @@ def write(path: Path, correct: list[Any], **more: Any) -> Path:
 def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Path) -> None:
     a = write(tmp_path / "small.jsonl", [1] * 30 + [0] * 70)
     b = write(tmp_path / "large.jsonl", [1] * 20 + [0] * 10 + [1] * 30 + [0] * 40)
-    said = ponder("compare", a, b)
-    assert said.code == 0, said.err
+    output = ponder("compare", a, b)
+    assert output.code == 0, output.err
     assert (
-        "small" in said.out and "30.0 % [21.9, 39.6] (30 of 100)" in said.out
+        "small" in output.out and "30.0 % [21.9, 39.6] (30 of 100)" in output.out
     )  # Wilson, by R's prop.test without correction
-    assert "50.0 % [40.4, 59.6] (50 of 100)" in said.out
-    assert "30    10" in said.out, "won and lost"
-    assert "fewer than 500 problems" in said.out
-    told = json.loads(ponder("compare", a, b, "--json").out)
-    (pair,) = told["pairs"]
+    assert "50.0 % [40.4, 59.6] (50 of 100)" in output.out
+    assert "30    10" in output.out, "won and lost"
+    assert "fewer than 500 problems" in output.out
+    data = json.loads(ponder("compare", a, b, "--json").out)
+    (pair,) = data["pairs"]
     exact = stats.binomtest(10, 40).pvalue  # McNemar's exact test
     assert pair["p_value"] == pytest.approx(exact)
     assert pair["difference"] == pytest.approx(0.2)
     assert pair["low"] < 0.2 < pair["high"]
-    assert told["systems"][0]["accuracy"]["mean"] == pytest.approx(0.3)
+    assert data["systems"][0]["accuracy"]["mean"] == pytest.approx(0.3)
 
 
 def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
-    said = [[right_answer(i), wrong_answer(i)] for i in range(4)]
+    answers = [[right_answer(i), wrong_answer(i)] for i in range(4)]
     one, two = (
-        write_run(tmp_path / "one", said),
+        write_run(tmp_path / "one", answers),
         write_run(tmp_path / "two", [[wrong_answer(i), right_answer(i)] for i in range(4)]),
     )
     out = ponder("compare", one, two).out
@@ -74,54 +74,54 @@ def test_prices_give_dollars(ponder: Ponder, tmp_path: Path) -> None:
     paths = [write_run(tmp_path / name, [[right_answer(i)] for i in range(4)]) for name in ("one", "two")]
     table = tmp_path / "prices.json"
     table.write_text('{"two": {"generated": 2.0, "prompt": 1.0}}')
-    told = json.loads(ponder("compare", *paths, "--prices", table, "--json").out)
-    assert told["systems"][0]["dollars_per_problem"] is None, "unknown is not free"
-    assert told["systems"][1]["dollars_per_problem"] == pytest.approx((30 * 2.0 + 4 * 1.0) / 1e6)
+    data = json.loads(ponder("compare", *paths, "--prices", table, "--json").out)
+    assert data["systems"][0]["dollars_per_problem"] is None, "unknown is not free"
+    assert data["systems"][1]["dollars_per_problem"] == pytest.approx((30 * 2.0 + 4 * 1.0) / 1e6)
     table.write_text('{"three": {"generated": 2.0}}')
-    said = ponder("compare", *paths, "--prices", table)
-    assert said.code == 2 and "none of one, two" in said.err
+    output = ponder("compare", *paths, "--prices", table)
+    assert output.code == 2 and "none of one, two" in output.err
 
 
 def test_the_systems_own_choice_is_taken_where_there_is_one(ponder: Ponder, tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [[wrong_answer(i), right_answer(i)] for i in range(4)], chosen=[1, 1, 1, 0])
-    told = json.loads(ponder("compare", path, "--json").out)
-    assert told["select"] == "chosen"
-    assert told["systems"][0]["accuracy"]["correct"] == 3
+    data = json.loads(ponder("compare", path, "--json").out)
+    assert data["select"] == "chosen"
+    assert data["systems"][0]["accuracy"]["correct"] == 3
 
 
 def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 4)
-    said = ponder("compare", a, b)
-    assert said.code == 2 and "--common" in said.err
-    said = ponder("compare", a, b, "--common-problems")
-    assert said.code == 0 and "compared on the 4 problems that all have" in said.out
+    output = ponder("compare", a, b)
+    assert output.code == 2 and "--common" in output.err
+    output = ponder("compare", a, b, "--common-problems")
+    assert output.code == 0 and "compared on the 4 problems that all have" in output.out
 
 
 def test_another_version_of_the_task_is_refused(ponder: Ponder, tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 5, gold="8")
-    said = ponder("compare", a, b)
-    assert said.code == 2 and "different versions of a task" in said.err
+    output = ponder("compare", a, b)
+    assert output.code == 2 and "different versions of a task" in output.err
     other = Addition(digits=2, test_size=50, seed=5)
     one = write_run(tmp_path / "one", [[right_answer(i)] for i in range(4)])
     two = write_run(tmp_path / "two", [[right_answer(i, other)] for i in range(4)], other)
     assert other.test[0].answer != TASK.test[0].answer
-    said = ponder("compare", one, two)
-    assert said.code == 2 and "different versions" in said.err
+    output = ponder("compare", one, two)
+    assert output.code == 2 and "different versions" in output.err
 
 
 def test_a_vote_without_answers_says_what_to_do(ponder: Ponder, tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [[1, 0], [0, 1]])
-    said = ponder("compare", path, "--select", "majority")
-    assert said.code == 2 and "no answers to vote on" in said.err
-    said = ponder("compare", path, "--select", "best")
-    assert said.code == 2 and "needs a score" in said.err
+    output = ponder("compare", path, "--select", "majority")
+    assert output.code == 2 and "no answers to vote on" in output.err
+    output = ponder("compare", path, "--select", "best")
+    assert output.code == 2 and "needs a score" in output.err
 
 
 def test_nothing_judged_is_no_accuracy(ponder: Ponder, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1, "correct": [null]}\n{"id": 2, "correct": [null]}\n')
-    said = ponder("compare", path, "--column", "correct=correct")
-    assert said.code == 2 and "no problem has a verdict" in said.err
+    output = ponder("compare", path, "--column", "correct=correct")
+    assert output.code == 2 and "no problem has a verdict" in output.err
 
 
 def system(name: str, values: list[float | None]) -> Attempts:
@@ -133,10 +133,10 @@ def test_an_undecided_problem_leaves_both_systems(pairs: list[tuple[float | None
     both = [(a, b) for a, b in pairs if a is not None and b is not None]
     if not both:
         return
-    found = compare_systems([system("b", [b for _, b in pairs]), system("a", [a for a, _ in pairs])]).pairs[0]
-    assert found.total == len(both)
-    assert found.difference == pytest.approx(np.mean([a - b for a, b in both]))
-    assert (found.wins, found.losses) == (sum(a > b for a, b in both), sum(a < b for a, b in both))
+    result = compare_systems([system("b", [b for _, b in pairs]), system("a", [a for a, _ in pairs])]).pairs[0]
+    assert result.total == len(both)
+    assert result.difference == pytest.approx(np.mean([a - b for a, b in both]))
+    assert (result.wins, result.losses) == (sum(a > b for a, b in both), sum(a < b for a, b in both))
 
 
 def test_holm_against_worked_numbers() -> None:
@@ -190,8 +190,8 @@ def test_a_task_whose_questions_changed_is_another_version(ponder: Ponder, tmp_p
     changed = rows.replace("What is", "Say what is").replace(" + ", " plus ")
     assert changed != rows
     write_rows(two, json.loads(changed))
-    said = ponder("compare", one, two)
-    assert said.code != 0 and "different versions of a task" in said.err
+    output = ponder("compare", one, two)
+    assert output.code != 0 and "different versions of a task" in output.err
 
 
 def test_few_problems_have_an_honest_interval() -> None:
@@ -200,8 +200,8 @@ def test_few_problems_have_an_honest_interval() -> None:
     for _ in range(200):
         rates = rng.beta(1, 1, 8)
         a, b = rng.binomial(4, rates) / 4, rng.binomial(4, rates) / 4
-        found = compare_pair(("a", a.tolist()), ("b", b.tolist()))
-        held += found.low <= 0 <= found.high
+        result = compare_pair(("a", a.tolist()), ("b", b.tolist()))
+        held += result.low <= 0 <= result.high
     assert held >= 184, "the percentile bootstrap would hold it some 175 times"
     one = compare_pair(("a", [0.5]), ("b", [0.25]))
     assert one.low < -0.9 and one.high > 0.9, "one problem says next to nothing"
@@ -209,14 +209,14 @@ def test_few_problems_have_an_honest_interval() -> None:
 
 def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
     """A search that chooses, one that ran out, one that failed, and one whose choice is no leaf."""
-    said = [
+    answers = [
         [right_answer(0), wrong_answer(0)],
         [wrong_answer(1), right_answer(1)],
         [right_answer(2), right_answer(2)],
         [right_answer(3), wrong_answer(3)],
         [],
     ]
-    folder = write_run(tmp_path / "run", said, chosen=[0, 0, None, None, None])
+    folder = write_run(tmp_path / "run", answers, chosen=[0, 0, None, None, None])
     traces = [trace for _, trace in read_traces(folder)]
     traces[3].failed = "the server is gone"
     inner = traces[1].add(replace(traces[1].steps[2], parent=0, text=right_answer(1)))  # right, and thought on from it
@@ -226,9 +226,9 @@ def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
         run.write_traces(0, traces)
     (system,) = read_logs([tmp_path / "again"])
     (line,) = compare_systems([system]).systems
-    told = evaluation_report(traces, TASK.verifier.name, TASK.verifier.extract_answer).accuracy
+    output = evaluation_report(traces, TASK.verifier.name, TASK.verifier.extract_answer).accuracy
     assert default_rule(system) == "chosen"
-    assert (line.accuracy.mean, line.accuracy.total) == (told.mean, told.total) == (0.4, 5)
+    assert (line.accuracy.mean, line.accuracy.total) == (output.mean, output.total) == (0.4, 5)
     again = replay(ToReplay.read(str(tmp_path / "again")), TASK.verifier, "addition", "chosen", truth="new")
     assert again.after.mean == 0.4, "and so does the same judge, asked again"
 
@@ -245,21 +245,21 @@ def test_an_oracle_is_called_one(ponder: Ponder, tmp_path: Path) -> None:
 def test_consistency_is_that_of_all_subsets_of_k(ponder: Ponder, tmp_path: Path) -> None:
     outcomes = [[1, 1, 0, 1, 0], [0, 0, 0, 1, 0], [1, 1, 1, 1, 1]]
     path = write(tmp_path / "a.jsonl", outcomes)
-    told = json.loads(ponder("compare", path, "--k", "4", "--tau", "0.75", "--json").out)["systems"][0]["consistency"]
+    data = json.loads(ponder("compare", path, "--k", "4", "--tau", "0.75", "--json").out)["systems"][0]["consistency"]
     right = [[sum(s) for s in combinations(o, 4)] for o in outcomes]
 
     def share(enough: Callable[[int], bool]) -> float:
         return float(np.mean([np.mean([enough(r) for r in some]) for some in right]))
 
-    assert told["pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 1))
-    assert told["g_pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 3))
-    assert told["pass_hat_k"]["mean"] == pytest.approx(share(lambda r: r == 4))
-    assert told["mean_g_pass_at_k"]["mean"] == pytest.approx(
+    assert data["pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 1))
+    assert data["g_pass_at_k"]["mean"] == pytest.approx(share(lambda r: r >= 3))
+    assert data["pass_hat_k"]["mean"] == pytest.approx(share(lambda r: r == 4))
+    assert data["mean_g_pass_at_k"]["mean"] == pytest.approx(
         2 / 4 * (share(lambda r: r >= 3) + share(lambda r: r >= 4))
     )
     assert "G-Pass@4, tau 0.75" in ponder("compare", path, "--k", "4", "--tau", "0.75").out
-    said = ponder("compare", path, "--k", "6")
-    assert said.code == 2 and "give --k 5 or less" in said.err
+    output = ponder("compare", path, "--k", "6")
+    assert output.code == 2 and "give --k 5 or less" in output.err
 
 
 def test_elo_of_two_systems_is_the_odds_of_their_games(ponder: Ponder, tmp_path: Path) -> None:
@@ -271,30 +271,30 @@ def test_elo_of_two_systems_is_the_odds_of_their_games(ponder: Ponder, tmp_path:
     assert first["rating"] - second["rating"] == pytest.approx(400 * np.log10(60 / 40), abs=1e-6)
     never = write(tmp_path / "never.jsonl", [0] * 100)
     always = write(tmp_path / "always.jsonl", [1] * 100)
-    said = ponder("compare", never, always, "--elo")
-    assert said.code == 0 and "some only won or lost" in said.out
-    said = ponder("compare", a, "--elo")
-    assert said.code == 2 and "give two runs or more" in said.err
+    output = ponder("compare", never, always, "--elo")
+    assert output.code == 0 and "some only won or lost" in output.out
+    output = ponder("compare", a, "--elo")
+    assert output.code == 2 and "give two runs or more" in output.err
 
 
 def test_problems_needed_to_tell_systems_apart(ponder: Ponder, tmp_path: Path) -> None:
     a = write(tmp_path / "a.jsonl", [1] * 50 + [0] * 50)
     b = write(tmp_path / "b.jsonl", [1] * 45 + [0] * 5 + [1] * 8 + [0] * 42)  # 8 won, 5 lost
-    said = ponder("compare", a, b)
+    output = ponder("compare", a, b)
     z = stats.norm.ppf([0.975, 0.8])
     needed = int(np.ceil((z[0] * np.sqrt(0.13) + z[1] * np.sqrt(0.13 - 0.03**2)) ** 2 / 0.03**2))
-    assert f"takes about {needed:,} problems like these 100 (80 % power)" in said.out
+    assert f"takes about {needed:,} problems like these 100 (80 % power)" in output.out
     sure = write(tmp_path / "c.jsonl", [1] * 90 + [0] * 10)
     assert "to tell" not in ponder("compare", a, sure).out, "what is plain already needs no more"
 
 
 def test_the_standard_error_is_split_by_problems_and_samples(ponder: Ponder, tmp_path: Path) -> None:
     outcomes = [[1, 0], [1, 1], [0, 0], [1, 0]]
-    told = json.loads(ponder("compare", write(tmp_path / "a.jsonl", outcomes), "--json").out)["systems"][0]["clustered"]
+    data = json.loads(ponder("compare", write(tmp_path / "a.jsonl", outcomes), "--json").out)["systems"][0]["clustered"]
     inner = np.sqrt(np.mean([np.var(o, ddof=1) / 2 for o in outcomes]) / 4)
     total = np.std([np.mean(o) for o in outcomes], ddof=1) / 2
-    assert told["sample_standard_error"] == pytest.approx(inner)
-    assert told["problem_standard_error"] == pytest.approx(np.sqrt(total**2 - inner**2))
+    assert data["sample_standard_error"] == pytest.approx(inner)
+    assert data["problem_standard_error"] == pytest.approx(np.sqrt(total**2 - inner**2))
     out = ponder("compare", tmp_path / "a.jsonl").out
     assert f"{100 * inner:.2f}" in out and "what was sampled" in out
     assert "what was sampled" not in ponder("compare", tmp_path / "a.jsonl", "--select", "first").out

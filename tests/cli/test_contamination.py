@@ -42,9 +42,9 @@ def run_of(folder: Path, task: Task, problems: Sequence[Problem], answers: int =
 
 
 def told(ponder: Any, train: Path | str, asked: Path | str) -> dict[str, Any]:
-    said = ponder("contamination", train, asked, "--json")
-    assert said.code == 0, said.err
-    return json.loads(said.out)
+    output = ponder("contamination", train, asked, "--json")
+    assert output.code == 0, output.err
+    return json.loads(output.out)
 
 
 @pytest.mark.parametrize(("what", "format"), EVERY)
@@ -55,8 +55,8 @@ def test_every_kind_of_harvest(ponder, tmp_path: Path, what: str, format: str) -
         run = run_of(tmp_path / f"run-{side}", task, problems)
         job = Harvest((str(run),), what, format=format, scorer="seen", include_held_out=True)  # type: ignore[arg-type]
         write_jsonl(tmp_path / f"{side}.jsonl", job.rows(FilterReport()))
-    found = told(ponder, tmp_path / "test.jsonl", "addition")
-    assert {o["problem"] for o in found["flagged"]} == {p.id for p in task.test[:11]}
+    result = told(ponder, tmp_path / "test.jsonl", "addition")
+    assert {o["problem"] for o in result["flagged"]} == {p.id for p in task.test[:11]}
     assert told(ponder, tmp_path / "train.jsonl", "addition")["flagged"] == []
 
 
@@ -80,10 +80,10 @@ def test_problems_that_were_made(ponder, tmp_path: Path) -> None:
         )
     )
     made = tmp_path / "p.jsonl"
-    said = ponder(
+    output = ponder(
         "problems", "templates", tmp_path / "t.json", "--dedup-threshold", "0", "--out", made, "--run", tmp_path / "r"
     )
-    assert said.code == 0 and "compared with no evaluation" in said.out, said.err
+    assert output.code == 0 and "compared with no evaluation" in output.out, output.err
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps({"question": f"what is {q}"}) + "\n" for q in ("2 + 3?", "3 - 2", "2 * 3")))
     assert [o["problem"] for o in told(ponder, made, asked)["flagged"]] == ["asked.jsonl, row 1"]
@@ -94,8 +94,8 @@ def test_problems_that_were_made(ponder, tmp_path: Path) -> None:
 def test_conversations_of_several_kinds(ponder, tmp_path: Path) -> None:
     question = "What is 7 + 8?"
     asked = tmp_path / "asked.jsonl"
-    said = {"system": "Add.", "user": question, "assistant": "15"}
-    asked.write_text(json.dumps({"messages": [{"role": k, "content": v} for k, v in said.items()]}) + "\n")
+    text = {"system": "Add.", "user": question, "assistant": "15"}
+    asked.write_text(json.dumps({"messages": [{"role": k, "content": v} for k, v in text.items()]}) + "\n")
     for row in (
         {"messages": [{"role": "user", "content": f"{question}\nPut the final answer in \\boxed{{}}."}]},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": question}]}]},
@@ -127,8 +127,8 @@ def test_many_samples_of_one_question_are_no_boilerplate(ponder, tmp_path: Path)
 
 def test_a_whole_problem_counts_however_often_it_stands_there() -> None:
     train = [(f"t{i}", f"{i} times they asked how many hens are left now, and more") for i in range(20)]
-    (found,) = find_contamination(train, [("p", "How many hens are left now?")]).flagged
-    assert found.whole and not found.exact
+    (result,) = find_contamination(train, [("p", "How many hens are left now?")]).flagged
+    assert result.whole and not result.exact
 
 
 def test_signs_between_operands_are_words_but_hyphens_and_lists_are_not() -> None:
@@ -147,6 +147,6 @@ def test_gsm8k_copied_into_conversations(ponder, data: Path, tmp_path: Path) -> 
     asked = tmp_path / "asked.jsonl"
     questions = [p.question for p in GSM8K(limit=60, prompt="{question}").test]
     asked.write_text("".join(json.dumps({"question": q}) + "\n" for q in questions))
-    found = told(ponder, tmp_path / "c.jsonl", asked)
+    result = told(ponder, tmp_path / "c.jsonl", asked)
     copied = {f"asked.jsonl, row {i}" for i in range(1, 41)}
-    assert {o["problem"] for o in found["flagged"] if o["whole"]} == copied and found["problems"] == 60
+    assert {o["problem"] for o in result["flagged"] if o["whole"]} == copied and result["problems"] == 60

@@ -22,11 +22,11 @@ def job(here: Path, model: Path) -> RL:
 
 def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo.run_demo(job(here, model), Path("out"), GracefulStop())
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for text in ("before training", "after training", "change ", "paired", "reward ", "asked     What is 27 + 58?"):
-        assert text in said
+        assert text in output
     for text in ("answered ", "whole ", "GiB at most", "ponder solve 'What is 31 + 46?' --model out/model"):
-        assert text in said
+        assert text in output
     assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
     assert {p.name for p in Path("out").iterdir()} == {"before", "train", "after", "model", "curve.png"}
     weights = Path("out/model/model.safetensors").stat()

@@ -104,8 +104,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("argv", "said"), BAD, ids=[" ".join(argv)[:40] for argv, _ in BAD])
-def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str) -> None:
+@pytest.mark.parametrize(("argv", "message"), BAD, ids=[" ".join(argv)[:40] for argv, _ in BAD])
+def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], message: str) -> None:
     (here / "torn.py").write_text("def recipe(:\n")
     (here / "empty.py").write_text("")
     (here / "lost.py").write_text("import no_such_module\n")
@@ -117,10 +117,10 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str)
         "def recipe() -> Evaluate:\n    return Evaluate(Addition())\n"
     )
     before = {p.name: p.read_text() for p in here.iterdir()}
-    found = ponder(*argv)
-    assert found.code == 2 and found.out == ""
-    *progress, error = found.err.splitlines()
-    assert error.startswith("error: ") and said in error
+    output = ponder(*argv)
+    assert output.code == 2 and output.out == ""
+    *progress, error = output.err.splitlines()
+    assert error.startswith("error: ") and message in error
     assert all("loading the model" in line for line in progress)
     after = {p.name: p.read_text() for p in here.iterdir() if p.is_file()}
     assert {k: v for k, v in after.items() if k != "lock"} == before
@@ -128,8 +128,8 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str)
 
 
 def test_with_json_the_error_is_an_event_too(ponder: Ponder, here: Path) -> None:
-    found = ponder("solve", "q", "--model", "nowhere", "--json")
-    assert found.code == 2 and '"event": "error"' in found.out and found.err.startswith("error: no model named")
+    output = ponder("solve", "q", "--model", "nowhere", "--json")
+    assert output.code == 2 and '"event": "error"' in output.out and output.err.startswith("error: no model named")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
@@ -141,7 +141,7 @@ def test_output_that_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "runs/x"), "error: runs/x: No space left on device\n"),
         (OSError(errno.EROFS, "Read-only file system"), "error: cannot write: Read-only file system\n"),
@@ -153,14 +153,14 @@ def test_output_that_cannot_be_written() -> None:
     ],
 )
 def test_errors_from_below(
-    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(argv: list[str]) -> int:
         raise error
 
     monkeypatch.setattr(cli, "_dispatch", fail)
     assert main(["solve"]) == 2
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(message)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_each_type(argv: tuple[str, ...], name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         ((), "the following arguments are required: FIRST; see `prog --help`"),
         (("x", "1", "2"), "'2' is one argument too many"),
@@ -86,19 +86,19 @@ def test_each_type(argv: tuple[str, ...], name: str, value: Any) -> None:
         (("x", "--count"), "--count: expected one argument"),
     ],
 )
-def test_bad_argument_is_named(argv: tuple[str, ...], said: str) -> None:
+def test_bad_argument_is_named(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError) as why:
         call(*argv)
-    assert str(why.value).startswith(said)
+    assert str(why.value).startswith(message)
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         call("--help")
-    said = capsys.readouterr().out
-    assert "Takes one of each." in said and "how fast, in % (default 0.5)" in said
-    assert "--loud" in said and "--no-loud" not in said, "only what changes something is shown"
-    assert "--no-safe" in said
+    output = capsys.readouterr().out
+    assert "Takes one of each." in output and "how fast, in % (default 0.5)" in output
+    assert "--loud" in output and "--no-loud" not in output, "only what changes something is shown"
+    assert "--no-safe" in output
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def test_dotted_flags_are_collected_by_their_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({}, "this thing needs --thing.size ..."),
         ({"size": "big"}, "--thing.size: 'big' is not a whole number"),
@@ -178,7 +178,7 @@ def test_dotted_flags_are_collected_by_their_prefix() -> None:
         ({"sise": "1"}, "no thing setting named 'sise'. Did you mean 'size'?"),
     ],
 )
-def test_build_refuses(settings: dict[str, str], said: str) -> None:
+def test_build_refuses(settings: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as why:
         flags.build_with_settings("thing", ExampleSettings, settings, "thing")
-    assert str(why.value).startswith(said)
+    assert str(why.value).startswith(message)

@@ -342,8 +342,8 @@ def test_ineffective_flag_is_refused_in_one_sentence(
     argv: tuple[str, ...], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == 2
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1, said
+    output = capsys.readouterr().err
+    assert words in output and output.count("\n") == 1, output
 
 
 # Commands that say or write something themselves: a line, then for each flag "company | what it adds", or two lines.
@@ -654,7 +654,7 @@ def test_every_output_flag_changes_the_output(
     line = lines[flag]
     company, _, more = ("", "", "") if isinstance(line, tuple) else line.partition("|")
     two = line if isinstance(line, tuple) else (f"{base} {company}", f"{base} {company} {more}")
-    found = []
+    result = []
     for i, argv in enumerate(two):
         here = Path(f"try-{i}")
         (here / "runs" / "demo").mkdir(parents=True)
@@ -668,10 +668,10 @@ def test_every_output_flag_changes_the_output(
                 code: Any = main([word.format(**example_paths) for word in shlex.split(argv)])
             except Captured as seen:
                 code = repr(seen.what)
-        said = capsys.readouterr()
-        assert code == 0 or i == 0 or command in CAPTURED_COMMANDS, said.err
-        out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free|[0-9.]+ s\b', "", said.out)
+        output = capsys.readouterr()
+        assert code == 0 or i == 0 or command in CAPTURED_COMMANDS, output.err
+        out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free|[0-9.]+ s\b', "", output.out)
         files = {str(f.relative_to(here)): f.stat().st_size for f in sorted(here.rglob("*")) if f.is_file()}
         kept = [f.read_bytes() for f in sorted(here.rglob("*")) if f.suffix in (".csv", ".safetensors", ".gguf")]
-        found.append((code, out.replace(str(here), ""), files, kept, list(loaded_models)))
-    assert found[0] != found[1], f"{flag} changes nothing in {two[1]}"
+        result.append((code, out.replace(str(here), ""), files, kept, list(loaded_models)))
+    assert result[0] != result[1], f"{flag} changes nothing in {two[1]}"

@@ -37,9 +37,9 @@ class CliProcess(subprocess.Popen[str]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is not None and self.poll() is None:
             self.send_signal(signal.SIGABRT)  # at which `faulthandler` writes every thread's stack
-            _, said = self.communicate(timeout=10)
+            _, text = self.communicate(timeout=10)
             assert error is not None
-            error.add_note(said)
+            error.add_note(text)
         super().__exit__(kind, error, tb)
 
 
@@ -63,8 +63,8 @@ def _heeded() -> Iterator[None]:
 def wait_for_handlers(job: CliProcess) -> None:
     """Wait until our handlers are there: before that, the interpreter itself has not come to our code."""
     while job.poll() is None:
-        told = Path(f"/proc/{job.pid}/status").read_text().partition("SigCgt:")[2].split()
-        if told and int(told[0], 16) >> (signal.SIGTERM - 1) & 1:
+        output = Path(f"/proc/{job.pid}/status").read_text().partition("SigCgt:")[2].split()
+        if output and int(output[0], 16) >> (signal.SIGTERM - 1) & 1:
             return
         time.sleep(0.001)
 
@@ -123,10 +123,10 @@ def interrupt_at_random_moments(count: int, seed: int, model: Path, trained: Pat
                     time.sleep(rng.choice([0, 0.05]))
                     job.send_signal(number)
                 out, err = job.communicate(timeout=60)
-            said = f"{argv}, {number.name}: {job.returncode}\n{out}\n{err}"
+            text = f"{argv}, {number.name}: {job.returncode}\n{out}\n{err}"
             # While the interpreter closes the signal itself ends the process, which a shell shows as the same code.
-            assert job.returncode in (0, CODES[number], -number), said
-            assert "Traceback" not in out + err and "Exception ignored" not in err, said
+            assert job.returncode in (0, CODES[number], -number), text
+            assert "Traceback" not in out + err and "Exception ignored" not in err, text
     assert not [left for left in folder.iterdir() if left.name.startswith(".")], "an unfinished folder was left"
 
 

@@ -7,20 +7,22 @@ from pathlib import Path
 
 
 def test_harvest_of_a_run(ponder, trained: Path, tmp_path: Path):
-    said = ponder("harvest", trained, "--kind", "values", "--out", tmp_path / "v.jsonl")
-    assert said.code == 0, said.err
+    printed = ponder("harvest", trained, "--kind", "values", "--out", tmp_path / "v.jsonl")
+    assert printed.code == 0, printed.err
     rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
-    assert f"{len(rows):,} values of" in said.out and "  traces" in said.out and "distinct prefixes" in said.out
+    assert (
+        f"{len(rows):,} values of" in printed.out and "  traces" in printed.out and "distinct prefixes" in printed.out
+    )
     again = ponder("harvest", trained, "--kind", "values", "--out", tmp_path / "v.jsonl")
     assert again.code == 2 and "is already there" in again.err
-    told = ponder("harvest", trained, trained, "--kind", "values", "--out", tmp_path / "w.jsonl", "--json")
-    data = json.loads(told.out)
+    output = ponder("harvest", trained, trained, "--kind", "values", "--out", tmp_path / "w.jsonl", "--json")
+    data = json.loads(output.out)
     assert data["rows"] == len(rows) and data["funnel"][0]["stage"] == "traces"
 
 
 def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
-    said = ponder("harvest", trained, "--min-score", "2", "--out", tmp_path / "c.jsonl")
-    assert said.code == 2 and "hold no chains" in said.err and "right" in said.err and "wrong" in said.err
+    output = ponder("harvest", trained, "--min-score", "2", "--out", tmp_path / "c.jsonl")
+    assert output.code == 2 and "hold no chains" in output.err and "right" in output.err and "wrong" in output.err
     assert not (tmp_path / "c.jsonl").exists()
 
 
@@ -30,10 +32,12 @@ def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
     known = {}
     for format in ("stepwise", "prm800k", "shepherd", "omega"):
         out = tmp_path / f"{format}.jsonl"
-        said = ponder("harvest", "--kind", "labels", "--format", format, "--out", out, trained)
-        assert said.code == 0, said.err
+        output = ponder("harvest", "--kind", "labels", "--format", format, "--out", out, trained)
+        assert output.code == 0, output.err
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-        assert {detect_format(row, "x") for row in rows} == {format} and f"{len(rows):,} rows of labels of" in said.out
+        assert {detect_format(row, "x") for row in rows} == {
+            format
+        } and f"{len(rows):,} rows of labels of" in output.out
         traces = read_labels(out)
         labels = [(t.problem.question, t.text(i).strip(), t.score(i, LABEL_SCORE)) for t in traces for i in t.answers()]
         known[format] = {(q, text.removeprefix("Step 1: "), label) for q, text, label in labels}
@@ -55,6 +59,6 @@ def test_bad_requests(ponder, here: Path):
         (("r", "--out", "x", "--format", "omega"), "`format` is for labels: leave it out for chains"),
         (("r", "--out", "x", "--kind", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
     ):
-        said = ponder("harvest", *argv)
-        assert said.code == 2 and wanted in said.err, (argv, said.err)
+        output = ponder("harvest", *argv)
+        assert output.code == 2 and wanted in output.err, (argv, output.err)
     assert "RUN" in ponder("harvest", "--help").out

@@ -42,25 +42,25 @@ def pipeline(here: Path) -> Path:
 
 
 def test_stages_of_which_none_has_begun_leave_nothing(ponder, pipeline: Path):
-    said = ponder("run", "many.py", "--start", "runs/typo")
-    assert said.code == 2 and "stage 'learn': there is no run directory runs/typo" in said.err
+    output = ponder("run", "many.py", "--start", "runs/typo")
+    assert output.code == 2 and "stage 'learn': there is no run directory runs/typo" in output.err
     assert not Path("runs/many").exists()
     (pipeline / "tiny.py").rename(pipeline / "many.py")  # another job altogether
     assert ponder("run", "many.py", "--steps", "1").code == 0
 
 
 def test_a_stopped_pipeline_goes_on_after_a_correction(ponder, pipeline: Path):
-    said = ponder("run", "many.py", "--data", "typo.jsonl")
-    assert said.code == 2 and "stage 'more': cannot read the conversations in typo.jsonl" in said.err
+    output = ponder("run", "many.py", "--data", "typo.jsonl")
+    assert output.code == 2 and "stage 'more': cannot read the conversations in typo.jsonl" in output.err
     learned = Path("runs/many/learn/job.json").stat().st_mtime_ns
-    said = ponder("run", "many.py", "--steps", "1", "--tokens", "2", "--json")
-    assert said.code == 0, said.err
-    assert list(json.loads(said.out.splitlines()[-1])["stages"]) == ["learn", "more", "measure"]
+    output = ponder("run", "many.py", "--steps", "1", "--tokens", "2", "--json")
+    assert output.code == 0, output.err
+    assert list(json.loads(output.out.splitlines()[-1])["stages"]) == ["learn", "more", "measure"]
     assert Path("runs/many/learn/job.json").stat().st_mtime_ns == learned
-    said = ponder("run", "many.py", "--steps", "3", "--tokens", "2")
-    assert said.code == 2 and said.err.count("\n") == 1 and len(said.err) < 400
-    assert "stage 'more' of runs/many began with other settings (steps: 1 -> 3)" in said.err
-    assert "remove runs/many/more runs/many/measure" in said.err
+    output = ponder("run", "many.py", "--steps", "3", "--tokens", "2")
+    assert output.code == 2 and output.err.count("\n") == 1 and len(output.err) < 400
+    assert "stage 'more' of runs/many began with other settings (steps: 1 -> 3)" in output.err
+    assert "remove runs/many/more runs/many/measure" in output.err
     assert ponder("run", "runs/many").code == 0, "the stages as they were accepted"
 
 
@@ -70,7 +70,7 @@ def test_training_that_is_done_is_told_without_its_data(ponder, pipeline: Path):
     )
     assert ponder("run", "one.py").code == 0
     Path("data.jsonl").unlink()
-    said = ponder("run", "one.py")
-    assert said.code == 0 and "after 2 steps" in said.out, said.err
-    said = ponder("run", "one.py", "--run", "runs/new")
-    assert said.code == 2 and "cannot read the conversations" in said.err
+    output = ponder("run", "one.py")
+    assert output.code == 0 and "after 2 steps" in output.out, output.err
+    output = ponder("run", "one.py", "--run", "runs/new")
+    assert output.code == 2 and "cannot read the conversations" in output.err

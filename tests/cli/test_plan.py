@@ -31,47 +31,46 @@ QUICK = ("--sample-groups", "4", "--dry-run-steps", "1")
 
 
 def test_plan_a_recipe(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "tiny.py", "--steps", "50", "--sample-groups", "6")
-    assert said.code == 0, said.err
+    output = ponder("plan", "tiny.py", "--steps", "50", "--sample-groups", "6")
+    assert output.code == 0, output.err
     for text in ("Addition(digits=1)", "17,792 parameters, all learn, ", " on cpu", "GRPO, no KL, Shao et al. 2024",
                  "50 of 4 problems x 8 completions of at most 3 tokens", "AdamW(lr=0.01)"):  # fmt: skip
-        assert text in " ".join(said.out.split()), text
+        assert text in " ".join(output.out.split()), text
     for text in ("s to sample, ", "s to learn (the last of 2", "the run", "iB at most", "iB a checkpoint, 2 kept"):
-        assert text in said.out, text
-    assert "  prompt, 32  Question: What is " in said.out and "  trained, " in said.out and "<eos>" in said.out
-    assert "in the mean of 48 samples on 6 problems" in said.out and "have no gradient at n = 8" in said.out
-    assert "! " in said.out and "raise --max-tokens (now 3)" in said.out, "the setting to change, in words"
-    assert "  ok  grader " in said.out and "it can run, but see what is marked !" in said.out
-    assert max(map(len, said.out.splitlines())) <= 100
+        assert text in output.out, text
+    assert "  prompt, 32  Question: What is " in output.out and "  trained, " in output.out and "<eos>" in output.out
+    assert "in the mean of 48 samples on 6 problems" in output.out and "have no gradient at n = 8" in output.out
+    assert "! " in output.out and "raise --max-tokens (now 3)" in output.out, "the setting to change, in words"
+    assert "  ok  grader " in output.out and "it can run, but see what is marked !" in output.out
+    assert max(map(len, output.out.splitlines())) <= 100
     assert [p.name for p in here.iterdir() if p.name != "__pycache__"] == ["tiny.py"], "nothing is kept"
 
 
 def test_plan_json(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "tiny.py", "--json", *QUICK)
-    (found,) = [json.loads(line) for line in said.out.splitlines()]
-    assert said.code == 0 and said.err == "" and found["ready"] is True
-    assert found["job"]["steps"] == 3 and found["model"]["parameters"] == 17_792
+    output = ponder("plan", "tiny.py", "--json", *QUICK)
+    (data,) = [json.loads(line) for line in output.out.splitlines()]
+    assert output.code == 0 and output.err == "" and data["ready"] is True
+    assert data["job"]["steps"] == 3 and data["model"]["parameters"] == 17_792
     assert (
-        found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"]
-        and found["dry_run"]["peak_bytes"] > 1e6
+        data["time"]["low"] <= data["time"]["expected"] <= data["time"]["high"] and data["dry_run"]["peak_bytes"] > 1e6
     )
-    assert [run["kind"] for run in found["prompt"]] == ["prompt", "trained"]
-    assert found["pass_rate"]["problems"] == 4 and found["pass_rate"]["groups"]["n"] == 8
-    assert {f["name"] for f in found["pass_rate"]["findings"]} and len(found["checks"]) == 9
+    assert [run["kind"] for run in data["prompt"]] == ["prompt", "trained"]
+    assert data["pass_rate"]["problems"] == 4 and data["pass_rate"]["groups"]["n"] == 8
+    assert {f["name"] for f in data["pass_rate"]["findings"]} and len(data["checks"]) == 9
 
 
 def test_without_probe_and_scan(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
-    assert said.code == 0 and "cost" not in said.out and "pass rate" not in said.out
-    assert "checks" in said.out and said.out.endswith("ready\n")
+    output = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
+    assert output.code == 0 and "cost" not in output.out and "pass rate" not in output.out
+    assert "checks" in output.out and output.out.endswith("ready\n")
 
 
 def test_a_failed_check(ponder: Ponder, here: Path) -> None:
     (here / "mute.py").write_text((here / "tiny.py").read_text().replace('template="qa"', 'template="{{- 1 + 1 }}"'))
-    said = ponder("plan", "mute.py", *QUICK)
-    assert said.code == 1 and "  !!  template " in said.out and "not ready: template" in said.out
-    (found,) = [json.loads(line) for line in ponder("plan", "mute.py", "--json", *QUICK).out.splitlines()]
-    assert found["ready"] is False
+    output = ponder("plan", "mute.py", *QUICK)
+    assert output.code == 1 and "  !!  template " in output.out and "not ready: template" in output.out
+    (data,) = [json.loads(line) for line in ponder("plan", "mute.py", "--json", *QUICK).out.splitlines()]
+    assert data["ready"] is False
 
 
 def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +78,9 @@ def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pyt
         raise OutOfMemory("not even one sequence fits into memory")
 
     monkeypatch.setattr(dry_run, "dry_run", full)
-    said = ponder("plan", "tiny.py", *QUICK)
-    assert said.code == 1 and "the first steps cannot be taken: not even one sequence fits" in said.out
-    assert "not ready: cost" in said.out and "  ok  finite" in said.out
+    output = ponder("plan", "tiny.py", *QUICK)
+    assert output.code == 1 and "the first steps cannot be taken: not even one sequence fits" in output.out
+    assert "not ready: cost" in output.out and "  ok  finite" in output.out
 
 
 def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +95,14 @@ def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: py
         return net, tokenizer
 
     monkeypatch.setattr(ScratchModel, "build", damaged)
-    said = ponder("plan", "tiny.py", *QUICK)
-    assert said.code == 1 and "not ready: finite, cost" in said.out
+    output = ponder("plan", "tiny.py", *QUICK)
+    assert output.code == 1 and "not ready: finite, cost" in output.out
 
 
 def test_plan_a_run_directory(ponder: Ponder, here: Path, trained: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in trained.rglob("*")}
-    said = ponder("plan", trained, *QUICK)
-    assert said.code == 0 and "Addition(digits=1)" in said.out, said.err
+    output = ponder("plan", trained, *QUICK)
+    assert output.code == 0 and "Addition(digits=1)" in output.out, output.err
     assert {p: p.stat().st_mtime_ns for p in trained.rglob("*")} == before and read_job(trained)["steps"] == 3
 
 
@@ -122,18 +121,18 @@ def test_plan_the_flags_of_train(ponder: Ponder, here: Path, model: Path) -> Non
         "--max-tokens",
         "3",
     )
-    said = ponder("plan", "train", "addition", "--algorithm", "cispo", *small, *QUICK)
-    assert said.code == 0 and "CISPO, no KL, MiniMax 2025" in said.out, said.err
+    output = ponder("plan", "train", "addition", "--algorithm", "cispo", *small, *QUICK)
+    assert output.code == 0 and "CISPO, no KL, MiniMax 2025" in output.out, output.err
     kl = ponder("plan", "train", "addition", "--curriculum", "frontier", "--epochs-per-batch", "2", *small, *QUICK)
     assert "GRPO, 0.04 KL (k3) in the loss" in kl.out and "  ok  KL  " in kl.out and "epochs_per_batch 2" in kl.out
 
 
 def test_plan_fine_tuning(ponder: Ponder, here: Path, model: Path) -> None:
     small = ("--model", model, "--steps", "2", "--batch-size", "2", *QUICK)
-    said = ponder("plan", "sft", "addition", "--task.digits", "1", *small)
-    assert said.code == 0 and "SFT, no KL, Ouyang" in said.out and "2 of 2 answers" in said.out, said.err
-    assert "pass rate" not in said.out and "to sample" not in said.out and "grader" not in said.out
-    assert "  trained, " in said.out and "  ok  EOS " in said.out
+    output = ponder("plan", "sft", "addition", "--task.digits", "1", *small)
+    assert output.code == 0 and "SFT, no KL, Ouyang" in output.out and "2 of 2 answers" in output.out, output.err
+    assert "pass rate" not in output.out and "to sample" not in output.out and "grader" not in output.out
+    assert "  trained, " in output.out and "  ok  EOS " in output.out
     Path("pairs.jsonl").write_text('{"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}\n' * 3)
     pairs = ponder("plan", "sft", "--algorithm", "dpo", "pairs.jsonl", *small)
     assert pairs.code == 0 and "pairs.jsonl" in pairs.out and "copied prompts" not in pairs.out, pairs.err
@@ -169,15 +168,15 @@ def test_plan_the_first_stage_that_trains(ponder: Ponder, here: Path) -> None:
     more += "from tiny import recipe as first\n\n\ndef recipe(steps: int = 2) -> Stages:\n    rl = first(steps)\n"
     more += '    return Stages((Stage("rl", rl), Stage("test", Evaluate(rl.task, "stage:rl", limit=2))))\n'
     Path("several.py").write_text(more)
-    said = ponder("plan", "several.py", *QUICK)
-    assert said.code == 0 and "stage 'rl', the first that trains; later ones begin from what it learns" in said.out, (
-        said.err
-    )
+    output = ponder("plan", "several.py", *QUICK)
+    assert (
+        output.code == 0 and "stage 'rl', the first that trains; later ones begin from what it learns" in output.out
+    ), output.err
 
 
 def test_help(ponder: Ponder, here: Path) -> None:
-    said = ponder("plan", "--help")
-    assert said.code == 0 and "ponder plan train|sft" in said.out and ponder("plan").code == 2
+    output = ponder("plan", "--help")
+    assert output.code == 0 and "ponder plan train|sft" in output.out and ponder("plan").code == 2
     for argv in (("tiny.py",), ("train",), ("sft",)):
         assert "--sample-groups N" in ponder("plan", *argv, "--help").out
 
@@ -190,14 +189,14 @@ def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monk
         return replace(batch, weight_N=torch.where(batch.target_N == 2, 0.0, batch.weight_N))
 
     monkeypatch.setattr(learning, "pack", masked)
-    said = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
-    assert said.code == 1 and "  untrained, 1  <eos>" in said.out and "not ready: EOS" in said.out
+    output = ponder("plan", "tiny.py", "--sample-groups", "0", "--dry-run-steps", "0")
+    assert output.code == 1 and "  untrained, 1  <eos>" in output.out and "not ready: EOS" in output.out
 
 
-def drawn(found: RunPlan, width: int = 100, colour: bool = False) -> str:
+def drawn(result: RunPlan, width: int = 100, colour: bool = False) -> str:
     out = io.StringIO()
     Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None).print(
-        plan_view.render_plan(found), highlight=False
+        plan_view.render_plan(result), highlight=False
     )
     return out.getvalue()
 
@@ -253,32 +252,32 @@ def test_colours() -> None:
 
 
 def test_another_group_size_is_named_where_it_would_help() -> None:
-    found = example()
-    assert "! --group-size 8 would leave" in drawn(found)
-    assert found.pass_rate is not None
-    found.pass_rate.groups = forecast_groups([[0.0] * 4] * 30)
-    assert "would leave" not in drawn(found), "none would"
+    result = example()
+    assert "! --group-size 8 would leave" in drawn(result)
+    assert result.pass_rate is not None
+    result.pass_rate.groups = forecast_groups([[0.0] * 4] * 30)
+    assert "would leave" not in drawn(result), "none would"
 
 
 def test_verdicts() -> None:
-    found = example()
-    assert plan_view.verdict_text(found).plain == "not ready: two"
-    found.checks = found.checks[:1]
-    assert found.ready and plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
-    found.pass_rate = None
-    assert plan_view.verdict_text(found).plain == "ready"
-    found.ineffective_settings = ["8 samples at temperature 0 are all the same"]
-    assert plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
-    assert "! 8 samples at temperature 0 are all the same" in drawn(found)
-    assert plan_view.plan_json(found)["ineffective_settings"] == found.ineffective_settings
+    result = example()
+    assert plan_view.verdict_text(result).plain == "not ready: two"
+    result.checks = result.checks[:1]
+    assert result.ready and plan_view.verdict_text(result).plain == "it can run, but see what is marked !"
+    result.pass_rate = None
+    assert plan_view.verdict_text(result).plain == "ready"
+    result.ineffective_settings = ["8 samples at temperature 0 are all the same"]
+    assert plan_view.verdict_text(result).plain == "it can run, but see what is marked !"
+    assert "! 8 samples at temperature 0 are all the same" in drawn(result)
+    assert plan_view.plan_json(result)["ineffective_settings"] == result.ineffective_settings
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [(12, "12"), (9_600, "9.6 thousand"), (6.6e6, "6.6 million"), (2e9, "2.0 billion")],
 )
-def test_amounts(value: float, said: str) -> None:
-    assert plan_view.format_count(value) == said
+def test_amounts(value: float, message: str) -> None:
+    assert plan_view.format_count(value) == message
 
 
 def test_sizes_and_shares() -> None:

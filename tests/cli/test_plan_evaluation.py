@@ -43,8 +43,8 @@ def test_a_width_that_is_no_share_is_refused() -> None:
 
 
 def test_plan_eval_tells_problems_and_what_they_show(ponder: Ponder) -> None:
-    said = ponder("plan", "eval", "--accuracy", "0.5", "--difference", "0.1")
-    assert said.code == 0 and "388 problems of each system to see 10 points" in said.out  # Fleiss's table
+    output = ponder("plan", "eval", "--accuracy", "0.5", "--difference", "0.1")
+    assert output.code == 0 and "388 problems of each system to see 10 points" in output.out  # Fleiss's table
     needs = json.loads(ponder("plan", "eval", "--accuracy", "0.5", "--problems", "388", "--json").out)["needs"]
     assert needs["detectable_difference"] == pytest.approx(0.1, abs=1e-3)
     low, high = wilson(194, 388)
@@ -56,8 +56,8 @@ def test_gpu_time_is_flops_over_what_the_gpus_reach(ponder: Ponder) -> None:
     needs = json.loads(ponder(*line.split(), "--utilization", "0.5", "--json").out)["needs"]
     assert needs["flops"] == 2 * 1e9 * 500 * 4 * 100
     assert needs["gpu_seconds"] == pytest.approx(2 * 1e9 * 500 * 4 * 100 / (200e12 * 0.5 * 2))
-    said = ponder("plan", "eval", "--problems", "9", "--gpu-tflops", "1")
-    assert said.code == 2 and "give --parameters and --tokens" in said.err
+    output = ponder("plan", "eval", "--problems", "9", "--gpu-tflops", "1")
+    assert output.code == 2 and "give --parameters and --tokens" in output.err
 
 
 def write(path: Path, outcomes: list[list[int]]) -> Path:

@@ -26,16 +26,16 @@ Ponder = Callable[..., CommandResult]
 TTT = TicTacToeGame()
 
 
-def done(said: CommandResult) -> dict[str, Any]:
-    event: dict[str, Any] = json.loads(said.out.splitlines()[-1])
+def done(text: CommandResult) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(text.out.splitlines()[-1])
     assert event["event"] == "done"
     return event
 
 
 def test_play_counts_games_of_two_programs(ponder: Ponder) -> None:
-    said = ponder("play", "tic-tac-toe", "--player", "alphabeta", "--against", "random", "--games", "12", "--json")
-    event = done(said)
-    assert said.code == 0 and event["games"] == 12 and event["lost"] == 0 and event["won"] + event["drawn"] == 12
+    output = ponder("play", "tic-tac-toe", "--player", "alphabeta", "--against", "random", "--games", "12", "--json")
+    event = done(output)
+    assert output.code == 0 and event["games"] == 12 and event["lost"] == 0 and event["won"] + event["drawn"] == 12
     assert [g["starter"] for g in event["played"]] == [0, 1] * 6, "the players begin in turns"
     low, high = event["points_interval"]
     assert low <= event["points"] == (event["won"] + event["drawn"] / 2) / 12 <= high
@@ -52,27 +52,29 @@ def test_play_repeats_with_the_seed(ponder: Ponder) -> None:
 
 
 def test_play_draws_one_game(ponder: Ponder) -> None:
-    said = ponder("play", "tic-tac-toe", "--player", "alphabeta", "--against", "lookahead:3")
-    assert " 1 | 2 | 3\n---+---+---\n 4 | 5 | 6" in said.out and "X alphabeta plays" in said.out
-    assert "alphabeta against lookahead:3: " in said.out and "missed blocks" in said.out and "game 1/1" in said.err
-    said = ponder("play", "connect-four", "--player", "random", "--against", "lookahead:1", "--show", "summary")
-    assert "plays" not in said.out and "of 1\n" in said.out
+    output = ponder("play", "tic-tac-toe", "--player", "alphabeta", "--against", "lookahead:3")
+    assert " 1 | 2 | 3\n---+---+---\n 4 | 5 | 6" in output.out and "X alphabeta plays" in output.out
+    assert (
+        "alphabeta against lookahead:3: " in output.out and "missed blocks" in output.out and "game 1/1" in output.err
+    )
+    output = ponder("play", "connect-four", "--player", "random", "--against", "lookahead:1", "--show", "summary")
+    assert "plays" not in output.out and "of 1\n" in output.out
 
 
 def test_play_with_a_person(ponder: Ponder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("11\nhello\n" + "\n".join("123456789" * 9)))
-    said = ponder("play", "tic-tac-toe", "--player", "me", "--against", "alphabeta", "--json")
-    event = done(said)
+    output = ponder("play", "tic-tac-toe", "--player", "me", "--against", "alphabeta", "--json")
+    event = done(output)
     assert event["games"] == 1 and event["won"] == 0, "nobody wins against exact play"
-    assert "'11' is no move here" in said.err and "'hello' is no move here" in said.err
+    assert "'11' is no move here" in output.err and "'hello' is no move here" in output.err
     assert event["counts"][0]["illegal"] == 0, "a person is asked again"
 
 
 def test_play_ends_when_the_person_leaves(ponder: Ponder, monkeypatch: pytest.MonkeyPatch) -> None:
     for typed in ("5\nq\n", "5\n", ""):
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        said = ponder("play", "tic-tac-toe", "--against", "me", "--player", "random", "--games", "3")
-        assert said.code == 0 and "ended after 0 of 3 games\nno game was finished" in said.out
+        output = ponder("play", "tic-tac-toe", "--against", "me", "--player", "random", "--games", "3")
+        assert output.code == 0 and "ended after 0 of 3 games\nno game was finished" in output.out
 
 
 def test_play_reads_moves_from_a_pipe() -> None:
@@ -103,8 +105,8 @@ def test_play_reads_moves_from_a_pipe() -> None:
     ],
 )
 def test_play_says_in_one_sentence_what_is_wrong(ponder: Ponder, here: Path, line: str, message: str) -> None:
-    said = ponder("play", *line.split())
-    assert said.code == 2 and said.err.count("\n") == 1 and message in said.err
+    output = ponder("play", *line.split())
+    assert output.code == 2 and output.err.count("\n") == 1 and message in output.err
 
 
 def test_play_asks_a_model_for_its_moves(ponder: Ponder, model: Path) -> None:

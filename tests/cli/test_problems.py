@@ -22,25 +22,25 @@ def templates(here: Path) -> Path:
 
 
 def test_templates_to_a_file_that_trains(ponder, templates: Path):
-    said = ponder("problems", "templates", templates, "--count", "30", "--dedup-threshold", "0", "--out", "p.jsonl")
-    assert said.code == 0, said.err
-    assert "drawn" in said.out and "30 problems in p.jsonl" in said.out and "ponder train custom" in said.out
-    settings = said.out.split("ponder train custom ")[1].split()
+    printed = ponder("problems", "templates", templates, "--count", "30", "--dedup-threshold", "0", "--out", "p.jsonl")
+    assert printed.code == 0, printed.err
+    assert "drawn" in printed.out and "30 problems in p.jsonl" in printed.out and "ponder train custom" in printed.out
+    settings = printed.out.split("ponder train custom ")[1].split()
     shown = ponder("tasks", "custom", *settings)
     assert shown.code == 0 and "gives it 1" in shown.out, shown.err
     again = ponder("problems", "templates", templates, "--out", "p.jsonl")
     assert again.code == 2 and "is already there" in again.err
-    told = ponder("problems", "templates", templates, "--dedup-threshold", "0", "--out", "q.jsonl", "--json")
-    last = json.loads(told.out.splitlines()[-1])
+    output = ponder("problems", "templates", templates, "--dedup-threshold", "0", "--out", "q.jsonl", "--json")
+    last = json.loads(output.out.splitlines()[-1])
     assert last["event"] == "done" and last["problems"] == 81  # of 81 that there are
 
 
 def test_a_model_that_solves_nothing(ponder, templates: Path, model: Path):
-    said = ponder(
+    output = ponder(
         "problems", "templates", templates, "--count", "5", "--dedup-threshold", "0", "--model", model,
         "--samples-per-solver", "2", "--max-tokens", "2", "--prompt", "{question}", "--out", "p.jsonl",
     )  # fmt: skip
-    assert said.code == 2 and "found none of the answers" in said.err and "5 by no sample" in said.err
+    assert output.code == 2 and "found none of the answers" in output.err and "5 by no sample" in output.err
     assert not Path("p.jsonl").exists() and Path("runs/problems-p/traces.bin").exists()
 
 
@@ -57,6 +57,6 @@ def test_bad_requests(ponder, templates: Path):
         (("filter", "t.json", "--task.a", "1", "--out", "x"), "is a task's setting, and t.json is a file"),
         (("mutate", "t.json", "--operator", "steps", "--model", "m", "--out", "x"), "no operator of mutate"),
     ):
-        said = ponder("problems", *argv)
-        assert said.code == 2 and wanted in said.err, (argv, said.err)
+        output = ponder("problems", *argv)
+        assert output.code == 2 and wanted in output.err, (argv, output.err)
     assert not Path("x").exists() and not Path("runs/problems-x").exists()  # the corrected command can begin

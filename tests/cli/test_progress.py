@@ -96,8 +96,8 @@ def test_panel_shows_findings(width: int) -> None:
     Console(file=out, width=width, force_terminal=True, color_system=None).print(render_panel(seen, width))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) < width and len(lines) <= 22, "fits a terminal of 80 by 24"
-    told = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
-    assert [t[:22] for t in told] == ["! 97 % of groups have ", "! 12 % of answers unde", "! 41 % truncated: rais"]
+    output = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
+    assert [t[:22] for t in output] == ["! 97 % of groups have ", "! 12 % of answers unde", "! 41 % truncated: rais"]
     text = " ".join(line[1:-1].strip() for line in lines)
     assert f"{HARD}; use easier ones, --curriculum frontier or a larger --group-size" in text
 
@@ -114,9 +114,9 @@ def test_live_panel() -> None:
 
 def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run_three_steps(ProgressLines("RL · addition", GracefulStop()))
-    said = capsys.readouterr()
-    first, *steps = said.err.splitlines()
-    assert said.out == "" and first == "RL · addition  loading the model"
+    output = capsys.readouterr()
+    first, *steps = output.err.splitlines()
+    assert output.out == "" and first == "RL · addition  loading the model"
     assert len(steps) == 3 and steps[0].startswith("step 1/10  reward 0.500  zero-std 0.25  length 8.0")
     assert steps[0].endswith(" left") and " tok/s" in steps[0]
     monkeypatch.setattr("ponder.pipelines.job.progress_lines.HEARTBEAT_SECONDS", -1.0)
@@ -147,9 +147,9 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0] == {"event": "step", "part": "train", "step": 1, "total": 10, **METRICS, "findings": []}
     assert rows[-1]["reward"] is None, "JSON has no NaN"
     report_unhealthy_steps(seen, 5, 12)
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
-    assert [(f["name"], f["severity"]) for f in found] == [("too hard", 3), ("undecided", 2), ("truncated", 2)]
-    assert found[0]["text"].startswith(HARD)
+    output = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
+    assert [(f["name"], f["severity"]) for f in output] == [("too hard", 3), ("undecided", 2), ("truncated", 2)]
+    assert output[0]["text"].startswith(HARD)
     solving = ProgressJson("", GracefulStop(), unit="problem")
     solving.step(1, 2, {"accuracy": 0.5}, [])
     assert json.loads(capsys.readouterr().out) == {"event": "step", "problem": 1, "total": 2, "accuracy": 0.5}
@@ -159,10 +159,10 @@ def test_lines_repeat_a_finding_now_and_then(capsys: pytest.CaptureFixture[str])
     seen = ProgressLines("RL", GracefulStop())
     seen.phase("load")
     report_unhealthy_steps(seen, 1, 30)
-    said = capsys.readouterr().err.splitlines()
-    places = [said[:i][-1].split("  ")[0] for i, line in enumerate(said) if line.startswith(f"  ! {HARD}")]
+    output = capsys.readouterr().err.splitlines()
+    places = [output[:i][-1].split("  ")[0] for i, line in enumerate(output) if line.startswith(f"  ! {HARD}")]
     assert places == ["step 6/100", "step 16/100", "step 26/100"]
-    assert sum(line.startswith("  ! ") for line in said) == 9, "three at a time, the fourth waits"
+    assert sum(line.startswith("  ! ") for line in output) == 9, "three at a time, the fourth waits"
     report_unhealthy_steps(seen, 31, 50, **{name: 0.0 for name in SICK if name.startswith("frac_")})
     assert "  ! ratio drifts: sampler and learner differ by 0.12 nats" in capsys.readouterr().err
     seen.phase("load")  # the next job begins anew
@@ -216,10 +216,10 @@ def test_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 00 min"), (4900, "1 h 22 min")]
+    ("seconds", "message"), [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 00 min"), (4900, "1 h 22 min")]
 )
-def test_duration(seconds: float, said: str) -> None:
-    assert format_duration(seconds) == said
+def test_duration(seconds: float, message: str) -> None:
+    assert format_duration(seconds) == message
 
 
 def test_one_line() -> None:

@@ -109,5 +109,5 @@ def test_solve_streams_one_chain_to_a_terminal(
     flags = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "1")
     text = json.loads(ponder(*flags, "--json").out)["text"]
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True, raising=False)
-    said = ponder(*flags)
-    assert said.code == 0 and said.out.startswith(text) and said.out.count("cost: ") == 1
+    output = ponder(*flags)
+    assert output.code == 0 and output.out.startswith(text) and output.out.count("cost: ") == 1

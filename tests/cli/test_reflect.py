@@ -26,11 +26,13 @@ def doubts(tmp_path: Path) -> Path:
 
 
 def test_the_first_that_take_something_back_are_shown(ponder, doubts: Path):
-    said = ponder("reflect", doubts, "--show", "1")
-    assert said.code == 0 and "0.0 % in the first tenth of the steps, 100.0 % in the last" in said.out
-    assert "1 shown below" in said.out and said.out.count("Wait, that is wrong") == 1 and "step 1, p/1" in said.out
-    told = json.loads(ponder("reflect", doubts, "--json", "--show", "0").out)
-    assert told["corrections"] == [] and told["shares"] == {"0": 0.0, "1": 1.0, "2": 1.0}
+    output = ponder("reflect", doubts, "--show", "1")
+    assert output.code == 0 and "0.0 % in the first tenth of the steps, 100.0 % in the last" in output.out
+    assert (
+        "1 shown below" in output.out and output.out.count("Wait, that is wrong") == 1 and "step 1, p/1" in output.out
+    )
+    data = json.loads(ponder("reflect", doubts, "--json", "--show", "0").out)
+    assert data["corrections"] == [] and data["shares"] == {"0": 0.0, "1": 1.0, "2": 1.0}
 
 
 def test_bad_requests(ponder, doubts: Path, tmp_path: Path):
@@ -42,5 +44,5 @@ def test_bad_requests(ponder, doubts: Path, tmp_path: Path):
         ((doubts, "--scorer", "accurcy"), "Did you mean 'accuracy'"),
         ((doubts, "--show", "-1"), "--show is -1"),
     ):
-        said = ponder("reflect", *argv)
-        assert said.code == 2 and wanted in said.err, (argv, said.err)
+        output = ponder("reflect", *argv)
+        assert output.code == 2 and wanted in output.err, (argv, output.err)

@@ -36,26 +36,26 @@ def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> 
 
 
 def test_a_solver_that_is_never_right_gives_no_labels(ponder: Ponder, here: Path, model: Path) -> None:
-    said = labelled(ponder, model, "addition", 2)
-    assert said.code == 2 and "no answer was ever right" in said.err and "use it" not in said.out
-    assert any(line.split()[:2] == ["problems", "2"] for line in said.err.splitlines()), "the funnel is shown"
+    text = labelled(ponder, model, "addition", 2)
+    assert text.code == 2 and "no answer was ever right" in text.err and "use it" not in text.out
+    assert any(line.split()[:2] == ["problems", "2"] for line in text.err.splitlines()), "the funnel is shown"
     assert len(list(read_traces("labels"))) == 2, "and what there is is kept"
 
 
 def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) -> None:
     """One character of some forty is right."""
-    said = labelled(ponder, model, "fakes:DigitTask", 100, "--task.size", "100")
-    assert said.code == 0 and "steps of 100 problems" in said.out, said.err
-    assert "ponder reward labels --algorithm prm" in said.out and read_metrics("labels")[-1]["labels"] > 400
+    text = labelled(ponder, model, "fakes:DigitTask", 100, "--task.size", "100")
+    assert text.code == 0 and "steps of 100 problems" in text.out, text.err
+    assert "ponder reward labels --algorithm prm" in text.out and read_metrics("labels")[-1]["labels"] > 400
     traces = [t for _, t in read_traces("labels")]
     assert len(traces) == 100 and all(LABEL_SCORE in s.scores for t in traces for s in t.steps[1:])
-    said = ponder("reward", "labels", "--algorithm", "prm", "--model", model, *SMALL, "--held-out-tenths", "3")
-    assert said.code == 0 and "after 2 steps" in said.out and "ponder solve '" not in said.out, said.err
-    run = Path(said.out.splitlines()[-1].split()[-1])
+    text = ponder("reward", "labels", "--algorithm", "prm", "--model", model, *SMALL, "--held-out-tenths", "3")
+    assert text.code == 0 and "after 2 steps" in text.out and "ponder solve '" not in text.out, text.err
+    run = Path(text.out.splitlines()[-1].split()[-1])
     assert run == Path("runs/prm-labels-" + run.name.removeprefix("prm-labels-")) and len(read_metrics(run)) == 2
-    assert f"--guide reward:{run}" in said.out
-    said = ponder("processbench", run)
-    assert said.code == 2, "which its alphabet cannot write, or which is not there"
+    assert f"--guide reward:{run}" in text.out
+    text = ponder("processbench", run)
+    assert text.code == 2, "which its alphabet cannot write, or which is not there"
 
 
 def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
@@ -73,9 +73,9 @@ def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
         "--run",
         "v",
     )
-    said = ponder("reward", "v.jsonl", "--model", model, *given, *SMALL)
-    *_, done = [json.loads(line) for line in said.out.splitlines()]
-    assert said.code == 0 and done["event"] == "done" and done["last"]["rewards/errors"] < 1, said.err
+    output = ponder("reward", "v.jsonl", "--model", model, *given, *SMALL)
+    *_, done = [json.loads(line) for line in output.out.splitlines()]
+    assert output.code == 0 and done["event"] == "done" and done["last"]["rewards/errors"] < 1, output.err
     job = json.loads(Path("v/job.json").read_text())
     assert job["algorithm"]["is"].endswith(":StateValue") and job["algorithm"]["bins"] == 5 and job["head_only"]
 
@@ -98,21 +98,21 @@ def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_one_sentence(ponder: Ponder, here: Path, argv: tuple[str, ...], why: str) -> None:
-    said = ponder(*argv)
-    assert said.code == 2 and why in said.err and said.err.count("\n") == 1, said.err
+    output = ponder(*argv)
+    assert output.code == 2 and why in output.err and output.err.count("\n") == 1, output.err
     assert not Path("runs").exists()
 
 
 def test_every_kind_has_its_objective(ponder: Ponder) -> None:
-    said = ponder("reward", "--help")
-    assert ", ".join(REWARD_OBJECTIVES) in " ".join(said.out.split()) and StateValue().paper
+    output = ponder("reward", "--help")
+    assert ", ".join(REWARD_OBJECTIVES) in " ".join(output.out.split()) and StateValue().paper
 
 
 def test_a_reward_model_is_not_asked_questions(ponder: Ponder, here: Path, model: Path) -> None:
     rows = [{"prompt": f"{i}", "completion": "1", "label": i % 2} for i in range(9)]
     Path("o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert ponder("reward", "o.jsonl", "--algorithm", "orm", "--model", model, *SMALL, "--run", "orm").code == 0
-    said = ponder("solve", "1+1", "--model", "orm")
-    assert said.code == 2 and "cannot write" in said.err
-    said = ponder("processbench", "orm")
-    assert (said.code == 2 and "for process reward models" in said.err) or "PONDER_DATA" in said.err
+    output = ponder("solve", "1+1", "--model", "orm")
+    assert output.code == 2 and "cannot write" in output.err
+    output = ponder("processbench", "orm")
+    assert (output.code == 2 and "for process reward models" in output.err) or "PONDER_DATA" in output.err

@@ -155,12 +155,12 @@ def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) 
 
 
 def test_solve_by_search(ponder: Ponder, model: Path) -> None:
-    said = ponder(
+    output = ponder(
         "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam-search", "--guide", "likelihood",
         "--max-tokens", "6",
         "--strategy.n", "4", "--strategy.beam-width", "2", "--json",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert output.code == 0, output.err
     asked = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "6", "--strategy")
     for name in ("mcts", "forest", "rstar-style"):  # where none is given, the policy's own likelihood guides
         (done,) = (
@@ -175,12 +175,12 @@ def test_solve_by_search(ponder: Ponder, model: Path) -> None:
 
 
 def test_eval_with_a_budget_and_an_oracle(ponder: Ponder, here: Path, model: Path) -> None:
-    said = ponder(
+    output = ponder(
         "eval", "addition", "--model", model, "--task.digits", "1", "--task.test_size", "4", "--strategy", "best-of-n",
         "--n", "4", "--guide", "oracle", "--budget.tokens", "10", "--run", "out",
     )  # fmt: skip
-    assert said.code == 0, said.err
-    assert "guided by the gold answers" in said.out
+    assert output.code == 0, output.err
+    assert "guided by the gold answers" in output.out
 
 
 def test_dollars_by_a_table(ponder: Ponder, here: Path, model: Path) -> None:
@@ -195,8 +195,8 @@ def test_dollars_by_a_table(ponder: Ponder, here: Path, model: Path) -> None:
 
 
 def test_strategies(ponder: Ponder) -> None:
-    said = ponder("strategies")
-    assert said.code == 0 and all(name in said.out for name in [*STRATEGIES, *PRESETS, *EFFORTS])
+    output = ponder("strategies")
+    assert output.code == 0 and all(name in output.out for name in [*STRATEGIES, *PRESETS, *EFFORTS])
     for name in [*STRATEGIES, *PRESETS]:
         one = ponder("strategies", name)
         assert one.code == 0 and name in one.out
@@ -221,11 +221,11 @@ def test_what_was_thought_before_an_error_is_kept(
         "    async def __call__(self, trace, steps):\n        return [Score(5.0) for _ in steps]\n"
     )
     monkeypatch.syspath_prepend(here)
-    said = ponder(
+    output = ponder(
         "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particle-filter",
         "--guide", "much:Guide", "--run", "out", "--strategy.cut", "tokens:1",
     )  # fmt: skip
-    assert said.code == 2 and "between 0 and 1" in said.err, said
+    assert output.code == 2 and "between 0 and 1" in output.err, output
     ((_, trace),) = read_traces(here / "out")
     assert len(trace.children(0)) == 2
 
@@ -241,7 +241,7 @@ def test_guides_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["solve", "1 + 1?", "--n", "4", "--temperature", "0"], "  ! 4 chains of a vote at temperature 0"),
         (["solve", "1 + 1?", "--n", "2", "--budget.tokens", "2"], "  ! the budget of 2 tokens is less than one answer"),
@@ -250,10 +250,10 @@ def test_guides_by_name() -> None:
     ],
 )
 def test_settings_that_cannot_do_what_they_say_are_told(
-    ponder: Ponder, here: Path, model: Path, argv: list[str], said: str
+    ponder: Ponder, here: Path, model: Path, argv: list[str], message: str
 ) -> None:
     done = ponder(*argv, "--model", model, "--max-tokens", "3")
-    assert done.code == 0 and (said in done.err if said else "  ! " not in done.err), done.err
+    assert done.code == 0 and (message in done.err if message else "  ! " not in done.err), done.err
 
 
 def test_the_effort_none_is_an_effort_and_not_nothing() -> None:

@@ -124,8 +124,8 @@ def test_a_reading_command_runs_nothing_of_a_run(command: str, strange: Path, po
     for what in ("a type", "a reward") if drawn else TASKS:
         home, task = strange / "run", TASKS[what]
         write_run(home, evaluation(task), trace(), trace("p/1"))
-        said = ponder(*READING[command])
-        assert said.code in (0, 2) and not (strange / "marker").exists(), (what, said.err)
+        output = ponder(*READING[command])
+        assert output.code in (0, 2) and not (strange / "marker").exists(), (what, output.err)
         assert MODULE not in sys.modules, what
         for path in (*home.iterdir(), strange / "rows.jsonl"):
             path.unlink(missing_ok=True)
@@ -161,9 +161,9 @@ def test_a_job_with_code_of_its_own_is_refused(
     command: str, what: str, strange: Path, ponder: Callable[..., Any]
 ) -> None:
     write_run(strange / "run", JOBS[what])
-    said = ponder(command, "run")
-    assert said.code == 2 and said.err.count("\n") == 1, said.err
-    assert "--trust" in said.err and ("job.json names" in said.err), said.err
+    output = ponder(command, "run")
+    assert output.code == 2 and output.err.count("\n") == 1, output.err
+    assert "--trust" in output.err and ("job.json names" in output.err), output.err
     assert not (strange / "run" / "checkpoints").exists()
 
 
@@ -206,8 +206,8 @@ def test_trust_flag_allows_foreign_code(
 
 def test_trust_is_a_flag_only_where_run_directories_are_read(ponder: Callable[..., Any]) -> None:
     assert "--trust" in ponder("--help").out and "--trust" in ponder("run", "--help").out
-    said = ponder("strategies", "--trust")
-    assert said.code == 2 and "--trust" in said.err
+    output = ponder("strategies", "--trust")
+    assert output.code == 2 and "--trust" in output.err
 
 
 # In Python
@@ -363,8 +363,8 @@ def test_a_link_in_a_run_directory_is_refused(name: str, tmp_path: Path, ponder:
     with pytest.raises(RunError, match="symbolic link"), Run(home, Evaluate(Addition(digits=1)), {}):
         pass
     for argv in (("compare", home), ("run", home), ("reflect", home), ("eval", "addition", "--run", home)):
-        said = ponder(*argv)
-        assert said.code == 2 and "symbolic link" in said.err, (argv, said.err)
+        output = ponder(*argv)
+        assert output.code == 2 and "symbolic link" in output.err, (argv, output.err)
     assert contents(outside) == before
 
 

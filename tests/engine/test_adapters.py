@@ -304,8 +304,8 @@ def test_policy_samples_with_its_adapter(tmp_path: Path) -> None:
         texts.append([c.token_ids.tolist() for c in ask(p, seed=3)])
     assert texts[0] == texts[2] != texts[1]
     text = texts[0][0]
-    said, theirs, base = (run_async(p.token_logprobs(ids([5, 6, 9]), ids(text))) for p in (view, folded, policy))
-    assert np.allclose(said, theirs, atol=1e-5) and not np.allclose(said, base, atol=1e-3)
+    message, theirs, base = (run_async(p.token_logprobs(ids([5, 6, 9]), ids(text))) for p in (view, folded, policy))
+    assert np.allclose(message, theirs, atol=1e-5) and not np.allclose(message, base, atol=1e-3)
     hidden, merged = (run_async(p.hidden_states(ids([5, 6, 9]), 1)) for p in (view, folded))
     assert torch.allclose(hidden, merged, atol=1e-4)
 

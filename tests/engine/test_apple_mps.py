@@ -94,15 +94,15 @@ def write(net: Decoder, requests: Sequence[Request], slots: int = 4000, folder: 
         machine.close()
 
 
-def same(found: Sequence[SequenceState], expected: Sequence[SequenceState]) -> None:
-    assert [r.token_ids for r in found] == [r.token_ids for r in expected]
-    assert [r.stop for r in found] == [r.stop for r in expected]
-    for a, b in zip(found, expected, strict=True):
+def same(result: Sequence[SequenceState], expected: Sequence[SequenceState]) -> None:
+    assert [r.token_ids for r in result] == [r.token_ids for r in expected]
+    assert [r.stop for r in result] == [r.stop for r in expected]
+    for a, b in zip(result, expected, strict=True):
         assert np.allclose(a.logprobs, b.logprobs, atol=1e-5)
         assert a.notes.keys() == b.notes.keys()
         assert all(np.allclose(a.notes[name], b.notes[name], atol=1e-5) for name in a.notes)
-        for (those, complete), (these, told) in zip(a.top_logprobs, b.top_logprobs, strict=True):
-            assert those.tolist() == these.tolist() and np.allclose(complete, told, atol=1e-5)
+        for (those, complete), (these, message) in zip(a.top_logprobs, b.top_logprobs, strict=True):
+            assert those.tolist() == these.tolist() and np.allclose(complete, message, atol=1e-5)
 
 
 # the imitation

@@ -589,8 +589,8 @@ def test_scoring_reuses_the_cache_of_sampling(monkeypatch: pytest.MonkeyPatch) -
     hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
     assert fed == [2] and hidden.shape[0] == 2, "only what is wanted is computed"
     with torch.inference_mode():
-        said = logprobs_from_hidden(net, hidden[:1], torch.tensor([tokens[13]]))
-    assert float(said[0]) == pytest.approx(result.logprobs[9], abs=1e-5)
+        text = logprobs_from_hidden(net, hidden[:1], torch.tensor([tokens[13]]))
+    assert float(text[0]) == pytest.approx(result.logprobs[9], abs=1e-5)
 
 
 def test_request_longer_than_cache_is_refused_alone() -> None:

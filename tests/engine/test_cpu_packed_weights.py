@@ -61,8 +61,8 @@ def test_packed_runner_generates_same_tokens(kind: str) -> None:
     for prompt, rows in zip(PROMPTS, write(engine, temperature=0.0), strict=True):
         tokens = list(prompt)
         for token, logprob in zip(rows[0].token_ids, rows[0].logprobs, strict=True):
-            said = plain_logits(w, net.config, tokens)[-1].log_softmax(-1)
-            assert token == int(said.argmax()) and abs(logprob - float(said[token])) < 1e-5
+            text = plain_logits(w, net.config, tokens)[-1].log_softmax(-1)
+            assert token == int(text.argmax()) and abs(logprob - float(text[token])) < 1e-5
             tokens.append(token)
     assert len(runner(engine)._packed) == 7 * net.config.layers + 1, "every matrix, and the head"
     assert not any("forward" in m.__dict__ for m in net.modules()), "nothing is left on the network"

@@ -162,8 +162,8 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
         texts = [one(i, p) for i, p in enumerate(PROMPTS)]
         reading = machine.read_hidden_states(ids(PROMPTS[-1]))
         *rows, hidden = await asyncio.gather(*texts, reading)
-        said = plain_hidden(weights64(net), net.config, PROMPTS[-1])
-        assert torch.allclose(hidden.double(), said, atol=1e-4)
+        text = plain_hidden(weights64(net), net.config, PROMPTS[-1])
+        assert torch.allclose(hidden.double(), text, atol=1e-4)
         return rows
 
     assert token_lists(run_async(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
@@ -295,12 +295,12 @@ def test_more_requests_than_max_num_seqs(max_rows: int) -> None:
 
 
 def test_progress_counts_every_token_once() -> None:
-    told: list[int] = []
+    message: list[int] = []
     requests = [request(PROMPTS[i % 5], n=2, seed=i, max_tokens=2 + 3 * (i % 3)) for i in range(8)]
     machine = Engine(tiny_decoder(), max_num_seqs=5)
-    machine.on_tokens = told.append
+    machine.on_tokens = message.append
     result = generate_together(machine, requests)
-    assert sum(told) == sum(len(r.token_ids) for g in result for r in g)
+    assert sum(message) == sum(len(r.token_ids) for g in result for r in g)
 
 
 # when a row ends

@@ -98,8 +98,8 @@ class ReferenceForward:
             )
             for r in range(rows)
         ]  # fmt: skip
-        said = sampler.warp(b.logits[:rows], rules)
-        token, logprob = sampler.sample_tokens(said, b.uniforms[:rows, now], b.greedy[:rows] != 0)
+        text = sampler.warp(b.logits[:rows], rules)
+        token, logprob = sampler.sample_tokens(text, b.uniforms[:rows, now], b.greedy[:rows] != 0)
         b.tokens[:rows, now], b.logprobs[:rows, now], b.last_tokens[:rows] = token.int(), logprob, token
         b.positions[:rows] += 1
         b.step.add_(1)

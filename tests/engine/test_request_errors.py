@@ -267,8 +267,8 @@ def test_device_sampled_errors_fail_single_sequences() -> None:
             raise Panic("odd")
         return False
 
-    tokens, said = np.full((3, 4), 5, np.int32), np.full((3, 4), -0.5, np.float32)
-    failed = sampling_step.append_sampled(tokens, said, rows, frozenset({2}), stopped)
+    tokens, text = np.full((3, 4), 5, np.int32), np.full((3, 4), -0.5, np.float32)
+    failed = sampling_step.append_sampled(tokens, text, rows, frozenset({2}), stopped)
     assert list(failed) == [rows[1]] and isinstance(failed[rows[1]], RuntimeError) and "Panic" in str(failed[rows[1]])
     assert [len(r.token_ids) for r in (rows[0], rows[2])] == [4, 4]
 

@@ -25,9 +25,9 @@ def test_cache_budget_reads_PONDER_CACHE_GIB(monkeypatch: pytest.MonkeyPatch) ->
     assert cache_budget(torch.device("cpu")) == 2 << 30
 
 
-@pytest.mark.parametrize("told", ["much", "-1", "0", "nan", "inf", "1e30"])
-def test_invalid_PONDER_CACHE_GIB_raises_usage_error(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PONDER_CACHE_GIB", told)
+@pytest.mark.parametrize("message", ["much", "-1", "0", "nan", "inf", "1e30"])
+def test_invalid_PONDER_CACHE_GIB_raises_usage_error(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PONDER_CACHE_GIB", message)
     with pytest.raises(UsageError, match="must be a number of GiB, such as 4"):
         run_async(Engine(tiny_decoder()).generate(Request(ids([5]), Sampling(max_tokens=2), 1, 0)))
 

@@ -73,13 +73,13 @@ def test_samples_follow_the_distribution(rule: Sampling) -> None:
     draws = 20_000
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]).expand(draws, -1)
     uniform = torch.from_numpy(np.random.default_rng(5).random(draws))
-    tokens, said = sampler.sample_tokens(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
+    tokens, text = sampler.sample_tokens(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
     p = exact(LOGITS, rule)
     counts = np.bincount(tokens.numpy(), minlength=len(p))
     assert not counts[p == 0].any()
     if (p > 0).sum() > 1:
         assert chisquare(counts[p > 0], draws * p[p > 0]).pvalue > 1e-3
-    assert np.allclose(said, np.log(p[tokens.numpy()]), atol=1e-5), "the log-probability is the sampler's own"
+    assert np.allclose(text, np.log(p[tokens.numpy()]), atol=1e-5), "the log-probability is the sampler's own"
 
 
 def test_wrong_distribution_is_detected() -> None:
@@ -97,8 +97,8 @@ def test_log_probabilities_of_a_large_vocabulary_are_exact() -> None:
     logits = torch.randn(8, 49152, generator=torch.Generator().manual_seed(0)) * 3
     exactly = torch.log_softmax(logits.double(), dim=-1)
     assert (sampler.exact_log_softmax(logits) - exactly).abs().max() < 3e-6
-    tokens, said = sampler.sample_tokens(logits, torch.rand(8, dtype=torch.float64), torch.zeros(8, dtype=torch.bool))
-    assert (said - exactly.gather(-1, tokens[:, None])[:, 0]).abs().max() < 3e-6
+    tokens, text = sampler.sample_tokens(logits, torch.rand(8, dtype=torch.float64), torch.zeros(8, dtype=torch.bool))
+    assert (text - exactly.gather(-1, tokens[:, None])[:, 0]).abs().max() < 3e-6
 
 
 def test_rows_are_independent() -> None:
@@ -112,9 +112,9 @@ def test_rows_are_independent() -> None:
 def test_greedy_takes_argmax_with_its_logprob() -> None:
     rule = Sampling(temperature=0.0, top_k=3)
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule])
-    token, said = sampler.sample_tokens(logprobs, torch.tensor([0.99], dtype=torch.float64), torch.tensor([True]))
+    token, text = sampler.sample_tokens(logprobs, torch.tensor([0.99], dtype=torch.float64), torch.tensor([True]))
     assert int(token) == 2, "the first of two equals"
-    assert float(said) == pytest.approx(np.log(softmax(LOGITS)[2]), abs=1e-6)
+    assert float(text) == pytest.approx(np.log(softmax(LOGITS)[2]), abs=1e-6)
 
 
 # inversion over large vocabularies, where float32 sums lose small tokens
@@ -181,8 +181,8 @@ def test_one_filter_drops_nothing_else() -> None:
 def test_nonfinite_logits_give_nonfinite_logprobs() -> None:
     for bad in (np.nan, np.inf):
         logprobs = sampler.warp(torch.tensor([[0.0, bad, 1.0]]), [Sampling()])
-        _, said = sampler.sample_tokens(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
-        assert not torch.isfinite(said).any()
+        _, text = sampler.sample_tokens(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
+        assert not torch.isfinite(text).any()
 
 
 def test_tokens_after_stop_count_as_discarded() -> None:

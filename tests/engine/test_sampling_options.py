@@ -110,8 +110,8 @@ def test_samples_follow_the_option(name: str) -> None:
     counts = np.bincount(drawn, minlength=V)
     assert not counts[p == 0].any(), "what is banned is never drawn"
     assert chisquare(counts[p > 0], draws * p[p > 0]).pvalue > 1e-3
-    said = np.array([r.logprobs[-1] for r in rows])
-    assert np.allclose(said, np.log(p[drawn]), atol=1e-5), "the log-probability is that of the rule's distribution"
+    text = np.array([r.logprobs[-1] for r in rows])
+    assert np.allclose(text, np.log(p[drawn]), atol=1e-5), "the log-probability is that of the rule's distribution"
 
 
 def test_each_option_changes_the_distribution() -> None:
@@ -147,8 +147,8 @@ def test_forced_tokens_come_first_and_do_not_finish() -> None:
     assert result.token_ids[:3] == [7, 2, 7] and len(result.token_ids) > 3
     w = weights64(net)
     logits = plain_logits(w, net.config, [5, 9, *result.token_ids])[1:-1].log_softmax(-1)
-    said = [float(logits[i, t].detach()) for i, t in enumerate(result.token_ids)]
-    assert np.allclose(result.logprobs, said, atol=1e-5), "their log-probability is the model's"
+    text = [float(logits[i, t].detach()) for i, t in enumerate(result.token_ids)]
+    assert np.allclose(result.logprobs, text, atol=1e-5), "their log-probability is the model's"
     free = Request(ids([5, 9, 7, 2, 7]), Sampling(max_tokens=3, temperature=0.0), 1, 0)
     assert result.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
 
@@ -164,8 +164,8 @@ def test_token_stats_equal_plain_sums() -> None:
     assert rows[1].notes == {}
     order = sorted(range(V), key=lambda i: -p[i])
     for made, k in zip(rows, (4, 2), strict=True):
-        tokens, said = made.top_logprobs[0]
-        assert sorted(tokens.tolist()) == sorted(order[:k]) and np.allclose(said, np.log(p[tokens]), atol=1e-5)
+        tokens, text = made.top_logprobs[0]
+        assert sorted(tokens.tolist()) == sorted(order[:k]) and np.allclose(text, np.log(p[tokens]), atol=1e-5)
 
 
 def test_token_stats_of_certain_token_are_finite() -> None:

@@ -24,8 +24,8 @@ def _model() -> None:
 def test_the_gradient_of_the_demos_recipe_is_the_cpus() -> None:
     if importlib.util.find_spec("peft") is None:
         pytest.skip("adapters need peft")
-    found = list(gradients.check())
-    assert len(found) == 8 and [f for f in found if f.passed is not True] == []
+    result = list(gradients.check())
+    assert len(result) == 8 and [f for f in result if f.passed is not True] == []
 
 
 def test_checks_before_a_run_have_no_false_alarms_and_find_every_planted_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,10 +44,10 @@ def attention_and_gradients(attend: object, parts: tuple[Tensor, ...], window: i
     return out.detach(), *torch.autograd.grad(out, leaves, grad)
 
 
-def max_difference(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+def max_difference(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
     return max(
         float((a.double().cpu() - b.double().cpu()).norm() / b.double().norm())
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(result, expected, strict=True)
     )
 
 
@@ -115,9 +115,9 @@ def net(device: str, dtype: torch.dtype = torch.float32) -> Decoder:
     return made.to(device, dtype)
 
 
-def gradient_angle(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+def gradient_angle(result: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The distance of two gradients as one vector, over the length of the expected one."""
-    a, b = (torch.cat([g[n].double().cpu().flatten() for n in sorted(expected)]) for g in (found, expected))
+    a, b = (torch.cat([g[n].double().cpu().flatten() for n in sorted(expected)]) for g in (result, expected))
     return float((a - b).norm() / b.norm())
 
 
@@ -155,10 +155,10 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((held + 0.6 * (peak - held)) / whole)
     try:
-        told = tight.step(traces)
+        output = tight.step(traces)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    assert told["oom_retries"] >= 1 and told["max_tokens_per_microbatch"] < 10**6 and np.isfinite(told["loss"])
+    assert output["oom_retries"] >= 1 and output["max_tokens_per_microbatch"] < 10**6 and np.isfinite(output["loss"])
     again = Learner(net("cuda"), GRPO(kl=None), max_tokens_per_microbatch=tight.max_tokens_per_microbatch).gradient(
         traces
     )

@@ -41,8 +41,8 @@ def test_exact_is_the_mean_over_all_orders(
     answers, scores = [a for a, _ in samples], [s for _, s in samples]
     right = [RIGHT[a] for a in answers]
     ks = range(1, len(samples) + 1)
-    found = selection_curve(rule, [answers], [right], list(ks), [scores], "exact", missing="abstain")
-    assert found.mean == pytest.approx([over_all_orders(rule, answers, scores, k) for k in ks], abs=1e-12)
+    curve = selection_curve(rule, [answers], [right], list(ks), [scores], "exact", missing="abstain")
+    assert curve.mean == pytest.approx([over_all_orders(rule, answers, scores, k) for k in ks], abs=1e-12)
 
 
 @pytest.mark.parametrize("rule", get_args(SampleSelectionRule))
@@ -52,9 +52,9 @@ def test_prefix_is_the_vote_rule(rule: SampleSelectionRule, samples: list[tuple[
     answers, scores = [a for a, _ in samples], [s for _, s in samples]
     right = [RIGHT[a] for a in answers]
     ks = range(1, len(samples) + 1)
-    found = selection_curve(rule, [answers], [right], list(ks), [scores], "prefix", missing="abstain")
-    assert found.mean.tolist() == [RIGHT[select_by_rule(rule, answers[:k], scores[:k])] for k in ks]
-    assert found.sd is None
+    curve = selection_curve(rule, [answers], [right], list(ks), [scores], "prefix", missing="abstain")
+    assert curve.mean.tolist() == [RIGHT[select_by_rule(rule, answers[:k], scores[:k])] for k in ks]
+    assert curve.sd is None
 
 
 @pytest.mark.parametrize("rule", get_args(SampleSelectionRule))
@@ -62,17 +62,17 @@ def test_subsets_tend_to_the_mean_over_all_orders(rule: SampleSelectionRule) -> 
     answers = ["b", "a", "a", None, "b", "c", "a"]
     scores = [0.75, 0.5, 0.25, 0.125, 0.25, 1.0, -0.5]
     right, ks = [RIGHT[a] for a in answers], [1, 2, 3, 5]
-    found = selection_curve(rule, [answers], [right], ks, [scores], subsets=20_000)
+    curve = selection_curve(rule, [answers], [right], ks, [scores], subsets=20_000)
     wanted = [over_all_orders(rule, answers, scores, k) for k in ks]
-    assert found.mean == pytest.approx(wanted, abs=0.015)  # four standard errors of 20,000 coins
-    assert found.sd == pytest.approx([math.sqrt(p * (1 - p)) for p in wanted], abs=0.01)
+    assert curve.mean == pytest.approx(wanted, abs=0.015)  # four standard errors of 20,000 coins
+    assert curve.sd == pytest.approx([math.sqrt(p * (1 - p)) for p in wanted], abs=0.01)
 
 
 def test_spread_is_that_of_the_whole_set() -> None:
     """Over many problems the sd is of the mean over problems, not of one problem."""
     answers, right = [["a", "b"]] * 400, [[1.0, 0.0]] * 400
-    found = selection_curve("majority", answers, right, [1], subsets=400)
-    assert found.sd is not None and found.sd[0] == pytest.approx(math.sqrt(0.25 / 400), rel=0.15)
+    curve = selection_curve("majority", answers, right, [1], subsets=400)
+    assert curve.sd is not None and curve.sd[0] == pytest.approx(math.sqrt(0.25 / 400), rel=0.15)
 
 
 def test_exact_and_subsets_agree_on_large_votes() -> None:
@@ -95,9 +95,9 @@ def test_best_by_a_perfect_score_is_coverage() -> None:
 
 
 def test_unknown_is_not_wrong() -> None:
-    found = selection_curve("majority", [["a", "a"], ["b"] * 2], [[1, 1], [None, None]], [1, 2], how="exact")
-    assert (found.mean.tolist(), found.problems.tolist(), found.missing.tolist()) == ([1, 1], [1, 1], [1, 1])
-    assert found.low[0] < 0.3, "one right problem of one is no certainty"
+    curve = selection_curve("majority", [["a", "a"], ["b"] * 2], [[1, 1], [None, None]], [1, 2], how="exact")
+    assert (curve.mean.tolist(), curve.problems.tolist(), curve.missing.tolist()) == ([1, 1], [1, 1], [1, 1])
+    assert curve.low[0] < 0.3, "one right problem of one is no certainty"
     assert math.isnan(best_at_k([1.0, None], [0.5, 0.5], 1))  # the choice may fall on the undecided
     assert best_at_k([1.0, None], [0.5, 0.25], 2) == 1.0  # it cannot
     for how in ("exact", "prefix"):  # nobody answered, and nobody was judged: not wrong
@@ -138,8 +138,8 @@ def test_too_few_samples_are_told() -> None:
         left = selection_curve("majority", answers, right, [1, 3, 4], how=how, short="drop")
         assert left.problems.tolist() == [2, 1, 0] and left.missing.tolist() == [0, 1, 2]
         assert left.mean[1] == 0 and math.isnan(left.mean[2])
-        told = selection_curve("majority", answers, right, [1, 3], how=how, short="missing")
-        assert not math.isnan(told.mean[0]) and math.isnan(told.mean[1])
+        curve = selection_curve("majority", answers, right, [1, 3], how=how, short="missing")
+        assert not math.isnan(curve.mean[0]) and math.isnan(curve.mean[1])
 
 
 def test_misspelt_settings_are_no_defaults() -> None:
@@ -157,15 +157,15 @@ def test_misspelt_settings_are_no_defaults() -> None:
 
 
 def test_an_answer_that_is_no_number_is_none() -> None:
-    found = selection_curve("majority", [[math.nan, math.nan, 7.0]], [[0, 0, 1]], [3], how="prefix")
-    assert found.mean.tolist() == [1.0]
+    curve = selection_curve("majority", [[math.nan, math.nan, 7.0]], [[0, 0, 1]], [3], how="prefix")
+    assert curve.mean.tolist() == [1.0]
 
 
 def test_many_problems_have_the_same_interval() -> None:
     """Beyond 5,000 problems the interval is the central limit's."""
     answers, right = [["a"], ["b"]] * 3000, [[1.0], [0.0]] * 3000
-    found = selection_curve("majority", answers, right, [1], how="prefix")
-    assert (found.low[0], found.high[0]) == pytest.approx((0.5 - 1.96 * 0.5 / 6000**0.5, 0.5 + 1.96 * 0.5 / 6000**0.5))
+    curve = selection_curve("majority", answers, right, [1], how="prefix")
+    assert (curve.low[0], curve.high[0]) == pytest.approx((0.5 - 1.96 * 0.5 / 6000**0.5, 0.5 + 1.96 * 0.5 / 6000**0.5))
 
 
 def test_plurality_by_enumeration() -> None:

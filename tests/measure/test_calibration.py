@@ -33,9 +33,9 @@ def test_auroc_is_the_share_of_pairs_won(samples: list[tuple[float, int]]) -> No
             auroc(scores, right)
         return
     won = sum((g > b) + 0.5 * (g == b) for g in good for b in bad)
-    found = auroc(scores, right)
-    assert found.area == pytest.approx(won / (len(good) * len(bad)))
-    assert 0 <= found.low <= found.area <= found.high <= 1
+    result = auroc(scores, right)
+    assert result.area == pytest.approx(won / (len(good) * len(bad)))
+    assert 0 <= result.low <= result.area <= result.high <= 1
 
 
 @pytest.mark.parametrize(("r", "w", "apart"), [(40, 60, 1.0), (25, 25, 0.0), (30, 200, 1.5)])
@@ -44,8 +44,8 @@ def test_auroc_interval_covers_the_truth(r: int, w: int, apart: float) -> None:
     truth, held, trials = 0.5 * math.erfc(-apart / 2), 0, 800  # two normals so far apart
     right = [1] * r + [0] * w
     for _ in range(trials):
-        found = auroc(np.concatenate([rng.normal(apart, 1, r), rng.normal(0, 1, w)]).tolist(), right)
-        held += found.low <= truth <= found.high
+        result = auroc(np.concatenate([rng.normal(apart, 1, r), rng.normal(0, 1, w)]).tolist(), right)
+        held += result.low <= truth <= result.high
     assert 0.93 <= held / trials <= 0.97
 
 
@@ -59,8 +59,8 @@ def test_auroc_over_problems_is_wider_where_their_samples_are_alike() -> None:
 
 
 def test_perfect_ranking_is_not_certain() -> None:
-    found = auroc([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1])
-    assert found.area == 1 and found.low < 0.5 and found.high == 1
+    result = auroc([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1])
+    assert result.area == 1 and result.low < 0.5 and result.high == 1
     assert auroc([0.1, 0.9], [1, 0]).area == 0
 
 
@@ -80,9 +80,9 @@ def test_ece_by_a_loop_over_bins(samples: list[tuple[float, int]], bins: int) ->
 
 def test_bins_of_equal_mass() -> None:
     scores = np.random.default_rng(0).random(1000) ** 3
-    found = reliability(scores.tolist(), [0, 1] * 500, 10, "mass")
-    assert found.count.tolist() == [100] * 10
-    assert ((found.low < 0.5) & (found.high > 0.5)).sum() >= 8
+    result = reliability(scores.tolist(), [0, 1] * 500, 10, "mass")
+    assert result.count.tolist() == [100] * 10
+    assert ((result.low < 0.5) & (result.high > 0.5)).sum() >= 8
 
 
 def test_calibrated_scores_have_little_error() -> None:
@@ -136,9 +136,9 @@ def test_control_scaling_performance() -> None:
 
 def test_a_perfect_ranking_of_few_problems_is_not_certain() -> None:
     scores, right = [0.9, 0.8, 0.1, 0.2, 0.9, 0.1], [1, 1, 0, 0, 1, 0]
-    found = auroc(scores, right, problems=["a", "a", "b", "b", "c", "c"])
-    assert found.area == found.high == 1.0
-    assert found.low == pytest.approx(math.sqrt(0.025)), "two problems with right ones, two with wrong ones"
+    result = auroc(scores, right, problems=["a", "a", "b", "b", "c", "c"])
+    assert result.area == result.high == 1.0
+    assert result.low == pytest.approx(math.sqrt(0.025)), "two problems with right ones, two with wrong ones"
     worst = auroc(scores, [1 - r for r in right], problems=["a", "a", "b", "b", "c", "c"])
     assert (worst.low, worst.high) == pytest.approx((0.0, 1 - math.sqrt(0.025)))
 

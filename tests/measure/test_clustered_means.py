@@ -48,24 +48,24 @@ def test_interval_over_samples_is_for_these_problems() -> None:
     held = trials = 0
     for trial in range(200):
         groups = (rng.random((40, 12)) < rate[:, None]).astype(float).tolist()
-        found = hierarchical_bootstrap(groups, level_to_resample="samples", resamples=300, seed=trial)
-        held += found.low <= rate.mean() <= found.high
+        result = hierarchical_bootstrap(groups, level_to_resample="samples", resamples=300, seed=trial)
+        held += result.low <= rate.mean() <= result.high
         trials += 1
-        assert found.problem_standard_error == 0
+        assert result.problem_standard_error == 0
     assert 0.92 <= held / trials <= 0.98
 
 
 def test_where_the_error_comes_from() -> None:
     rng = np.random.default_rng(1)
     alike = [[float(x)] * 8 for x in rng.integers(0, 2, 200)]  # samples of a problem never differ
-    found = clustered_mean(alike)
-    assert found.sample_standard_error == 0 and found.problem_standard_error == pytest.approx(
+    result = clustered_mean(alike)
+    assert result.sample_standard_error == 0 and result.problem_standard_error == pytest.approx(
         0.5 / math.sqrt(200), rel=0.05
     )
     coin = rng.integers(0, 2, (200, 8)).astype(float).tolist()  # problems never differ
-    found = clustered_mean(coin)
-    assert found.sample_standard_error == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
-    assert found.problem_standard_error < found.sample_standard_error
+    result = clustered_mean(coin)
+    assert result.sample_standard_error == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
+    assert result.problem_standard_error < result.sample_standard_error
     assert clustered_mean([[1.0], [0.0]]).sample_standard_error is None
     naive = math.sqrt(0.25 / 1600)
     assert (clustered_mean(alike).high - clustered_mean(alike).low) / 2 > 2 * 1.96 * naive
@@ -74,9 +74,9 @@ def test_where_the_error_comes_from() -> None:
 def test_analytic_is_students_interval() -> None:
     groups = draw(np.random.default_rng(2), 30, 5)
     means = [np.mean(g) for g in groups]
-    found = clustered_mean(groups)
+    result = clustered_mean(groups)
     theirs = stats.ttest_1samp(means, 0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+    assert (result.low, result.high) == pytest.approx((theirs.low, theirs.high))
 
 
 def test_bootstrap_takes_any_statistic() -> None:
@@ -95,8 +95,8 @@ def test_bootstrap_takes_any_statistic() -> None:
 
 
 def test_missing_verdicts_are_counted() -> None:
-    found = clustered_mean([[1, None], [0, 0], [None, None]])
-    assert (found.mean, found.problems, found.samples, found.undecided, found.problems_without_verdict) == (
+    result = clustered_mean([[1, None], [0, 0], [None, None]])
+    assert (result.mean, result.problems, result.samples, result.undecided, result.problems_without_verdict) == (
         0.5,
         2,
         3,
@@ -118,13 +118,13 @@ def test_missing_verdicts_are_counted() -> None:
 def test_paired_means_is_the_paired_t_test() -> None:
     rng = np.random.default_rng(0)
     first, second = draw(rng, 50, 3), draw(rng, 50, 6)
-    found = paired_means(first, second)
+    result = paired_means(first, second)
     a, b = [np.mean(g) for g in first], [np.mean(g) for g in second]
     theirs = stats.ttest_rel(a, b)
     interval = theirs.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.p_value == pytest.approx(theirs.pvalue, abs=0.05)
-    assert found.problems == found.clusters == 50 and "paired over 50" in str(found)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert result.p_value == pytest.approx(theirs.pvalue, abs=0.05)
+    assert result.problems == result.clusters == 50 and "paired over 50" in str(result)
 
 
 def test_sign_flip_is_exact_for_few() -> None:
@@ -149,12 +149,12 @@ def test_clusters_widen_the_interval_as_they_must() -> None:
     for trial in range(200):
         gap = np.repeat(rng.normal(0, 0.2, 30), 10) + rng.normal(0, 0.1, 300)
         first, second = [[g] for g in gap], [[0.0]] * 300
-        found = paired_means(first, second, passage, flips=1)
-        held += found.low <= 0 <= found.high
+        result = paired_means(first, second, passage, flips=1)
+        held += result.low <= 0 <= result.high
         if trial < 40:
             alone = paired_means(first, second, flips=1)
             wrong += not alone.low <= 0 <= alone.high
-    assert 0.93 <= held / 200 <= 0.97 and wrong / 40 > 0.3 and found.clusters == 30
+    assert 0.93 <= held / 200 <= 0.97 and wrong / 40 > 0.3 and result.clusters == 30
 
 
 def test_paired_refuses() -> None:
@@ -215,9 +215,9 @@ def test_difference_seen_turns_it_round() -> None:
 
 def test_problems_that_are_all_alike_are_not_certain() -> None:
     groups = [[0, 1], [1, 0], [0, 1]]
-    for found in (clustered_mean(groups), hierarchical_bootstrap(groups, level_to_resample="problems")):
-        assert found.mean == 0.5
-        assert 0.1 < found.low < 0.2 and 0.8 < found.high < 0.9
+    for item in (clustered_mean(groups), hierarchical_bootstrap(groups, level_to_resample="problems")):
+        assert item.mean == 0.5
+        assert 0.1 < item.low < 0.2 and 0.8 < item.high < 0.9
     gaps = paired_means(groups, [[0, 0]] * 3)
     assert gaps.mean == 0.5 and gaps.low < 0 < gaps.high < 1
     with pytest.raises(UsageError, match="infinite"):

@@ -36,11 +36,11 @@ def test_stable_to_ten_million_samples() -> None:
 def test_a_million_samples_times_a_thousand_k_take_seconds() -> None:
     c = np.random.default_rng(0).integers(0, 1001, size=1000)
     start = time.thread_time()
-    found = coverage_curve(1000, c, np.arange(1, 1001))
+    curve = coverage_curve(1000, c, np.arange(1, 1001))
     assert time.thread_time() - start < 10  # less than one
-    assert found.mean[[0, 499]] == pytest.approx([mean_pass_at_k(1000, c, k) for k in (1, 500)])
-    assert (np.diff(found.mean) > -1e-12).all()
-    assert ((found.low <= found.mean + 1e-12) & (found.mean <= found.high + 1e-12)).all()
+    assert curve.mean[[0, 499]] == pytest.approx([mean_pass_at_k(1000, c, k) for k in (1, 500)])
+    assert (np.diff(curve.mean) > -1e-12).all()
+    assert ((curve.low <= curve.mean + 1e-12) & (curve.mean <= curve.high + 1e-12)).all()
 
 
 def test_problems_as_many_as_samples() -> None:
@@ -57,23 +57,23 @@ def test_problems_as_many_as_samples() -> None:
 def test_too_few_samples_are_told() -> None:
     with pytest.raises(UsageError, match="pass@8 needs 8 samples of every problem; 1 of 2 have fewer"):
         coverage_curve([4, 8], [1, 3], [1, 8])
-    told = coverage_curve([4, 8], [1, 3], [1, 4, 8, 9], short="missing")
-    assert told.missing.tolist() == [0, 0, 1, 2] and np.isnan(told.mean).tolist() == [False, False, True, True]
+    curve = coverage_curve([4, 8], [1, 3], [1, 4, 8, 9], short="missing")
+    assert curve.missing.tolist() == [0, 0, 1, 2] and np.isnan(curve.mean).tolist() == [False, False, True, True]
     left = coverage_curve([4, 8], [1, 3], [1, 4, 8, 9], short="drop")
     assert left.problems.tolist() == [2, 2, 1, 0] and left.mean[2] == 1.0 and math.isnan(left.mean[3])
     assert np.isnan(pass_at_k([4, 8], [1, 3], [4, 8], short="missing")).tolist() == [[False, True], [False, False]]
 
 
 def test_one_problem_says_nothing_of_others() -> None:
-    found = coverage_curve([10], [3], [1, 5])
-    assert found.mean.tolist() == [0.3, pytest.approx(11 / 12)] and np.isnan([found.low, found.high]).all()
+    curve = coverage_curve([10], [3], [1, 5])
+    assert curve.mean.tolist() == [0.3, pytest.approx(11 / 12)] and np.isnan([curve.low, curve.high]).all()
 
 
 def test_all_right_or_all_wrong_is_not_certain() -> None:
-    found = coverage_curve(4, [4] * 20, [1, 4])
-    assert found.mean.tolist() == [1, 1] and found.low == pytest.approx([0.839, 0.839], abs=1e-3)
-    found = coverage_curve(4, [0] * 20, [1, 4])
-    assert found.mean.tolist() == [0, 0] and found.high == pytest.approx([0.161, 0.161], abs=1e-3)
+    curve = coverage_curve(4, [4] * 20, [1, 4])
+    assert curve.mean.tolist() == [1, 1] and curve.low == pytest.approx([0.839, 0.839], abs=1e-3)
+    curve = coverage_curve(4, [0] * 20, [1, 4])
+    assert curve.mean.tolist() == [0, 0] and curve.high == pytest.approx([0.161, 0.161], abs=1e-3)
 
 
 def test_interval_covers_the_truth() -> None:
@@ -83,8 +83,8 @@ def test_interval_covers_the_truth() -> None:
     held = 0
     for trial in range(400):
         c = rng.binomial(16, rng.beta(0.5, 1.5, size=150))
-        found = coverage_curve(16, c, [4], resamples=400, seed=trial)
-        held += bool(found.low[0] <= truth <= found.high[0])
+        curve = coverage_curve(16, c, [4], resamples=400, seed=trial)
+        held += bool(curve.low[0] <= truth <= curve.high[0])
     assert 0.93 <= held / 400 <= 0.97
 
 
@@ -106,9 +106,9 @@ def test_refuses_what_is_no_count() -> None:
 
 
 def test_problems_that_are_all_half_right_are_not_certain() -> None:
-    found = coverage_curve([2] * 6, [1] * 6, [1, 2])
-    assert found.mean.tolist() == [0.5, 1.0]
-    assert found.low[0] < 0.3 and found.high[0] > 0.7
+    curve = coverage_curve([2] * 6, [1] * 6, [1, 2])
+    assert curve.mean.tolist() == [0.5, 1.0]
+    assert curve.low[0] < 0.3 and curve.high[0] > 0.7
 
 
 def test_few_problems_are_covered_too() -> None:

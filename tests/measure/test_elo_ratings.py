@@ -85,12 +85,12 @@ def test_ratings_without_end_are_told() -> None:
 
 
 def test_refuses() -> None:
-    for bad, said in [
+    for bad, text in [
         ([], "got none"),
         ([("a", "a", 1.0)], "itself"),
         ([("a", "b", 2.0)], "1, 0.5 or 0"),
     ]:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             elo_ratings(bad)
     with pytest.raises(UsageError, match="three things"):
         elo_ratings([("a", "b")])  # type: ignore[list-item]

@@ -21,9 +21,9 @@ def test_a_hundred_subsets_of_64_sizes_of_a_thousand_problems() -> None:
     answers = rng.integers(0, 12, size=(1000, 64)).tolist()
     right = [[float(a == 3) for a in group] for group in answers]
     start = time.thread_time()
-    found = selection_curve("majority", answers, right, list(range(1, 65)))
+    curve = selection_curve("majority", answers, right, list(range(1, 65)))
     assert time.thread_time() - start < 10  # one or two
-    assert found.mean[0] == pytest.approx(1 / 12, abs=0.01) and found.sd is not None and found.sd.max() < 0.02
+    assert curve.mean[0] == pytest.approx(1 / 12, abs=0.01) and curve.sd is not None and curve.sd.max() < 0.02
 
 
 def test_the_bench_compares_the_same(

@@ -161,8 +161,8 @@ def test_two_axes_cut_what_is_longer(tmp_path: Path) -> None:
 
 def test_pareto_marks_the_frontier(tmp_path: Path) -> None:
     def run(name: str, ok: int, tokens: int) -> Path:
-        said = [[right_answer(p) if p < ok else wrong_answer(p)] for p in range(8)]
-        return write_run(tmp_path / name, said, cost=Cost(generated_tokens=tokens, dollars=tokens / 1e5))
+        answers = [[right_answer(p) if p < ok else wrong_answer(p)] for p in range(8)]
+        return write_run(tmp_path / name, answers, cost=Cost(generated_tokens=tokens, dollars=tokens / 1e5))
 
     paths = [run("cheap", 3, 100), run("dear", 7, 1000), run("wasteful", 2, 2000)]
     rows = numbers("pareto", *paths)

@@ -60,9 +60,11 @@ TABLE = "family,name,score,tokens\n" + "".join(
 def test_compute_fits_the_line_and_the_shift_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(TABLE)
-    found = rows("compute", str(path))
-    assert {r["system"]: r["shift"] for r in found} == pytest.approx({"A": 1.0, "B": 3.0})
-    assert all(r["slope_per_decade"] == pytest.approx(0.3) and r["line"] == pytest.approx(r["accuracy"]) for r in found)
+    result = rows("compute", str(path))
+    assert {r["system"]: r["shift"] for r in result} == pytest.approx({"A": 1.0, "B": 3.0})
+    assert all(
+        r["slope_per_decade"] == pytest.approx(0.3) and r["line"] == pytest.approx(r["accuracy"]) for r in result
+    )
     figure, _ = draw_figure("compute", [str(path)])
     assert len(figure.figure.axes) == 2, "the second panel has the families overlaid"
     assert "takes 3 times the compute" in figure.notes[1]
@@ -71,10 +73,10 @@ def test_compute_fits_the_line_and_the_shift_of_a_table(tmp_path: Path) -> None:
 
 def test_compute_of_logs_is_the_vote_of_k_over_cost(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [problem(0, "7771"), problem(1, "1117"), problem(2, "7777")])
-    found = rows("compute", path)
-    assert [r["cost"] for r in found] == [10, 20, 40]
-    assert found[0]["accuracy"] == pytest.approx((3 / 4 + 1 / 4 + 1) / 3)
-    assert found[-1]["accuracy"] == pytest.approx(2 / 3), "two of three votes are right"
+    result = rows("compute", path)
+    assert [r["cost"] for r in result] == [10, 20, 40]
+    assert result[0]["accuracy"] == pytest.approx((3 / 4 + 1 / 4 + 1) / 3)
+    assert result[-1]["accuracy"] == pytest.approx(2 / 3), "two of three votes are right"
     assert rows("compute", path, select="any")[-1]["accuracy"] == 1.0
     with pytest.raises(UsageError, match="not of best"):
         rows("compute", path, select="best")
@@ -117,9 +119,9 @@ def test_routing_by_votes_finds_what_the_strong_system_adds(tmp_path: Path) -> N
 def test_train_or_think_crosses_where_both_cost_the_same(tmp_path: Path) -> None:
     trained = write(tmp_path / "trained.jsonl", [problem(i, "77", tokens=10) for i in range(4)])
     present = write(tmp_path / "present.jsonl", [problem(i, "7777" if i < 2 else "7123", tokens=10) for i in range(4)])
-    found = rows("train-or-think", trained, present, training_cost=3000.0, select="any", quality=1.0)
-    assert found[0]["break_even"] == pytest.approx(3000 / (40 - 10)), "one sample trained, all four of the present one"
-    for r in found:
+    result = rows("train-or-think", trained, present, training_cost=3000.0, select="any", quality=1.0)
+    assert result[0]["break_even"] == pytest.approx(3000 / (40 - 10)), "one sample trained, all four of the present one"
+    for r in result:
         assert r["train"] == pytest.approx(3000 + 10 * r["queries"]) and r["think"] == pytest.approx(40 * r["queries"])
     with pytest.raises(UsageError, match="--training-cost"):
         rows("train-or-think", trained, present)
@@ -149,11 +151,11 @@ def test_reliability_takes_scores_beyond_0_and_1_as_logits(tmp_path: Path) -> No
 
 def test_votes_are_the_shares_of_each_problems_samples(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [problem(0, "7711"), problem(1, "1123-"), problem(2, "7777")])
-    found = {r["problem"]: r for r in rows("votes", path)}
+    result = {r["problem"]: r for r in rows("votes", path)}
     assert [r["problem"] for r in rows("votes", path)] == ["p2", "p0", "p1"], "by the share of right samples"
-    p1 = found["p1"]
+    p1 = result["p1"]
     assert [p1[part] for part in ("right", "leading wrong", "other wrong", "no answer")] == [0, 0.4, 0.4, 0.2]
-    assert [found[p]["vote_right"] for p in ("p0", "p1", "p2")] == [1, 0, 1]
+    assert [result[p]["vote_right"] for p in ("p0", "p1", "p2")] == [1, 0, 1]
     bare = write(tmp_path / "bare.jsonl", [{"id": 1, "correct": [True, False]}])
     with pytest.raises(UsageError, match="no answers to vote on"):
         rows("votes", bare)
@@ -161,11 +163,11 @@ def test_votes_are_the_shares_of_each_problems_samples(tmp_path: Path) -> None:
 
 def test_condorcet_has_the_binomial_formula_and_the_votes_of_problems(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [problem(0, "7711"), problem(1, "7123")])
-    found = rows("condorcet", path)
-    (theory,) = [r["majority"] for r in found if (r["system"], r["n"], r["p"]) == ("theory", 3, 0.6)]
+    result = rows("condorcet", path)
+    (theory,) = [r["majority"] for r in result if (r["system"], r["n"], r["p"]) == ("theory", 3, 0.6)]
     assert theory == pytest.approx(0.6**3 + 3 * 0.6**2 * 0.4)
     # Of 3 of the samples 7, 1, 2, 3 each answer has at most one vote: 7 is in 3 of 4 subsets, and is first in a third.
-    (vote,) = [r["majority"] for r in found if r["system"] == "a" and r["p"] == 0.25]
+    (vote,) = [r["majority"] for r in result if r["system"] == "a" and r["p"] == 0.25]
     assert vote == pytest.approx(3 / 4 / 3)
 
 
@@ -182,6 +184,6 @@ def test_two_axis_tells_control_scaling_and_performance(tmp_path: Path) -> None:
 
 def test_coverage_of_a_run_is_drawn_over_flops(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p), wrong_answer(p, 2)] for p in range(4)])
-    found = [r for r in rows("coverage", str(path), cost="flops") if r["curve"] == "coverage"]
-    assert [r["cost"] for r in found] == pytest.approx([2e12 / 3 * k for k in (1, 2, 3)])
-    assert [r["mean"] for r in found] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    result = [r for r in rows("coverage", str(path), cost="flops") if r["curve"] == "coverage"]
+    assert [r["cost"] for r in result] == pytest.approx([2e12 / 3 * k for k in (1, 2, 3)])
+    assert [r["mean"] for r in result] == pytest.approx([1 / 3, 2 / 3, 1.0])

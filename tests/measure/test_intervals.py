@@ -47,10 +47,10 @@ def test_accuracy_reads_well() -> None:
 
 
 def test_unknown_is_not_zero() -> None:
-    found = Accuracy.from_outcomes([True, 1.0, 0, False, None, math.nan])
-    assert (found.correct, found.total, found.undecided) == (2, 6, 2) and found.mean == 2 / 6
-    assert (found.low, found.high) == (wilson(2, 6)[0], wilson(4, 6)[1]), "all of them wrong, to all of them right"
-    assert "2 of 6; 2 undecided, not right as far as is known" in str(found)
+    result = Accuracy.from_outcomes([True, 1.0, 0, False, None, math.nan])
+    assert (result.correct, result.total, result.undecided) == (2, 6, 2) and result.mean == 2 / 6
+    assert (result.low, result.high) == (wilson(2, 6)[0], wilson(4, 6)[1]), "all of them wrong, to all of them right"
+    assert "2 of 6; 2 undecided, not right as far as is known" in str(result)
     nothing = Accuracy.from_outcomes([None, None])
     assert (nothing.low, nothing.high) == (0.0, 1.0)
     with pytest.raises(UsageError, match="more than all"):
@@ -60,13 +60,13 @@ def test_unknown_is_not_zero() -> None:
 
 
 def test_every_problem_is_in_the_denominator() -> None:
-    found = mean_with_undecided([1.0, 0.5, None, 0.0])
-    assert isinstance(found, MeanInterval) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
-    assert (found.low, found.high) == (
+    result = mean_with_undecided([1.0, 0.5, None, 0.0])
+    assert isinstance(result, MeanInterval) and (result.mean, result.total, result.undecided) == (1.5 / 4, 4, 1)
+    assert (result.low, result.high) == (
         bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low,
         bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high,
     )
-    assert "37.5 % [0.0, 100.0] (mean of 4 problems; 1 undecided, not right as far as is known" in str(found)
+    assert "37.5 % [0.0, 100.0] (mean of 4 problems; 1 undecided, not right as far as is known" in str(result)
     assert (
         isinstance(mean_with_undecided([1.0, None, 0.0]), Accuracy)
         and mean_with_undecided([1.0, None, 0.0]).mean == 1 / 3
@@ -85,9 +85,9 @@ def test_every_problem_is_in_the_denominator() -> None:
 # Bentur et al. (2009) as worked by Fagerland, Lydersen and Laake (2014).
 @pytest.mark.parametrize(("counts", "low", "high"), [((14, 5, 0, 22), 0.011, 0.226), ((1, 1, 7, 12), -0.507, -0.026)])
 def test_paired_interval_as_published(counts: tuple[int, int, int, int], low: float, high: float) -> None:
-    found = paired_difference(*table(*counts))
-    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-4)
-    assert found.mean == pytest.approx((counts[1] - counts[2]) / sum(counts))
+    result = paired_difference(*table(*counts))
+    assert (result.low, result.high) == pytest.approx((low, high), abs=5e-4)
+    assert result.mean == pytest.approx((counts[1] - counts[2]) / sum(counts))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=80))
@@ -102,8 +102,8 @@ def test_swapping_the_systems_mirrors_the_interval(pairs: list[tuple[bool, bool]
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_p_value_is_the_exact_sign_test(won: int, lost: int) -> None:
     if won + lost:
-        found = paired_difference(*table(3, won, lost, 4))
-        assert found.p_value == pytest.approx(stats.binomtest(won, won + lost).pvalue)
+        result = paired_difference(*table(3, won, lost, 4))
+        assert result.p_value == pytest.approx(stats.binomtest(won, won + lost).pvalue)
 
 
 @pytest.mark.parametrize("cells", [(0.3, 0.2, 0.1, 0.4), (0.7, 0.1, 0.1, 0.1), (0.05, 0.3, 0.05, 0.6)])
@@ -113,15 +113,15 @@ def test_paired_interval_covers_the_truth(cells: tuple[float, float, float, floa
     law = stats.multinomial(n, cells)
     for both, won, lost in itertools.product(range(n + 1), repeat=3):
         if (neither := n - both - won - lost) >= 0 and (chance := law.pmf([both, won, lost, neither])) > 1e-7:
-            found = paired_difference(*table(both, won, lost, neither))
-            covered += chance * (found.low <= cells[1] - cells[2] <= found.high)
+            result = paired_difference(*table(both, won, lost, neither))
+            covered += chance * (result.low <= cells[1] - cells[2] <= result.high)
     assert 0.93 < covered < 0.98
 
 
 def test_undecided_problems_leave_both_systems() -> None:
-    found = paired_difference([1, 0, None, 1], [1, 1, 1, None])
-    assert (found.total, found.wins, found.losses, found.undecided) == (2, 0, 1, 2)
-    assert "paired, Newcombe" in str(found)
+    result = paired_difference([1, 0, None, 1], [1, 1, 1, None])
+    assert (result.total, result.wins, result.losses, result.undecided) == (2, 0, 1, 2)
+    assert "paired, Newcombe" in str(result)
     with pytest.raises(UsageError, match="same problems"):
         paired_difference([1], [1, 0])
     with pytest.raises(UsageError, match="nothing to compare"):
@@ -160,9 +160,9 @@ def test_bootstrap_covers_the_truth() -> None:
 def test_bootstrap_in_slices_draws_as_many() -> None:
     """More problems than fit in one slice of resamples: the interval is still that of the central limit."""
     values = np.random.default_rng(3).normal(size=50_000)
-    found = bootstrap_mean(values, resamples=400)
+    result = bootstrap_mean(values, resamples=400)
     half = 1.96 / math.sqrt(values.size)
-    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.15)
+    assert (result.high - result.low) / 2 == pytest.approx(half, rel=0.15)
 
 
 def test_few_problems_are_covered_too() -> None:
@@ -186,9 +186,9 @@ def test_equal_values_are_not_certain() -> None:
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 9), (40, 60), (600, 650)])
 def test_the_exact_test_is_the_binomial_one(won: int, lost: int) -> None:
-    found = PairedDifference(0.0, 0.0, 0.0, 10_000, won, lost)
+    result = PairedDifference(0.0, 0.0, 0.0, 10_000, won, lost)
     wanted = stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
-    assert found.p_value == pytest.approx(wanted, rel=1e-9)
+    assert result.p_value == pytest.approx(wanted, rel=1e-9)
 
 
 def test_the_exact_test_takes_no_time_for_many_problems() -> None:

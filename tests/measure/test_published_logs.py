@@ -60,9 +60,9 @@ def test_faithful_game_of_24_samples(data: Path, kind: str, mean: float, any_of_
     """Yao et al. 2023: GPT-4 on puzzles 900 to 999, 100 samples each."""
     puzzles = rows(data / f"logs/tree_of_thoughts_game24/gpt-4_0.7_naive_{kind}_sample_100_start900_end1000.json")
     right = [sum(p["accs"] if "accs" in p else (sample["r"] for sample in p["infos"])) for p in puzzles]
-    found = coverage_curve(100, right, [1, 100])
-    assert [round(100 * m, 2) for m in found.mean] == [mean, any_of_100]
-    assert found.problems.tolist() == [100, 100]
+    curve = coverage_curve(100, right, [1, 100])
+    assert [round(100 * m, 2) for m in curve.mean] == [mean, any_of_100]
+    assert curve.problems.tolist() == [100, 100]
     assert clustered_mean([[1.0] * r + [0.0] * (100 - r) for r in right]).mean == pytest.approx(mean / 100)
 
 
@@ -87,9 +87,9 @@ def test_faithful_qwen_math(data: Path) -> None:
     scores = [[s for (s,) in p["pred_score"]] for p in problems]
 
     def first(rule: Any) -> list[int]:
-        found = selection_curve(rule, answers, right, K, scores, "prefix")
-        assert found.problems.tolist() == [100] * 4
-        return [round(100 * m) for m in found.mean]
+        curve = selection_curve(rule, answers, right, K, scores, "prefix")
+        assert curve.problems.tolist() == [100] * 4
+        return [round(100 * m) for m in curve.mean]
 
     assert first("majority") == [90, 90, 93, 93]
     # The reward model scores samples, not answers: each sample stands for itself.
@@ -130,9 +130,9 @@ def test_faithful_cruxeval(data: Path, side: str, at_1: float, at_5: float) -> N
     """Gu et al. 2024: CodeLlama-7B, 800 problems x 10 samples; also as the file itself states them."""
     log = rows(data / f"logs/cruxeval/scored_codellama7b_t0.2_{side}.json")
     scored = list(log["raw_scored_generations"].values())
-    found = coverage_curve([len(s) for s in scored], [sum(s) for s in scored], [1, 5])
-    assert 100 * found.mean == pytest.approx([log["pass_at_1"], log["pass_at_5"]], abs=1e-9)
-    assert [round(100 * m, 2) for m in found.mean] == [at_1, at_5] and found.problems[0] == 800
+    curve = coverage_curve([len(s) for s in scored], [sum(s) for s in scored], [1, 5])
+    assert 100 * curve.mean == pytest.approx([log["pass_at_1"], log["pass_at_5"]], abs=1e-9)
+    assert [round(100 * m, 2) for m in curve.mean] == [at_1, at_5] and curve.problems[0] == 800
 
 
 def test_faithful_laws_and_decisions_on_real_samples(data: Path) -> None:
@@ -145,8 +145,8 @@ def test_faithful_laws_and_decisions_on_real_samples(data: Path) -> None:
     assert law.b_interval is not None and law.b_interval[1] < 0
     seen, kept = outcomes[:, ::2].sum(axis=1), outcomes[:, 1::2].sum(axis=1)
     split = allocate_samples(coverage_from_beta(seen + 0.1, 50 - seen + 1.0, 50), 500)
-    found = replay_allocation(split, 50, kept)
-    assert found.best_coverage >= found.allocated_coverage > found.uniform_coverage
+    result = replay_allocation(split, 50, kept)
+    assert result.best_coverage >= result.allocated_coverage > result.uniform_coverage
 
 
 # The worked numbers

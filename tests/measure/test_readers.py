@@ -139,18 +139,18 @@ LAYOUTS: dict[str, Callable[[Path, Matrix], Path]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_counts(tmp_path: Path, layout: str) -> None:
-    (found,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
-    n, c = found.counts
+    (log,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
+    n, c = log.counts
     assert n.tolist() == [3, 3, 3, 3]
     assert c.tolist() == [2, 0, 3, 1]
-    assert len(found.problems) == 4
-    assert any(line.startswith("columns: ") for line in found.reading_notes), "what was read as what is shown"
+    assert len(log.problems) == 4
+    assert any(line.startswith("columns: ") for line in log.reading_notes), "what was read as what is shown"
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if not name.startswith(("counts", "a rate"))])
 def test_attempts_keep_their_order(tmp_path: Path, layout: str) -> None:
-    (found,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
-    assert [list(g.correct) for g in found.groups] == MATRIX
+    (log,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
+    assert [list(g.correct) for g in log.groups] == MATRIX
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -165,28 +165,28 @@ def test_any_verdicts_survive_any_layout(tmp_path: Path, matrix: Matrix, layout:
     for old in tmp_path.iterdir():
         old.unlink()
     try:
-        (found,) = read_log(LAYOUTS[layout](tmp_path, matrix))
+        (log,) = read_log(LAYOUTS[layout](tmp_path, matrix))
     except UsageError:  # asked, not guessed: a lone column of one value may be anything
         assert len(matrix[0]) == 1
         return
-    assert found.counts[1].tolist() == [sum(row) for row in matrix]
-    assert found.counts[0].tolist() == [len(row) for row in matrix]
+    assert log.counts[1].tolist() == [sum(row) for row in matrix]
+    assert log.counts[0].tolist() == [len(row) for row in matrix]
 
 
 def test_packed_and_marked_text_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + "".join(json.dumps(r) + "\n" for r in wide(MATRIX)).encode()))
-    (found,) = read_log(packed)
-    assert found.counts[1].tolist() == [2, 0, 3, 1]
-    assert found.name == "a"
+    (log,) = read_log(packed)
+    assert log.counts[1].tolist() == [2, 0, 3, 1]
+    assert log.name == "a"
 
 
 def test_a_folder_of_shards_is_one_log(tmp_path: Path) -> None:
     rows = wide(MATRIX)
     write_parquet(tmp_path / "train-00000.parquet", rows[:2])
     write_parquet(tmp_path / "train-00001.parquet", rows[2:])
-    (found,) = read_log(tmp_path)
-    assert found.problems == ["p0", "p1", "p2", "p3"]
+    (log,) = read_log(tmp_path)
+    assert log.problems == ["p0", "p1", "p2", "p3"]
 
 
 def test_texts_of_a_large_file_can_stay_on_the_disk(tmp_path: Path) -> None:
@@ -203,8 +203,8 @@ def test_texts_of_a_large_file_can_stay_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_one_verdict_by_id_is_enough(tmp_path: Path) -> None:
-    (found,) = read_log(write_json(tmp_path / "a.json", {"p1": True, "p2": False, "p3": True}))
-    assert found.counts[1].tolist() == [1, 0, 1]
+    (log,) = read_log(write_json(tmp_path / "a.json", {"p1": True, "p2": False, "p3": True}))
+    assert log.counts[1].tolist() == [1, 0, 1]
 
 
 def test_parquet_without_its_library_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,14 +218,14 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path: Path, monkey
 
 
 def test_an_empty_verdict_is_undecided_not_wrong(tmp_path: Path) -> None:
-    (found,) = read_log(
+    (log,) = read_log(
         write_lines(tmp_path / "a.jsonl", [{"id": 1, "correct": [True, None, False]}, {"id": 2, "correct": []}])
     )
-    assert found.groups[0].correct == (1.0, None, 0.0)
-    assert found.counts[0].tolist() == [2, 0]
-    assert found.problems_without_verdict == ["2"]
-    assert any("1 attempts have no verdict" in line for line in found.reading_notes)
-    assert any("1 problems have no attempts" in line for line in found.reading_notes)
+    assert log.groups[0].correct == (1.0, None, 0.0)
+    assert log.counts[0].tolist() == [2, 0]
+    assert log.problems_without_verdict == ["2"]
+    assert any("1 attempts have no verdict" in line for line in log.reading_notes)
+    assert any("1 problems have no attempts" in line for line in log.reading_notes)
 
 
 def test_other_words_for_right_must_be_said(tmp_path: Path) -> None:
@@ -233,16 +233,16 @@ def test_other_words_for_right_must_be_said(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(UsageError, match="right=VALUE"):
         read_log(path, ColumnMap(correct="result"))
-    (found,) = read_log(path, ColumnMap(correct="result", right="passed"))
-    assert found.counts[1].tolist() == [1, 0, 0, 0]
+    (log,) = read_log(path, ColumnMap(correct="result", right="passed"))
+    assert log.counts[1].tolist() == [1, 0, 0, 0]
 
 
 def test_minus_one_is_no_verdict(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"id": i, "label": x} for i, x in enumerate([1, -1, 1])])
     with pytest.raises(UsageError, match="no column says which attempts are right"):
         read_log(path)
-    (found,) = read_log(path, ColumnMap(correct="label", right="1"))
-    assert found.counts[1].tolist() == [1, 0, 1]
+    (log,) = read_log(path, ColumnMap(correct="label", right="1"))
+    assert log.counts[1].tolist() == [1, 0, 1]
 
 
 def test_scores_answers_tokens_and_texts_are_found(tmp_path: Path) -> None:
@@ -253,8 +253,8 @@ def test_scores_answers_tokens_and_texts_are_found(tmp_path: Path) -> None:
         }
         for i in range(2)
     ]  # fmt: skip
-    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
-    first = found.groups[0]
+    (log,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
+    first = log.groups[0]
     assert first.correct == (1.0, 0.0)
     assert first.answers == ("7", "8")
     assert first.scores == {"score": (0.9, 0.4)}, "step scores count by the lowest"
@@ -265,16 +265,16 @@ def test_scores_answers_tokens_and_texts_are_found(tmp_path: Path) -> None:
 
 def test_a_missing_score_is_counted(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": [1, 0], "rm_score": [0.5, None if i else 0.1]} for i in range(2)]
-    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
-    assert found.groups[1].scores["score"] == (0.5, None)
-    assert any("1 attempts have no score" in line for line in found.reading_notes)
+    (log,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
+    assert log.groups[1].scores["score"] == (0.5, None)
+    assert any("1 attempts have no score" in line for line in log.reading_notes)
 
 
 def test_without_verdicts_answers_are_compared_with_gold(tmp_path: Path) -> None:
     rows = [{"id": i, "answer": "1/2", "preds": ["0.5", "\\frac{1}{2}", "2", None]} for i in range(2)]
-    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
-    assert found.groups[0].correct == (1.0, 1.0, 0.0, 0.0)
-    assert any("no verdicts" in line for line in found.reading_notes)
+    (log,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
+    assert log.groups[0].correct == (1.0, 1.0, 0.0, 0.0)
+    assert any("no verdicts" in line for line in log.reading_notes)
 
 
 def test_more_answers_than_verdicts_is_an_error(tmp_path: Path) -> None:
@@ -288,34 +288,34 @@ def test_more_answers_than_verdicts_is_an_error(tmp_path: Path) -> None:
 
 def test_a_row_number_is_not_the_problem_where_a_question_repeats(tmp_path: Path) -> None:
     rows = [{"index": 2 * i + j, "question": f"what is {i}?", "correct": j} for i in range(3) for j in range(2)]
-    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
-    assert found.counts[0].tolist() == [2, 2, 2]
+    (log,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert log.counts[0].tolist() == [2, 2, 2]
 
 
 def test_an_attempts_number_is_no_verdict(tmp_path: Path) -> None:
     rows = [{"id": f"p{i}", "attempt": j, "ok": i == j} for i in range(3) for j in range(2)]
-    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
-    assert found.counts[1].tolist() == [1, 1, 0]
+    (log,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert log.counts[1].tolist() == [1, 1, 0]
 
 
 def test_counts_of_0_and_1_beside_n_are_counts(tmp_path: Path) -> None:
-    (found,) = read_log(write_csv(tmp_path / "a.csv", [{"id": i, "n": 100, "correct": i % 2} for i in range(4)]))
-    assert found.counts[0].tolist() == [100] * 4
-    assert found.counts[1].tolist() == [0, 1, 0, 1]
+    (log,) = read_log(write_csv(tmp_path / "a.csv", [{"id": i, "n": 100, "correct": i % 2} for i in range(4)]))
+    assert log.counts[0].tolist() == [100] * 4
+    assert log.counts[1].tolist() == [0, 1, 0, 1]
 
 
 def test_n_beside_one_row_per_attempt_is_no_count(tmp_path: Path) -> None:
     rows = [{"problem_id": i, "n": 2, "correct": j} for i in range(3) for j in range(2)]
-    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
-    assert found.counts[0].tolist() == [2, 2, 2]
-    assert found.counts[1].tolist() == [1, 1, 1]
+    (log,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert log.counts[0].tolist() == [2, 2, 2]
+    assert log.counts[1].tolist() == [1, 1, 1]
 
 
 def test_a_number_of_samples_can_be_given(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [{"name": f"x{i}", "hits": i} for i in range(3)])
-    (found,) = read_log(path, ColumnMap(id="name", n="10", c="hits"))
-    assert found.counts[0].tolist() == [10, 10, 10]
-    assert found.counts[1].tolist() == [0, 1, 2]
+    (log,) = read_log(path, ColumnMap(id="name", n="10", c="hits"))
+    assert log.counts[0].tolist() == [10, 10, 10]
+    assert log.counts[1].tolist() == [0, 1, 2]
 
 
 def test_a_rate_that_is_no_whole_number_of_samples_is_refused(tmp_path: Path) -> None:
@@ -347,10 +347,10 @@ def test_a_column_of_any_name_is_asked_about(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is truncated the verdict"):
         read_log(path)
     assert read_log(path, ColumnMap(correct="truncated"))[0].counts[1].sum() == 2
-    (found,) = read_log(
+    (log,) = read_log(
         write_csv(tmp_path / "b.csv", [{"id": i, "math_match": i % 2, "truncated": 1 - i % 2} for i in range(4)])
     )
-    assert found.counts[1].tolist() == [0, 1, 0, 1], "a telling word in its name is enough"
+    assert log.counts[1].tolist() == [0, 1, 0, 1], "a telling word in its name is enough"
 
 
 def test_a_label_beside_predictions_is_gold(tmp_path: Path) -> None:
@@ -369,24 +369,24 @@ def test_verdicts_beside_a_total_of_anything_are_asked_about(tmp_path: Path) -> 
 
 def test_unequal_numbers_of_attempts_are_shown(tmp_path: Path) -> None:
     rows = [{"task_id": i, "passed": True} for i in (0, 0, 0, 1, 1, 1, 2, 2)]
-    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
-    assert any("problems have 2 to 3 attempts, the fewest at '2'" in line for line in found.reading_notes)
+    (log,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert any("problems have 2 to 3 attempts, the fewest at '2'" in line for line in log.reading_notes)
 
 
 def test_a_second_choice_is_shown(tmp_path: Path) -> None:
     rows = [{"id": i, "base_status": "pass", "plus_status": "fail" if i else "pass"} for i in range(3)]
-    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
-    assert found.counts[1].tolist() == [1, 0, 0]
-    assert any("could also be base_status" in line for line in found.reading_notes)
+    (log,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert log.counts[1].tolist() == [1, 0, 0]
+    assert any("could also be base_status" in line for line in log.reading_notes)
 
 
 def test_a_column_that_is_passed_over_is_shown(tmp_path: Path) -> None:
     """EvalPlus's results: a status may be pass, fail or timeout."""
     tried = [{"base_status": "pass", "plus_status": s} for s in ("pass", "fail", "timeout")]
     path = write_json(tmp_path / "a.json", {"date": "x", "eval": {f"HumanEval/{i}": tried for i in range(3)}})
-    (found,) = read_log(path)
-    assert found.counts[1].tolist() == [3, 3, 3]
-    assert any("plus_status was passed over: 'timeout'" in line for line in found.reading_notes)
+    (log,) = read_log(path)
+    assert log.counts[1].tolist() == [3, 3, 3]
+    assert any("plus_status was passed over: 'timeout'" in line for line in log.reading_notes)
     (plus,) = read_log(path, ColumnMap(correct="values.plus_status", right="pass"))
     assert plus.counts[1].tolist() == [1, 1, 1]
 
@@ -413,24 +413,24 @@ def test_models_in_one_log_are_systems(tmp_path: Path) -> None:
 
 def test_ids_of_several_tasks_do_not_collide(tmp_path: Path) -> None:
     rows = [{"task": t, "doc": "x", "idx": i, "acc": 1.0} for t in ("add", "sort") for i in range(2)]
-    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
-    assert found.problems == ["add/0", "add/1", "sort/0", "sort/1"]
+    (log,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
+    assert log.problems == ["add/0", "add/1", "sort/0", "sort/1"]
 
 
 def test_what_a_column_called_answer_is(tmp_path: Path) -> None:
     rows = [{"id": i, "answer": "5", "correct": bool(j)} for i in range(2) for j in range(2)]
 
     def of(*rows: dict[str, Any], **named: str) -> tuple[Any, Any, Attempts]:
-        (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows), ColumnMap(**named))
-        return found.groups[0].gold, found.groups[0].answers, found
+        (result,) = read_log(write_lines(tmp_path / "a.jsonl", rows), ColumnMap(**named))
+        return result.groups[0].gold, result.groups[0].answers, result
 
     assert of(*rows)[:2] == ("5", None), "the same for all attempts: gold"
     assert of(*({**r, "answer": str(i)} for i, r in enumerate(rows)))[:2] == (None, ("0", "1")), "it differs: given"
     assert of(*({**r, "answer": "6", "target": "5"} for r in rows))[:2] == ("5", ("6", "6"))
     assert of(*({**r, "pred": "6"} for r in rows))[:2] == ("5", ("6", "6"))
-    gold, answers, found = of(*rows[::2])
+    gold, answers, result = of(*rows[::2])
     assert (gold, answers) == (None, None), "one row each: nothing tells"
-    assert any("answer was left out" in line for line in found.reading_notes)
+    assert any("answer was left out" in line for line in result.reading_notes)
     assert of(*rows[::2], gold="answer")[0] == "5"
     assert of(*rows[::2], answer="answer")[1] == ("5",)
 
@@ -453,8 +453,8 @@ def test_an_attempt_twice_in_a_long_log_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [*long(MATRIX), long(MATRIX)[0]])
     with pytest.raises(UsageError, match=r"attempt 0 at 'p0' stands in rows 1 and 13"):
         read_log(path)
-    (found,) = read_log(path, ColumnMap(duplicates="attempts"))
-    assert found.counts[0].tolist() == [4, 3, 3, 3]
+    (log,) = read_log(path, ColumnMap(duplicates="attempts"))
+    assert log.counts[0].tolist() == [4, 3, 3, 3]
 
 
 def test_a_few_problems_with_two_rows_are_asked_about(tmp_path: Path) -> None:
@@ -511,19 +511,19 @@ def system(name: str, correct: dict[str, float], gold: Any = None, task: Any = N
 
 
 def test_systems_are_put_in_one_order() -> None:
-    (a, b), said = align_problems([system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "x": 0})])
+    (a, b), text = align_problems([system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "x": 0})])
     assert a.problems == b.problems == ["x", "y"]
     assert b.means == [0, 1]
-    assert "not checked" in said[0]
+    assert "not checked" in text[0]
 
 
 def test_different_problems_are_refused_or_cut_to_the_common_ones() -> None:
     pair = [system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "z": 0})]
     with pytest.raises(UsageError, match=r"different problems \(a 2, b 2; 1 in common\).*--common"):
         align_problems(pair)
-    (a, b), said = align_problems(pair, common_only=True)
+    (a, b), text = align_problems(pair, common_only=True)
     assert a.problems == b.problems == ["y"]
-    assert "compared on the 1 problems that all have" in said[0]
+    assert "compared on the 1 problems that all have" in text[0]
     with pytest.raises(UsageError, match="no problem in common"):
         align_problems([system("a", {"x": 1}), system("b", {"y": 1})], common_only=True)
 
@@ -546,16 +546,16 @@ def test_two_logs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         write_lines(tmp_path / folder / "a.jsonl", wide(MATRIX))
-    found = read_logs([tmp_path / "first" / "a.jsonl", tmp_path / "second" / "a.jsonl"])
-    assert len({s.name for s in found}) == 2
-    assert "first" in found[0].name
+    result = read_logs([tmp_path / "first" / "a.jsonl", tmp_path / "second" / "a.jsonl"])
+    assert len({s.name for s in result}) == 2
+    assert "first" in result[0].name
 
 
 def test_a_table_under_any_one_name_is_a_table(tmp_path: Path) -> None:
     rows = [{"name": f"case {i}", "success": bool(line[0])} for i, line in enumerate(MATRIX)]
-    (found,) = read_log(write_json(tmp_path / "log.json", {"test_results": rows}))
-    assert found.means == [1.0, 0.0, 1.0, 0.0], "not one problem with four attempts"
-    assert any("each row is one" in line for line in found.reading_notes), "that no column names the problem is told"
+    (log,) = read_log(write_json(tmp_path / "log.json", {"test_results": rows}))
+    assert log.means == [1.0, 0.0, 1.0, 0.0], "not one problem with four attempts"
+    assert any("each row is one" in line for line in log.reading_notes), "that no column names the problem is told"
     (matrix,) = read_log(write_json(tmp_path / "matrix.json", {"outcomes of runs": MATRIX}))
     assert matrix.counts[1].tolist() == [2, 0, 3, 1]
 
@@ -565,8 +565,8 @@ def test_systems_by_name_are_told_from_problems_by_id(tmp_path: Path) -> None:
         name: [{"problem_id": f"p{i}", "correct": line[at]} for i, line in enumerate(MATRIX)]
         for at, name in enumerate(("small", "large"))
     }
-    found = read_log(write_json(tmp_path / "log.json", by_system))
-    assert [(s.name, s.means) for s in found] == [
+    log = read_log(write_json(tmp_path / "log.json", by_system))
+    assert [(s.name, s.means) for s in log] == [
         ("log: small", [1.0, 0.0, 1.0, 0.0]), ("log: large", [0.0, 0.0, 1.0, 1.0]),
     ]  # fmt: skip
     by_problem = {f"p{i}": [{"id": j, "correct": c} for j, c in enumerate(line)] for i, line in enumerate(MATRIX)}
@@ -579,8 +579,8 @@ def test_systems_by_name_are_told_from_problems_by_id(tmp_path: Path) -> None:
 
 def test_the_id_of_something_else_is_no_problem(tmp_path: Path) -> None:
     rows = [{"success": bool(line[0]), "provider": {"id": "m"}, "case": i} for i, line in enumerate(MATRIX)]
-    (found,) = read_log(write_lines(tmp_path / "log.jsonl", rows))
-    assert found.means == [1.0, 0.0, 1.0, 0.0]
+    (log,) = read_log(write_lines(tmp_path / "log.jsonl", rows))
+    assert log.means == [1.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
@@ -622,8 +622,8 @@ def test_words_that_are_no_verdicts_are_told_with_the_way_out(tmp_path: Path) ->
 def test_numbered_columns_can_be_named(tmp_path: Path) -> None:
     rows = [{"id": i, "gold": "7", "model_1": a, "model_2": b} for i, (a, b, _) in enumerate(MATRIX)]
     path = write_csv(tmp_path / "log.csv", rows)
-    found = read_log(path, ColumnMap(systems="model_1,model_2"))
-    assert [s.means for s in found] == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+    log = read_log(path, ColumnMap(systems="model_1,model_2"))
+    assert [s.means for s in log] == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
     (second,) = read_log(path, ColumnMap(correct="model_2"))
     assert second.means == [0.0, 0.0, 1.0, 1.0]
     (both,) = read_log(path, ColumnMap(correct="model_1,model_2"))
@@ -641,8 +641,8 @@ def test_a_few_long_lists_are_systems_or_problems(tmp_path: Path) -> None:
     path = write_json(tmp_path / "log.json", verdicts)
     with pytest.raises(UsageError, match=r"--column systems=gpt-4,llama-3-8b, or --column id=id"):
         read_log(path)
-    found = read_log(path, ColumnMap(systems="gpt-4,llama-3-8b"))
-    assert [s.means for s in found] == [[float(c) for c in v] for v in verdicts.values()]
+    log = read_log(path, ColumnMap(systems="gpt-4,llama-3-8b"))
+    assert [s.means for s in log] == [[float(c) for c in v] for v in verdicts.values()]
     (one,) = read_log(path, ColumnMap(id="id"))
     assert one.counts[1].tolist() == [4, 2]
     (counted,) = read_log(write_json(tmp_path / "ids.json", {f"p{i}": [1, 0, 1, 1, 0, 1] for i in range(2)}))

@@ -35,14 +35,14 @@ def write_lines(path: Path, rows: Sequence[Any]) -> Path:
 
 @pytest.mark.parametrize(("part", "one", "five"), [("input", 35.95, 44.99), ("output", 34.21, 40.29)])
 def test_faithful_cruxeval(data: Path, part: str, one: float, five: float) -> None:
-    (found,) = read_log(data / LOGS / "cruxeval" / f"scored_codellama7b_t0.2_{part}.json")
-    n, c = found.counts
+    (log,) = read_log(data / LOGS / "cruxeval" / f"scored_codellama7b_t0.2_{part}.json")
+    n, c = log.counts
     assert len(n) == 800 and set(n) == {10}
     assert 100 * pass_at_k(n, c, 1).mean() == pytest.approx(one, abs=0.005)
     assert 100 * pass_at_k(n, c, 5).mean() == pytest.approx(five, abs=0.005)
     written = json.loads((data / LOGS / "cruxeval" / f"scored_codellama7b_t0.2_{part}.json").read_text())
     assert 100 * pass_at_k(n, c, 5).mean() == pytest.approx(written["pass_at_5"], abs=1e-9)
-    assert found.groups[0].texts == tuple(written["raw_generations"][found.groups[0].problem])
+    assert log.groups[0].texts == tuple(written["raw_generations"][log.groups[0].problem])
 
 
 def test_faithful_cruxeval_without_verdicts_is_refused(data: Path) -> None:
@@ -51,18 +51,18 @@ def test_faithful_cruxeval_without_verdicts_is_refused(data: Path) -> None:
 
 
 def test_faithful_gsm8k_verifier(data: Path) -> None:
-    found = read_log(data / LOGS / "gsm8k_verifier" / "example_model_solutions.jsonl")
-    means = [100 * np.mean([m for m in s.means if m is not None]) for s in found]
-    assert [s.name.rpartition(": ")[2] for s in found] == [
+    log = read_log(data / LOGS / "gsm8k_verifier" / "example_model_solutions.jsonl")
+    means = [100 * np.mean([m for m in s.means if m is not None]) for s in log]
+    assert [s.name.rpartition(": ")[2] for s in log] == [
         "6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"
     ]  # fmt: skip
     assert means == pytest.approx([21.68, 39.04, 34.72, 56.25], abs=0.005)
-    assert {len(s.groups) for s in found} == {1319}
+    assert {len(s.groups) for s in log} == {1319}
 
 
 def test_faithful_qwen_math_rm(data: Path) -> None:
-    (found,) = read_log(data / LOGS / "qwen_math_rm" / "math_cot_100.jsonl")
-    first = [found.map_problems(lambda g, k=k: g.first_k(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
+    (log,) = read_log(data / LOGS / "qwen_math_rm" / "math_cot_100.jsonl")
+    first = [log.map_problems(lambda g, k=k: g.first_k(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
 
     def right(method: Any) -> list[float]:
         return [sum(w or 0 for w in apply_rule(a, method)) for a in first]
@@ -75,17 +75,17 @@ def test_faithful_qwen_math_rm(data: Path) -> None:
 def test_faithful_tree_of_thoughts_samples(data: Path) -> None:
     folder = data / LOGS / "tree_of_thoughts_game24"
     for part, mean, some in (("standard", 7.34, 33), ("cot", 4.03, 49)):
-        (found,) = read_log(folder / f"gpt-4_0.7_naive_{part}_sample_100_start900_end1000.json")
-        assert 100 * np.mean([m for m in found.means if m is not None]) == pytest.approx(mean, abs=0.005)
-        assert sum(w or 0 for w in apply_rule(found, "any")) == some
+        (log,) = read_log(folder / f"gpt-4_0.7_naive_{part}_sample_100_start900_end1000.json")
+        assert 100 * np.mean([m for m in log.means if m is not None]) == pytest.approx(mean, abs=0.005)
+        assert sum(w or 0 for w in apply_rule(log, "any")) == some
 
 
 def test_faithful_tree_of_thoughts_trees(data: Path) -> None:
     path = data / LOGS / "tree_of_thoughts_game24" / "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json"
-    (found,) = read_log(path)
-    assert sum(w or 0 for w in apply_rule(found, "any")) == 69
-    assert found.cost is not None
-    assert found.cost.dollars == pytest.approx(74.50962, abs=1e-6), "what the log says at its end"
+    (log,) = read_log(path)
+    assert sum(w or 0 for w in apply_rule(log, "any")) == 69
+    assert log.cost is not None
+    assert log.cost.dollars == pytest.approx(74.50962, abs=1e-6), "what the log says at its end"
     rows = json.loads(path.read_text())
     levels = [level for row in rows for level in row["steps"]]
     assert len(levels) == 400
@@ -150,8 +150,8 @@ def test_lm_eval_by_log_likelihood(tmp_path: Path) -> None:
         }
         for i in range(4)
     ]  # fmt: skip
-    (found,) = read_log(write_lines(tmp_path / "samples_arc.jsonl", rows))
-    assert found.counts[1].tolist() == [0, 1, 0, 1]
+    (log,) = read_log(write_lines(tmp_path / "samples_arc.jsonl", rows))
+    assert log.counts[1].tolist() == [0, 1, 0, 1]
     (other,) = read_log(tmp_path / "samples_arc.jsonl", ColumnMap(correct="acc_norm"))
     assert other.counts[1].sum() == 4
 
@@ -165,11 +165,11 @@ def test_s1_samples_have_a_verdict_each(tmp_path: Path) -> None:
         }
         for i in range(2)
     ]  # fmt: skip
-    (found,) = read_log(write_lines(tmp_path / "samples_aime.jsonl", rows))
-    assert found.counts[0].tolist() == [3, 3]
-    assert found.counts[1].tolist() == [1, 2]
-    assert found.groups[0].answers == ("7", "8", "7")
-    assert found.groups[0].texts == ("a", "b", "c")
+    (log,) = read_log(write_lines(tmp_path / "samples_aime.jsonl", rows))
+    assert log.counts[0].tolist() == [3, 3]
+    assert log.counts[1].tolist() == [1, 2]
+    assert log.groups[0].answers == ("7", "8", "7")
+    assert log.groups[0].texts == ("a", "b", "c")
 
 
 def test_trl_completions_by_step_and_prompt(tmp_path: Path) -> None:
@@ -186,11 +186,11 @@ def test_trl_completions_by_step_and_prompt(tmp_path: Path) -> None:
     for step in (1, 2):
         table = pyarrow.Table.from_pylist([r for r in rows if r["step"] == step])
         parquet.write_table(table, tmp_path / f"completions_{step:05d}.parquet")
-    (found,) = read_log(tmp_path)
-    assert found.problems == ["step 1: a", "step 1: b", "step 2: a", "step 2: b"]
-    assert found.counts[1].tolist() == [1, 1, 1, 1]
-    assert found.groups[0].scores == {"accuracy_reward": (0.0, 1.0), "length_reward": (0.0, -0.5)}
-    assert found.groups[0].texts == ("x", "x")
+    (log,) = read_log(tmp_path)
+    assert log.problems == ["step 1: a", "step 1: b", "step 2: a", "step 2: b"]
+    assert log.counts[1].tolist() == [1, 1, 1, 1]
+    assert log.groups[0].scores == {"accuracy_reward": (0.0, 1.0), "length_reward": (0.0, -0.5)}
+    assert log.groups[0].texts == ("x", "x")
 
 
 def test_search_and_learn_is_judged_and_its_choices_are_systems(tmp_path: Path) -> None:
@@ -220,20 +220,20 @@ def test_search_and_learn_is_judged_and_its_choices_are_systems(tmp_path: Path) 
 
 
 def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
-    said = [
+    answers = [
         [right_answer(0), wrong_answer(0)],
         [wrong_answer(1), wrong_answer(1, 2)],
         [right_answer(2), right_answer(2)],
     ]
-    path = write_run(tmp_path / "run", said, scores=[[0.1, 0.9]] * 3, logprobs=[[-0.1, -0.2]] * 3, chosen=[1, 0, 1])
-    (found,) = read_log(path)
-    assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
-    assert found.groups[0].answers is not None and found.groups[0].answers[0] != found.groups[0].answers[1]
-    assert found.groups[0].scores["rm"] == (0.1, 0.9)
-    assert found.groups[0].scores[LOGPROB_COLUMN] == pytest.approx((-0.1, -0.2))
-    assert found.groups[0].tokens == (3, 4)
-    assert [g.chosen for g in found.groups] == [1, 0, 1]
-    assert found.cost == Cost(prompt_tokens=12, generated_tokens=90, flops=6e12, seconds=1.5)
+    path = write_run(tmp_path / "run", answers, scores=[[0.1, 0.9]] * 3, logprobs=[[-0.1, -0.2]] * 3, chosen=[1, 0, 1])
+    (log,) = read_log(path)
+    assert [g.correct for g in log.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
+    assert log.groups[0].answers is not None and log.groups[0].answers[0] != log.groups[0].answers[1]
+    assert log.groups[0].scores["rm"] == (0.1, 0.9)
+    assert log.groups[0].scores[LOGPROB_COLUMN] == pytest.approx((-0.1, -0.2))
+    assert log.groups[0].tokens == (3, 4)
+    assert [g.chosen for g in log.groups] == [1, 0, 1]
+    assert log.cost == Cost(prompt_tokens=12, generated_tokens=90, flops=6e12, seconds=1.5)
     (other,) = read_log(path, ColumnMap(correct="rm"))
     assert other.groups[0].correct == (0.1, 0.9)
     with pytest.raises(UsageError, match="no scores of 'prm'"):
@@ -241,15 +241,15 @@ def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
 
 
 def test_a_training_runs_groups_are_by_step(tmp_path: Path) -> None:
-    (found,) = read_log(
+    (log,) = read_log(
         write_run(
             tmp_path / "run",
             [[right_answer(0)], [wrong_answer(0)], [right_answer(0)]][:2] * 3,
             steps=[0, 0, 1, 1, 1, 1],
         )
     )
-    assert len(found.groups) == 6 and len(set(found.problems)) == 6
-    assert found.problems[0].startswith("step 1: ")
+    assert len(log.groups) == 6 and len(set(log.problems)) == 6
+    assert log.problems[0].startswith("step 1: ")
 
 
 def test_attempts_of_any_log_become_traces(tmp_path: Path) -> None:
@@ -277,18 +277,18 @@ def test_inspect_logs_are_judged_by_their_scorer(tmp_path: Path) -> None:
     def sample(i: int, epoch: int, value: str, **more: Any) -> dict[str, Any]:
         scores = {"match": {"value": value, "answer": "3"}, "model_graded": {"value": "I", "answer": "3"}}
         asked = {"id": i, "epoch": epoch, "input": [{"role": "user", "content": f"q{i}"}], "target": "3"}
-        told = {"completion": "so 3", "usage": {"output_tokens": 10 + epoch}}
-        return {**asked, "output": told, "scores": scores, **more}
+        output = {"completion": "so 3", "usage": {"output_tokens": 10 + epoch}}
+        return {**asked, "output": output, "scores": scores, **more}
 
     rows = [sample(1, 1, "C"), sample(1, 2, "I"), sample(2, 1, "N"), sample(2, 2, "C", scores=None, error={"m": "x"})]
     log = {"version": 2, "status": "success", "eval": {"task_version": 3}, "stats": {"x": [{"a": 1}]}, "samples": rows}
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log))
-    (found,) = read_log(path)
-    assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, None)]
-    assert found.groups[0].tokens == (11, 12) and found.groups[0].question == "q1"
-    assert found.task == "task_version 3"
-    assert "judged by match (it also has model_graded" in found.reading_notes[0]
+    (attempts,) = read_log(path)
+    assert [g.correct for g in attempts.groups] == [(1.0, 0.0), (0.0, None)]
+    assert attempts.groups[0].tokens == (11, 12) and attempts.groups[0].question == "q1"
+    assert attempts.task == "task_version 3"
+    assert "judged by match (it also has model_graded" in attempts.reading_notes[0]
     (other,) = read_log(path, ColumnMap(correct="model_graded"))
     assert other.means == [0.0, 0.0]
     with pytest.raises(UnknownName, match="model_graded"):

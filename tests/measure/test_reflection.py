@@ -23,7 +23,7 @@ def test_words(text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("47 + 5 = 51\nWait, 7 + 5 is 12.\n#### 52", ("wait", "51", "52")),
         ("47 + 5 = 52\nWait, is it?\n#### 52", None),
@@ -32,8 +32,8 @@ def test_words(text: str, words: list[str]) -> None:
         ("It is 51. Wait, it is 52.\n#### 52", ("wait", "51", "52")),
     ],
 )
-def test_a_correction_takes_something_back(text: str, found: tuple[str, str, str] | None) -> None:
-    assert find_correction(text, extract_answer) == found
+def test_a_correction_takes_something_back(text: str, expected: tuple[str, str, str] | None) -> None:
+    assert find_correction(text, extract_answer) == expected
 
 
 def test_only_right_answers_count() -> None:
@@ -62,5 +62,5 @@ def test_the_same_number_in_other_clothes_is_not_taken_back(text: str) -> None:
 
 
 def test_a_difference_is_no_negative_number() -> None:
-    found = find_correction("10-7. Wait: \\boxed{3}", extract_answer)
-    assert found is not None and found[1] == "7"
+    result = find_correction("10-7. Wait: \\boxed{3}", extract_answer)
+    assert result is not None and result[1] == "7"

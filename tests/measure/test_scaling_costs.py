@@ -114,8 +114,8 @@ def test_frontier_by_all_pairs(points: list[tuple[int, int]]) -> None:
     def beaten(cost: int, quality: int) -> bool:
         return any(c <= cost and q >= quality and (c, q) != (cost, quality) for c, q in points)
 
-    found = pareto_frontier([c for c, _ in points], [q for _, q in points])
-    assert found.tolist() == [not beaten(c, q) for c, q in points]
+    result = pareto_frontier([c for c, _ in points], [q for _, q in points])
+    assert result.tolist() == [not beaten(c, q) for c, q in points]
 
 
 def test_frontier_with_intervals() -> None:

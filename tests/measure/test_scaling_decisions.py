@@ -34,10 +34,10 @@ def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
     rows = coverage_from_rates(rates, 9)
     split = allocate_samples(rows, budget)
     assert split.sum() == budget
-    found = sum(rows[i, m] for i, m in enumerate(split))
+    result = sum(rows[i, m] for i, m in enumerate(split))
     every = itertools.product(range(budget + 1), repeat=len(rates))
     best = max(sum(rows[i, m] for i, m in enumerate(way)) for way in every if sum(way) == budget)
-    assert found == pytest.approx(best, abs=1e-12)
+    assert result == pytest.approx(best, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=3), st.integers(1, 8))
@@ -64,21 +64,21 @@ def test_allocation_beats_equal_shares_on_replayed_samples() -> None:
     seen = rng.binomial(8, rate)  # eight samples to judge difficulty on
     right = rng.binomial(64, rate)  # others to try it on
     split = allocate_samples(coverage_from_beta(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
-    found = replay_allocation(split, 64, right)
-    assert found.budget == 2400 and found.best_coverage >= found.allocated_coverage > found.uniform_coverage
+    result = replay_allocation(split, 64, right)
+    assert result.budget == 2400 and result.best_coverage >= result.allocated_coverage > result.uniform_coverage
     assert (
-        found.gain == found.allocated_coverage - found.uniform_coverage > 0.02
-        and found.regret == found.best_coverage - found.allocated_coverage > 0
+        result.gain == result.allocated_coverage - result.uniform_coverage > 0.02
+        and result.regret == result.best_coverage - result.allocated_coverage > 0
     )
-    assert found.uniform_coverage == pytest.approx(pass_at_k(64, right, 8).mean())
+    assert result.uniform_coverage == pytest.approx(pass_at_k(64, right, 8).mean())
     knowing = replay_allocation(allocate_samples(coverage_from_counts(64, right, 64), 2400), 64, right)
     assert knowing.regret == pytest.approx(0, abs=1e-12)
 
 
 def test_equal_shares_of_a_budget_that_does_not_divide() -> None:
-    found = replay_allocation([3, 0], 4, [2, 1])  # one of two gets 2, the other 1, drawn at random
+    result = replay_allocation([3, 0], 4, [2, 1])  # one of two gets 2, the other 1, drawn at random
     each = pass_at_k(4, [2, 1], [1, 2])
-    assert found.uniform_coverage == pytest.approx(each.mean())
+    assert result.uniform_coverage == pytest.approx(each.mean())
 
 
 def test_a_million_samples_are_allocated_quickly() -> None:
@@ -134,10 +134,10 @@ def test_many_problems_are_near_the_bound() -> None:
                    (1 - (1 - p * (0.7 + 0.15 * length)) ** m) * (0.9 + 0.1 * checks))
             for m, length, checks in ways
         ])  # fmt: skip
-    found = choose_strategies(problems, 700.0)
-    assert 699 <= found.cost <= 700 and 0 <= found.upper_bound - found.success < 0.1
+    result = choose_strategies(problems, 700.0)
+    assert 699 <= result.cost <= 700 and 0 <= result.upper_bound - result.success < 0.1
     equal = sum(max(o.success_probability for o in options if o.cost <= 3.5) for options in problems)
-    assert found.success > equal
+    assert result.success > equal
     with pytest.raises(UsageError, match="at least one option"):
         choose_strategies([[]], 1)
     with pytest.raises(UsageError, match="known success"):
@@ -167,10 +167,10 @@ def test_equal_quality_is_read_from_curves() -> None:
     assert cost_for_quality(0.4, [1, 100], [0.4, 0.6]) == 1
     assert cost_for_quality(0.7, [1, 100], [0.4, 0.6]) is None
     assert cost_for_quality(0.5, [1, 10, 100], [0.4, 0.3, 0.6]) == pytest.approx(10)  # the dip need not be bought
-    found = train_or_think(0.5, 99.0, ([1, 10], [0.5, 0.9]), ([1, 100], [0.4, 0.6]))
-    assert (found.trained_query_cost, found.thinking_query_cost) == pytest.approx(
+    result = train_or_think(0.5, 99.0, ([1, 10], [0.5, 0.9]), ([1, 100], [0.4, 0.6]))
+    assert (result.trained_query_cost, result.thinking_query_cost) == pytest.approx(
         (1, 10)
-    ) and found.break_even_queries == pytest.approx(11)
+    ) and result.break_even_queries == pytest.approx(11)
     with pytest.raises(UsageError, match="qualities known"):
         cost_for_quality(math.nan, [1, 2], [0.1, 0.6])
     with pytest.raises(UsageError, match="above 0"):
@@ -185,16 +185,16 @@ def test_equal_quality_is_read_from_curves() -> None:
 def test_routing_over_all_orders(queries: list[tuple[int, int, int]], cascade: bool) -> None:
     """Equal signals in every order: the mean area is the curve's; and no order beats the oracle's."""
     signal, weak, strong = (list(column) for column in zip(*queries, strict=True))
-    found = routing_curve(signal, weak, strong, 1.0, 5.0, cascade)
+    result = routing_curve(signal, weak, strong, 1.0, 5.0, cascade)
     size, areas = len(queries), {}
     for order in itertools.permutations(range(size)):
         quality = [sum(strong[i] for i in order[:j]) + sum(weak[i] for i in order[j:]) for j in range(size + 1)]
         areas[order] = sum((a + b) / 2 for a, b in itertools.pairwise(quality)) / size**2
     sorted_ones = [a for order, a in areas.items() if all(signal[i] >= signal[j] for i, j in itertools.pairwise(order))]
-    assert found.area == pytest.approx(np.mean(sorted_ones))
-    assert found.random_area == pytest.approx(np.mean(list(areas.values())))
-    assert found.oracle_area == pytest.approx(max(areas.values()))
-    assert (found.cost[0], found.cost[-1]) == pytest.approx((1.0, 6.0 if cascade else 5.0))
+    assert result.area == pytest.approx(np.mean(sorted_ones))
+    assert result.random_area == pytest.approx(np.mean(list(areas.values())))
+    assert result.oracle_area == pytest.approx(max(areas.values()))
+    assert (result.cost[0], result.cost[-1]) == pytest.approx((1.0, 6.0 if cascade else 5.0))
 
 
 def test_routing_reads_well() -> None:

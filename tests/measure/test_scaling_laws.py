@@ -138,9 +138,9 @@ def test_log_linear() -> None:
     rng = np.random.default_rng(0)
     x, held = np.geomspace(1, 1e4, 8), 0
     for _ in range(1000):
-        found = fit_log_linear(x, 0.2 + 0.1 * np.log10(x) + rng.normal(0, 0.02, 8)).slope_interval
-        assert found is not None
-        held += found[0] <= 0.1 <= found[1]
+        result = fit_log_linear(x, 0.2 + 0.1 * np.log10(x) + rng.normal(0, 0.02, 8)).slope_interval
+        assert result is not None
+        held += result[0] <= 0.1 <= result[1]
     assert 0.93 <= held / 1000 <= 0.97
     with pytest.raises(UsageError, match="stands twice"):
         fit_log_linear([1, 1, 10], [0.1, 0.2, 0.3])
@@ -154,19 +154,19 @@ def test_shift_is_found(factor: float) -> None:
         return 1 / (1 + 30 / x)
 
     x1, x2 = np.geomspace(1, 1e5, 60), np.geomspace(3, 3e3, 50)
-    found = compute_shift((x1, curve(x1 / factor)), (x2, curve(x2)))
-    assert found.factor == pytest.approx(factor, rel=0.01)
-    assert found.min_factor == pytest.approx(factor, rel=0.03) and found.max_factor == pytest.approx(factor, rel=0.03)
+    result = compute_shift((x1, curve(x1 / factor)), (x2, curve(x2)))
+    assert result.factor == pytest.approx(factor, rel=0.01)
+    assert result.min_factor == pytest.approx(factor, rel=0.03) and result.max_factor == pytest.approx(factor, rel=0.03)
     back = compute_shift((x2, curve(x2)), (x1, curve(x1 / factor)))
-    assert back.factor * found.factor == pytest.approx(1) and back.accuracy_range == found.accuracy_range
+    assert back.factor * result.factor == pytest.approx(1) and back.accuracy_range == result.accuracy_range
 
 
 def test_shift_of_curves_that_part() -> None:
     """One gains .1 per tenfold compute and the other .2: no single factor, and the result says so."""
     x = np.geomspace(1, 1e4, 9)
-    found = compute_shift((x, 0.1 * np.log10(x)), (x, 0.2 * np.log10(x)))
-    assert found.accuracy_range == pytest.approx((0, 0.4))
-    assert (found.min_factor, found.factor, found.max_factor) == pytest.approx((1, 10, 100))
+    result = compute_shift((x, 0.1 * np.log10(x)), (x, 0.2 * np.log10(x)))
+    assert result.accuracy_range == pytest.approx((0, 0.4))
+    assert (result.min_factor, result.factor, result.max_factor) == pytest.approx((1, 10, 100))
     dip = compute_shift(([1, 10, 100], [0.1, 0.05, 0.3]), ([1, 100], [0.1, 0.3]))
     assert dip.factor == pytest.approx(1)  # what falls need not be bought
     with pytest.raises(UsageError, match="share no range"):

@@ -131,14 +131,14 @@ FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
 IDS = [f"{d[0]} {d[1]}" for d in FINDING_CASES]
 
 
-@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "severity", "message", "sick", "near"), FINDING_CASES, ids=IDS)
 def test_finding_names_problem_and_severity(
-    name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]
+    name: str, severity: int, message: str, sick: dict[str, Any], near: dict[str, Any]
 ) -> None:
-    found = {f.name: f for f in diagnose(run(**sick))}
-    assert name in found and said in found[name].text and found[name].severity == severity
+    result = {f.name: f for f in diagnose(run(**sick))}
+    assert name in result and message in result[name].text and result[name].severity == severity
     assert name not in names(run(**near))
-    assert all(len(f.text) <= 140 for f in found.values()), "two lines of a narrow panel"
+    assert all(len(f.text) <= 140 for f in result.values()), "two lines of a narrow panel"
 
 
 # Name, severity (0: any), metric, a value just below and one just above the border, what else holds.
@@ -170,8 +170,8 @@ EDGES: list[tuple[str, int, str, Values, Values, dict[str, Any]]] = [
 @pytest.mark.parametrize(("name", "severity", "metric", "below", "above", "more"), EDGES)
 def test_borders(name: str, severity: int, metric: str, below: Values, above: Values, more: dict[str, Any]) -> None:
     for value, ill in ((below, False), (above, True)):
-        found = diagnose(run(**(more | {metric.replace("/", "__"): value})))
-        assert any(f.name == name and severity in (0, f.severity) for f in found) == ill
+        result = diagnose(run(**(more | {metric.replace("/", "__"): value})))
+        assert any(f.name == name and severity in (0, f.severity) for f in result) == ill
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_the_start_of_the_entropy() -> None:
 def test_the_end_of_the_entropy() -> None:
     fallen = {s: 0.01 for s in range(30, 70)}
     for low, name in ((range(30, 69), "entropy collapse"), (range(30, 68), None), (range(68, 70), None)):
-        found = names(run(entropy=lambda s, low=low: fallen[s] if s in low else 1.0))  # type: ignore[misc]
-        assert found == ([name] if name else [])
+        result = names(run(entropy=lambda s, low=low: fallen[s] if s in low else 1.0))  # type: ignore[misc]
+        assert result == ([name] if name else [])
 
 
 def test_how_far_the_reward_must_move() -> None:
@@ -223,9 +223,9 @@ def test_a_healthy_run_has_none(seed: int) -> None:
     assert [(i, f.text) for i in range(len(rows) + 1) for f in diagnose(rows[:i])] == []
 
 
-@pytest.mark.parametrize(("name", "severity", "said", "sick", "near"), FINDING_CASES, ids=IDS)
+@pytest.mark.parametrize(("name", "severity", "message", "sick", "near"), FINDING_CASES, ids=IDS)
 def test_one_step_is_no_disease(
-    name: str, severity: int, said: str, sick: dict[str, Any], near: dict[str, Any]
+    name: str, severity: int, message: str, sick: dict[str, Any], near: dict[str, Any]
 ) -> None:
     for at_step in (3, 40, 68, 69):
         rows, ill = run(), run(**sick)
@@ -245,9 +245,9 @@ def test_nothing_is_said_before_there_is_enough_to_see() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    found = diagnose(run(completions__clipped_ratio=0.41, entropy=after(30, 3.5, 0.5), **EASY, **FLAT))
-    assert [f.name for f in found] == ["entropy explosion", "truncated", "too easy"]
-    assert [f.severity for f in found] == [3, 2, 1]
+    result = diagnose(run(completions__clipped_ratio=0.41, entropy=after(30, 3.5, 0.5), **EASY, **FLAT))
+    assert [f.name for f in result] == ["entropy explosion", "truncated", "too easy"]
+    assert [f.severity for f in result] == [3, 2, 1]
 
 
 def test_one_disease_is_told_once() -> None:

@@ -98,7 +98,7 @@ def plain_greedy(prefix: Sequence[int], count: int) -> list[int]:
 
 def plain_logprobs(prefix: Sequence[int], written: Sequence[int], sampling: Sampling | None = None) -> np.ndarray:
     """The log-probability of each token under the sampled distribution, in the order that `Sampling` states."""
-    found, path, s = [], list(prefix), sampling or Sampling()
+    result, path, s = [], list(prefix), sampling or Sampling()
     for token in written:
         logits = plain(path).copy()
         seen = list(set(path))
@@ -114,9 +114,9 @@ def plain_logprobs(prefix: Sequence[int], written: Sequence[int], sampling: Samp
         before = np.cumsum(chances[order]) - chances[order]  # what is likelier, all together
         chances = _kept(chances, np.isin(np.arange(SIZE), order[before < s.top_p]))
         chances = _kept(chances, chances >= s.min_p * chances.max())
-        found.append(np.log(chances[token]))
+        result.append(np.log(chances[token]))
         path.append(token)
-    return np.array(found)
+    return np.array(result)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -272,12 +272,12 @@ class PolicyContract:
     def test_top_logprobs(self, policy: BasePolicy) -> None:
         ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, logprobs=3)
         assert c.top_logprobs is not None
-        found, logprobs = c.top_logprobs
-        assert found.shape == logprobs.shape == (len(c.token_ids), 3)
+        result, logprobs = c.top_logprobs
+        assert result.shape == logprobs.shape == (len(c.token_ids), 3)
         path = PROMPTS[1].tolist()
-        for token, best, said in zip(c.token_ids, found, logprobs, strict=True):
+        for token, best, text in zip(c.token_ids, result, logprobs, strict=True):
             assert best.tolist() == np.argsort(-plain(path))[:3].tolist()
-            self.agree(said, np.array([plain_logprobs(path, [t])[0] for t in best]))
+            self.agree(text, np.array([plain_logprobs(path, [t])[0] for t in best]))
             path.append(int(token))
 
     # where it ends
@@ -375,5 +375,5 @@ class PolicyContract:
                 await gone
             return await kept
 
-        found = run_async(one_gives_up(), 60)
-        assert tokens([found]) == tokens(ask(policy, [PROMPT], seed=6, logit_bias=((END, -90.0),)))
+        result = run_async(one_gives_up(), 60)
+        assert tokens([result]) == tokens(ask(policy, [PROMPT], seed=6, logit_bias=((END, -90.0),)))

@@ -185,10 +185,10 @@ def test_foreign_manifest_is_ignored(run: Path, tmp_path: Path) -> None:
 
 def test_older_manifest_with_sha256_only(copy: Path) -> None:
     folder = checkpoint(copy)
-    told = manifest.read(folder)
-    for kept in told["files"].values():
+    output = manifest.read(folder)
+    for kept in output["files"].values():
         del kept["crc32"]
-    (folder / manifest.MANIFEST_FILE).write_text(manifest.to_checked_json(told))
+    (folder / manifest.MANIFEST_FILE).write_text(manifest.to_checked_json(output))
     load_policy(str(copy), device="cpu")
     last_bit(folder / "model")
     with pytest.raises(ModelError, match="its checksum differs"):

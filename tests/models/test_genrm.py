@@ -197,9 +197,9 @@ def test_training_rows_are_valid_sft_rows(tmp_path: Path) -> None:
 WORDS = {"Yes": True, " no.": False, "**Yes**, since": True, "Yesterday": None, "": None, "Not": None, "YES\nNo": True}
 
 
-@pytest.mark.parametrize(("text", "found"), WORDS.items())
-def test_parse_verdict(text: str, found: bool | None) -> None:
-    assert parse_verdict(text) is found
+@pytest.mark.parametrize(("text", "expected"), WORDS.items())
+def test_parse_verdict(text: str, expected: bool | None) -> None:
+    assert parse_verdict(text) is expected
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -101,9 +101,9 @@ def test_logprobs_are_renormalised_over_allowed_tokens(pattern: str) -> None:
     texts = frozenset(t.encode() for t in language(pattern, longest))
     heat, prompt = 1.3, [5, 3, 4]
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
-    found = ask(policy, prompt=prompt, n=12, temperature=heat, regex=pattern, max_tokens=longest - 1)
-    assert len({c.text for c in found}) > 1
-    for c in found:
+    result = ask(policy, prompt=prompt, n=12, temperature=heat, regex=pattern, max_tokens=longest - 1)
+    assert len({c.text for c in result}) > 1
+    for c in result:
         logits = plain_logits(w, policy.net.config, [*prompt, *c.token_ids.tolist()])[len(prompt) - 1 : -1] / heat
         written = b""
         for logits_V, token, message in zip(logits, c.token_ids.tolist(), c.logprobs, strict=True):
@@ -151,8 +151,8 @@ def test_masks_over_bytes_against_all_texts(words: list[str], random: Any) -> No
     ],
 )
 def test_texts_over_bytes_match(pattern: str) -> None:
-    found = ask(bytes_policy(), n=16, max_tokens=40, regex=pattern, temperature=3.0)
-    ended = [c for c in found if c.stop == "eos"]
+    result = ask(bytes_policy(), n=16, max_tokens=40, regex=pattern, temperature=3.0)
+    ended = [c for c in result if c.stop == "eos"]
     assert len(ended) > 8
     for c in ended:
         assert re.fullmatch(pattern, c.text), c.text
@@ -160,8 +160,8 @@ def test_texts_over_bytes_match(pattern: str) -> None:
 
 
 def test_eos_is_forced_at_the_end_of_a_match() -> None:
-    found = ask(toy(), regex="ab", temperature=0.0, n=1) + ask(toy(), regex="ab")
-    for c in found:
+    result = ask(toy(), regex="ab", temperature=0.0, n=1) + ask(toy(), regex="ab")
+    for c in result:
         assert c.text == "ab" and c.stop == "eos" and c.logprobs.tolist() == pytest.approx([0.0] * 3, abs=1e-6)
 
 
@@ -239,8 +239,8 @@ SCHEMAS: list[tuple[Any, Callable[[Any], bool]]] = [
 @pytest.mark.parametrize("which", range(len(SCHEMAS)))
 def test_json_fits_its_schema(which: int) -> None:
     schema, fits = SCHEMAS[which]
-    found = ask(bytes_policy(), n=16, max_tokens=200, json_schema=json.dumps(schema), temperature=2.0)
-    ended = [c for c in found if c.stop == "eos"]
+    result = ask(bytes_policy(), n=16, max_tokens=200, json_schema=json.dumps(schema), temperature=2.0)
+    ended = [c for c in result if c.stop == "eos"]
     assert len(ended) > 3
     for c in ended:
         assert fits(json.loads(c.text)), c.text
@@ -347,8 +347,8 @@ def test_engine_without_grammar_refuses_regex() -> None:
 def pieces() -> Tokenizer:
     tokens = ["<unk>", "<s>", "</s>", "<0x0A>", "<0xE6>", "<0x9D>", "<0xB1>", "▁a", "b", "▁▁", "é"]
     types = [2, 3, 3, 6, 6, 6, 6, 1, 1, 1, 1]
-    told = {"model": "llama", "tokens": tokens, "token_type": types, "scores": [-float(i) for i in range(11)]}
-    return Tokenizer(gguf_tokenizer.tokenizer_from_gguf({**told, "bos_token_id": 1}), bos=1, eos=(2,))
+    output = {"model": "llama", "tokens": tokens, "token_type": types, "scores": [-float(i) for i in range(11)]}
+    return Tokenizer(gguf_tokenizer.tokenizer_from_gguf({**output, "bos_token_id": 1}), bos=1, eos=(2,))
 
 
 @pytest.mark.parametrize("make", [byte_level, pieces, lambda: Tokenizer.from_alphabet("aé日\n ")])

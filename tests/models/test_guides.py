@@ -29,8 +29,8 @@ def model(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(("kind", "rationales"), [("genrm", 0), ("genrm+1", 1), ("genrm+16", 16)])
 def test_genrm_by_name(kind: str, rationales: int, model: str) -> None:
-    found = load_guide(f"{kind}:{model}", None, None, "cpu", "float32")
-    assert isinstance(found, GenRM) and found.rationales == rationales and found.name == "genrm"
+    result = load_guide(f"{kind}:{model}", None, None, "cpu", "float32")
+    assert isinstance(result, GenRM) and result.rationales == rationales and result.name == "genrm"
 
 
 @pytest.mark.parametrize("name", ["genrm+x:m", "genrmm:m", "genrm+-1:m", "genrm-8:m"])

@@ -28,8 +28,8 @@ MIB = 1 << 20
 def ask(server: Any, by_tokens: bool = False, timeout: float = 30.0, **how: Any) -> Completion:
     policy = OpenAIPolicy.connect(server.url, tokenizer=TOKENIZER if by_tokens else None, timeout=timeout, retries=0)
     prefix = ids([1, 2, 3]) if by_tokens else policy.encode(user_messages("?"))
-    (found,) = run_async(policy.generate(prefix, Sampling(**{"max_tokens": 4, **how})), 30)
-    return found
+    (result,) = run_async(policy.generate(prefix, Sampling(**{"max_tokens": 4, **how})), 30)
+    return result
 
 
 def piece(text: str | None = None, why: Any = None, **more: Any) -> dict[str, Any]:
@@ -41,8 +41,15 @@ def bill(**told: Any) -> dict[str, Any]:
 
 
 def answer(tokens: Sequence[Any] = (5, 6), logprobs: Any = (-0.5, -0.5), usage: Any = None, **more: Any) -> bytes:
-    told = {"token_logprobs": list(logprobs), "top_logprobs": [{} for _ in logprobs]}
-    choice = {"index": 0, "text": "?", "token_ids": list(tokens), "logprobs": told, "finish_reason": "length", **more}
+    logprob_fields = {"token_logprobs": list(logprobs), "top_logprobs": [{} for _ in logprobs]}
+    choice = {
+        "index": 0,
+        "text": "?",
+        "token_ids": list(tokens),
+        "logprobs": logprob_fields,
+        "finish_reason": "length",
+        **more,
+    }
     return json.dumps({"choices": [choice], "usage": usage or {}}).encode()
 
 
@@ -95,12 +102,12 @@ def test_endless_reply_takes_little_memory(by_tokens: bool) -> None:
     assert peak < 24 * MIB
 
 
-@pytest.mark.parametrize("told", [b"", b"Content-Length: 99999999999\r\n", b"Transfer-Encoding: chunked\r\n"])
-def test_endless_body_is_limited(told: bytes) -> None:
-    chunk = b"100000\r\n" + b" " * MIB + b"\r\n" if b"chunked" in told else b" " * MIB
+@pytest.mark.parametrize("header", [b"", b"Content-Length: 99999999999\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_endless_body_is_limited(header: bytes) -> None:
+    chunk = b"100000\r\n" + b" " * MIB + b"\r\n" if b"chunked" in header else b" " * MIB
 
     def script(send: Send) -> None:
-        send(b"HTTP/1.1 200 OK\r\n" + told + b"\r\n")
+        send(b"HTTP/1.1 200 OK\r\n" + header + b"\r\n")
         for _ in range(64):
             send(chunk)
 
@@ -184,8 +191,8 @@ def test_slow_drip_times_out(script: Any, by_tokens: bool) -> None:
 
 @pytest.mark.parametrize("wrote", [-100_000, -1, 0, 10**15, 10**400, None])
 def test_reported_usage_is_limited_to_what_is_possible(wrote: Any) -> None:
-    told = bill(prompt_tokens=wrote, completion_tokens=wrote, prompt_tokens_details={"cached_tokens": wrote})
-    with hostile(stream(piece("a"), piece("b"), piece(why="length"), told)) as server:
+    usage = bill(prompt_tokens=wrote, completion_tokens=wrote, prompt_tokens_details={"cached_tokens": wrote})
+    with hostile(stream(piece("a"), piece("b"), piece(why="length"), usage)) as server:
         cost = ask(server).cost
     assert 2 <= cost.generated_tokens <= 4
     assert cost.prompt_tokens >= 0 and cost.cached_tokens >= 0 and cost.prompt_tokens + cost.cached_tokens < 10_000
@@ -213,8 +220,8 @@ def test_non_integer_usage_is_refused(wrote: Any) -> None:
 def test_text_beyond_max_tokens_is_cut_with_a_warning() -> None:
     with hostile(stream(*(piece(c) for c in "abcdefgh"), piece(why="stop"), bill(completion_tokens=8))) as server:
         with pytest.warns(UserWarning, match=r"wrote more than max_tokens \(4\)"):
-            found = ask(server)
-        assert (found.text, found.stop, found.cost.generated_tokens) == ("abcd", "length", 4)
+            result = ask(server)
+        assert (result.text, result.stop, result.cost.generated_tokens) == ("abcd", "length", 4)
     with hostile(stream(piece("a" * 100_000), piece(why="stop"))) as server:
         with pytest.warns(UserWarning, match="max_tokens"):
             assert ask(server).stop == "length"
@@ -366,13 +373,13 @@ def test_non_http_reply_gives_one_sentence(reply: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [{"max_model_len": -5}, {"max_model_len": True}, {"max_model_len": "64"}, {"max_model_len": 10**30},
      {"meta": {"n_ctx": -1, "n_vocab": -1}}, {"meta": 3}, {"owned_by": ["vllm"]}, {"aliases": [3, None]}],
 )  # fmt: skip
-def test_implausible_model_metadata_is_ignored(told: dict[str, Any]) -> None:
+def test_implausible_model_metadata_is_ignored(message: dict[str, Any]) -> None:
     script = stream(piece("a"), piece(why="stop"))
-    with hostile(script, {"data": [{**MODELS["data"][0], **told}]}) as server:
+    with hostile(script, {"data": [{**MODELS["data"][0], **message}]}) as server:
         assert ask(server).text == "a"
 
 

@@ -75,12 +75,12 @@ def test_only_weights_tokenizer_and_configurations_are_downloaded(mirror: HubMir
 
 
 def test_cached_model_needs_no_connection(mirror: HubMirror, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = find_model(NAME)
+    result = find_model(NAME)
     before = len(mirror.requests)
-    assert find_model(NAME) == found
+    assert find_model(NAME) == result
     assert len(mirror.requests) == before
     use_hub(monkeypatch, mirror.url, tmp_path / "cache", offline=True)
-    assert find_model(NAME) == find_model(f"{NAME}@{main_commit(mirror)}") == found
+    assert find_model(NAME) == find_model(f"{NAME}@{main_commit(mirror)}") == result
     assert len(mirror.requests) == before
 
 
@@ -94,8 +94,8 @@ def test_download_that_was_cut_short_is_completed(mirror: HubMirror, monkeypatch
 
 
 def test_model_in_shards_is_complete_only_with_all_of_them(mirror: HubMirror, folder: Path) -> None:
-    found = find_model(NAME)
-    index = found / "model.safetensors.index.json"
+    result = find_model(NAME)
+    index = result / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model.safetensors", "b": "model-00002.safetensors"}}))
     before = len(mirror.requests)
     with pytest.raises(ModelError, match="has no safetensors weights"):  # asked again: the hub has no second shard

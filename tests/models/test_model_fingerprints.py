@@ -139,9 +139,9 @@ def test_a_run_without_fingerprints_is_refused(home: Path) -> None:
     job = guided(home)
     with pytest.raises(Interrupted):
         job(home / "run", RecordingProgress("step", 3))
-    told = home / "run" / "environment.json"
-    for text in (json.dumps({k: v for k, v in json.loads(told.read_text()).items() if k != "inputs"}), "not JSON"):
-        told.write_text(text)
+    output = home / "run" / "environment.json"
+    for text in (json.dumps({k: v for k, v in json.loads(output.read_text()).items() if k != "inputs"}), "not JSON"):
+        output.write_text(text)
         with pytest.raises(RunError, match=r"without fingerprints of its inputs, .* give another --run"):
             job(home / "run")
     assert len(list(read_traces(home / "run"))) == 3

@@ -112,8 +112,8 @@ class Server:
 
 def answer(tokens: Sequence[int] = (5, 6), reason: str = "length", **more: Any) -> dict[str, Any]:
     """As vLLM answers."""
-    told = {"token_logprobs": [-0.5] * len(tokens), "top_logprobs": [{f"token_id:{t}": -0.5} for t in tokens]}
-    choice = {"index": 0, "text": "?", "token_ids": list(tokens), "logprobs": told, "finish_reason": reason, **more}
+    output = {"token_logprobs": [-0.5] * len(tokens), "top_logprobs": [{f"token_id:{t}": -0.5} for t in tokens]}
+    choice = {"index": 0, "text": "?", "token_ids": list(tokens), "logprobs": output, "finish_reason": reason, **more}
     bill = {"prompt_tokens": 9, "completion_tokens": len(tokens), "prompt_tokens_details": {"cached_tokens": 4}}
     return {"choices": [choice], "usage": bill}
 
@@ -125,8 +125,8 @@ def events(*found: Any, done: bool = True) -> Reply:
 
 def said(*pieces: str, reason: str = "stop", chat: bool = True) -> Reply:
     def choice(piece: str | None, why: str | None) -> dict[str, Any]:
-        told = {"delta": {} if piece is None else {"content": piece}} if chat else {"text": piece or ""}
-        return {"choices": [{"index": 0, **told, "finish_reason": why}]}
+        output = {"delta": {} if piece is None else {"content": piece}} if chat else {"text": piece or ""}
+        return {"choices": [{"index": 0, **output, "finish_reason": why}]}
 
     bill = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
     return events(*(choice(p, None) for p in pieces), choice(None, reason), bill)
@@ -236,7 +236,7 @@ def test_missing_logprobs_are_nan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "known"),
+    ("message", "known"),
     [
         ([1, 2, 3, 4], {0, 1, 2, 3}),
         ([1, 2], {0, 1}),  # a stop string's are cut off
@@ -245,21 +245,21 @@ def test_missing_logprobs_are_nan() -> None:
         ([], set()),
     ],
 )
-def test_match_logprobs(told: list[int], known: set[int]) -> None:
-    found = dict(server_replies.match_logprobs([1, 2, 3, 4], [{"id": t} for t in told], lambda t: True))
-    assert set(found) == known and all(entry["id"] == at + 1 for at, entry in found.items())
+def test_match_logprobs(message: list[int], known: set[int]) -> None:
+    result = dict(server_replies.match_logprobs([1, 2, 3, 4], [{"id": t} for t in message], lambda t: True))
+    assert set(result) == known and all(entry["id"] == at + 1 for at, entry in result.items())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=12), st.integers(0, 4))
 def test_logprob_is_never_assigned_to_another_token(written: list[tuple[int, bool]], cut: int) -> None:
     """Tokens 0 and 1 are of whole characters and always told of, 2 and 3 are not; some at the end are cut off."""
     tokens = [t for t, _ in written]
-    told = [{"id": t, "at": i} for i, (t, shown) in enumerate(written) if shown or t < 2]
-    told = told[: max(0, len(told) - cut)]
-    found = list(server_replies.match_logprobs(tokens, told, lambda t: t < 2))
-    assert all(at == entry["at"] for at, entry in found)
+    output = [{"id": t, "at": i} for i, (t, shown) in enumerate(written) if shown or t < 2]
+    output = output[: max(0, len(output) - cut)]
+    result = list(server_replies.match_logprobs(tokens, output, lambda t: t < 2))
+    assert all(at == entry["at"] for at, entry in result)
     if all(t < 2 for t in tokens):
-        assert len(found) == len(told)
+        assert len(result) == len(output)
 
 
 # text
@@ -352,10 +352,10 @@ def test_streamed_stop_equals_whole_text_stop(text: str, stops: list[str], data:
     ends = [i for i in range(1, len(text) + 1) if any(text[:i].endswith(s) for s in stops)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    found = server_replies.stream_reader(stops, 64)(
+    result = server_replies.stream_reader(stops, 64)(
         iter([{"choices": [{"text": p, "finish_reason": None}]} for p in pieces])
     )
-    assert found.text == (text[: ends[0]] if ends else text) and (found.finish_reason is None) == bool(ends)
+    assert result.text == (text[: ends[0]] if ends else text) and (result.finish_reason is None) == bool(ends)
 
 
 def test_reasoning_is_put_between_think_tags() -> None:
@@ -442,9 +442,9 @@ def test_retries_are_bounded(no_waiting: list[float]) -> None:
     assert len(server.asked) == 3 and no_waiting == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("told", ["1e9", "-4", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_retry_after_is_bounded(told: str, no_waiting: list[float]) -> None:
-    with policy_over(again(Reply(503, b"", {"Retry-After": told}))) as (policy, _):
+@pytest.mark.parametrize("message", ["1e9", "-4", "nan", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_retry_after_is_bounded(message: str, no_waiting: list[float]) -> None:
+    with policy_over(again(Reply(503, b"", {"Retry-After": message}))) as (policy, _):
         one(policy)
     assert 0 < no_waiting[0] <= 30
 
@@ -571,8 +571,8 @@ HALF = b'data: {"choices": [{"delta": {"content": "half"}, "finish_reason": null
 
 def test_silent_stream_times_out() -> None:
     hold = threading.Event()
-    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=0.2) as found:
-        policy, server = found
+    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=0.2) as item:
+        policy, server = item
         with pytest.raises(ModelError, match=r"silent for 0.2 s"):
             one(policy, policy.encode(user_messages("?")).tolist())
         hold.set()
@@ -583,8 +583,8 @@ def test_silent_stream_times_out() -> None:
 def test_cancelled_stream_is_closed(how: str) -> None:
     """Or the server would write on, and bill it."""
     hold = threading.Event()
-    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=30) as found:
-        policy, server = found
+    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=30) as item:
+        policy, server = item
         prompt = policy.encode(user_messages("?"))
 
         async def leave() -> None:

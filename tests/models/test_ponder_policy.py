@@ -105,10 +105,10 @@ def test_stop_string_before_min_tokens_does_not_stop() -> None:
     ((free,),) = run_async(ask(policy, [[5, 6]], n=1, **rule))
     early = free.text[2]
     assert free.text.count(early) == 1, "the test wants a character that is written once"
-    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
-    assert found.token_ids.tolist() == free.token_ids.tolist()
-    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
-    assert found.stop == "stop" and found.text == free.text[:6]
+    ((result,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
+    assert result.token_ids.tolist() == free.token_ids.tolist()
+    ((result,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
+    assert result.stop == "stop" and result.text == free.text[:6]
 
 
 def test_remembered_prefixes_are_bounded_and_seeds_unique(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +220,8 @@ def test_every_waiting_call_gets_the_failure() -> None:
         calls = [policy.generate(ids(p), Sampling(max_tokens=3)) for p in ASKED * 3]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    found = run_async(all_of_them())
-    assert len(found) == 12 and all(isinstance(f, ModelError) for f in found)
+    result = run_async(all_of_them())
+    assert len(result) == 12 and all(isinstance(f, ModelError) for f in result)
 
 
 def test_policy_works_after_a_failure() -> None:
@@ -275,16 +275,16 @@ def test_a_cancelled_call_disturbs_no_other() -> None:
         gone.cancel()
         return await kept
 
-    found = run_async(one_gives_up())
+    result = run_async(one_gives_up())
     (alone,) = run_async(ask(char_policy(), [[5, 6]], n=1, max_tokens=20, seed=1))
-    assert found[0].token_ids.tolist() == alone[0].token_ids.tolist()
+    assert result[0].token_ids.tolist() == alone[0].token_ids.tolist()
 
 
 def test_on_tokens_counts_every_token() -> None:
     policy, heard = char_policy(), []
     policy.on_tokens = heard.append
-    found = run_async(ask(policy, ASKED, n=3))
-    assert sum(heard) == sum(len(c.token_ids) for group in found for c in group)
+    result = run_async(ask(policy, ASKED, n=3))
+    assert sum(heard) == sum(len(c.token_ids) for group in result for c in group)
 
 
 # stop strings. The policy writes a script: what is drawn is replaced, everything else is real.
@@ -315,10 +315,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
 def test_stop_strings(text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = char_policy()
     scripted(monkeypatch, [*policy.tokenizer.encode(text, add_special_tokens=False).tolist(), 2])
-    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
-    assert found.text == written
-    assert found.stop == ("stop" if any(s in text for s in stop) else "eos")
-    assert len(found.token_ids) == len(found.logprobs) == len(written) + (found.stop == "eos"), "tokens are the truth"
+    (result,) = run_async(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
+    assert result.text == written
+    assert result.stop == ("stop" if any(s in text for s in stop) else "eos")
+    assert len(result.token_ids) == len(result.logprobs) == len(written) + (result.stop == "eos"), (
+        "tokens are the truth"
+    )
 
 
 PIECES = ["ab", "a=", "\n\n", "é", "→b", "b→", "aé"]  # beside all single bytes
@@ -344,18 +346,18 @@ def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
     ]  # bytes that byte-level vocabularies show as themselves
     others = [b for b in range(256) if b not in plain]
     shown = [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)]
-    said, expected = b"", None
+    text, expected = b"", None
     for i, token in enumerate(script):
         row.token_ids.append(token)
         if i >= forced:
             piece = bytes(shown.index(c) for c in policy.tokenizer.token(token) or "")
-            new = range(len(said) + 1, len(said) + len(piece) + 1)  # where a string may end that was not there before
-            said += piece
-            if i + 1 >= least and any(said[:e].endswith(s.encode()) for s in stop for e in new):
+            new = range(len(text) + 1, len(text) + len(piece) + 1)  # where a string may end that was not there before
+            text += piece
+            if i + 1 >= least and any(text[:e].endswith(s.encode()) for s in stop for e in new):
                 expected = "stop"
-        found = finish_reason(row, frozenset({0}), policy._hit_stop_string)
-        assert found == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
-        if found:
+        result = finish_reason(row, frozenset({0}), policy._hit_stop_string)
+        assert result == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
+        if result:
             return
 
 
@@ -377,8 +379,8 @@ def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPat
     policy = char_policy()
     prompt = policy.tokenizer.encode("ab", add_special_tokens=False)
     scripted(monkeypatch, [*policy.tokenizer.encode("bab", add_special_tokens=False).tolist(), 2])
-    (found,) = run_async(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
-    assert found.text == "bab"
+    (result,) = run_async(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
+    assert result.text == "bab"
 
 
 def bytewise(more: Sequence[str] = ()) -> Tokenizer:
@@ -397,5 +399,5 @@ def test_stop_strings_across_partial_characters(text: str, stop: str, monkeypatc
     tokenizer = bytewise()
     policy = PonderPolicy(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
     scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())
-    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
-    assert found.stop == "stop" and found.text == text[: text.index(stop) + len(stop)]
+    (result,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
+    assert result.stop == "stop" and result.text == text[: text.index(stop) + len(stop)]

@@ -127,20 +127,20 @@ def test_special_tokens_from_a_published_folder(small: Tokenizer, tmp_path: Path
         "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}},
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(raw), "utf-8")
-    told = {
+    output = {
         "bos_token": {"content": "<|im_start|>"},
         "eos_token": "<|im_end|>",
         "chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "chat"}],
     }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(output))
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 2]}))
     (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": 0, "bos_token_id": 7, "eos_token_id": 9}))
-    found = Tokenizer.from_folder(tmp_path)
-    assert (found.bos, found.eos, found.pad, found.chat_template) == (1, (0, 2), 0, "chat")
-    assert found.encode("a b c").tolist()[0] == 1
-    assert len(found.encode("a b c")) > 2
-    assert found.encode("a b c", add_special_tokens=False).tolist()[0] != 1
-    assert found.gguf_metadata(500)["tokenizer.ggml.add_bos_token"] is True
+    result = Tokenizer.from_folder(tmp_path)
+    assert (result.bos, result.eos, result.pad, result.chat_template) == (1, (0, 2), 0, "chat")
+    assert result.encode("a b c").tolist()[0] == 1
+    assert len(result.encode("a b c")) > 2
+    assert result.encode("a b c", add_special_tokens=False).tolist()[0] != 1
+    assert result.gguf_metadata(500)["tokenizer.ggml.add_bos_token"] is True
 
 
 def test_a_tokenizer_must_fit_its_model(small: Tokenizer) -> None:

@@ -143,10 +143,10 @@ def test_samples_what_ponder_policy_samples(name: str, twins: tuple[PonderPolicy
 def test_stop_reasons_and_versions_are_recorded(llama: Path, twins: tuple[PonderPolicy, TransformersPolicy]) -> None:
     policy = TransformersPolicy.load(llama, torch.float32)
     policy.version = 7
-    found = [c for g in written(policy, Sampling(seed=1, max_tokens=62), n=8) for c in g]
-    assert {c.stop for c in found} == {"eos", "length"}
-    assert {c.version for c in found} == {7}
-    ended = next(c for c in found if c.stop == "eos")
+    result = [c for g in written(policy, Sampling(seed=1, max_tokens=62), n=8) for c in g]
+    assert {c.stop for c in result} == {"eos", "length"}
+    assert {c.version for c in result} == {7}
+    ended = next(c for c in result if c.stop == "eos")
     assert ended.token_ids[-1] == 2
     assert len(ended.text) == len(ended.token_ids) - 1
     assert ended.cost.seconds > 0
@@ -195,8 +195,8 @@ def test_on_tokens_counts_every_token_and_may_raise(twins: tuple[PonderPolicy, T
     heard: list[int] = []
     policy.on_tokens = heard.append
     try:
-        found = written(policy, Sampling(seed=3, max_tokens=9), n=2)
-        assert sum(heard) == sum(len(c.token_ids) for g in found for c in g)
+        result = written(policy, Sampling(seed=3, max_tokens=9), n=2)
+        assert sum(heard) == sum(len(c.token_ids) for g in result for c in g)
 
         def enough(tokens: int) -> None:
             raise UsageError("enough")

@@ -69,15 +69,15 @@ class Engine:
         rule |= {"logit_bias": tuple(getattr(params, "logit_bias", {}).items()), "logprobs": params.logprobs}
         (c,) = await self.native.generate(ids(prompt["prompt_token_ids"]), Sampling(**rule))
         assert c.top_logprobs is not None
-        told = [
+        output = [
             dict(zip(t.tolist(), map(Logprob, x.tolist()), strict=True)) for t, x in zip(*c.top_logprobs, strict=True)
         ]
-        for entry, token, logprob in zip(told, c.token_ids.tolist(), c.logprobs.tolist(), strict=True):
+        for entry, token, logprob in zip(output, c.token_ids.tolist(), c.logprobs.tolist(), strict=True):
             entry[token] = Logprob(logprob)
         reason = "length" if c.stop == "length" else "stop"
         met = "it" if c.stop == "stop" else None
-        said = SimpleNamespace(token_ids=c.token_ids.tolist(), logprobs=told, finish_reason=reason, stop_reason=met)
-        yield SimpleNamespace(finished=True, outputs=[said], num_cached_tokens=c.cost.cached_tokens)
+        text = SimpleNamespace(token_ids=c.token_ids.tolist(), logprobs=output, finish_reason=reason, stop_reason=met)
+        yield SimpleNamespace(finished=True, outputs=[text], num_cached_tokens=c.cost.cached_tokens)
 
     async def collective_rpc(self, method: str, kwargs: Any) -> None:
         self.reloaded.append((method, kwargs))
@@ -135,10 +135,10 @@ def test_missing_folder() -> None:
 def test_vllm_sampling_params() -> None:
     from vllm import SamplingParams
 
-    told = sampling_params.vllm_sampling_params(
+    output = sampling_params.vllm_sampling_params(
         Sampling(top_k=3, logit_bias=((4, 1.0),), allowed_token_ids=(1, 2)), 5, TOKENIZER.eos
     )
-    params = SamplingParams(**told)
+    params = SamplingParams(**output)
     assert (params.top_k, params.seed, params.logit_bias, params.allowed_token_ids) == (3, 5, {4: 1.0}, [1, 2])
     assert SamplingParams(**sampling_params.vllm_sampling_params(Sampling(), 5, ())).top_k in (0, -1), "no limit"
 

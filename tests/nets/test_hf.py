@@ -140,8 +140,8 @@ def test_multimodal_gemma_loads_its_text_model(prefix: str, build: Callable[...,
 def test_save_writes_eos_to_generation_config(tiny: Decoder, tmp_path: Path) -> None:
     tiny.config = replace(tiny.config, eos=(2, 5))
     hf.save(tiny, tmp_path / "m")
-    told = json.loads((tmp_path / "m/generation_config.json").read_text())
-    assert told == {"bos_token_id": 1, "eos_token_id": [2, 5], "pad_token_id": 0}
+    data = json.loads((tmp_path / "m/generation_config.json").read_text())
+    assert data == {"bos_token_id": 1, "eos_token_id": [2, 5], "pad_token_id": 0}
 
 
 def test_save_is_atomic(tiny: Decoder, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -332,7 +332,7 @@ def _set(folder: Path, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda f: _set(f, use_dora=True), "use_dora"),
         (lambda f: _set(f, alpha_pattern={"q_proj": 3}), "alpha_pattern"),
@@ -346,12 +346,12 @@ def _set(folder: Path, **settings: Any) -> None:
         (lambda f: (f / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
     ],
 )
-def test_failed_load_leaves_the_model_unchanged(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
+def test_failed_load_leaves_the_model_unchanged(spoil: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     lora.save(with_adapters(), SMALL_LORA, folder, base="somewhere")
     spoil(folder)
     net = tiny_decoder()
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         lora.load(net, folder)
     assert not lora.has_adapter(net) and not adapters(net)
 

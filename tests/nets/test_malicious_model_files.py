@@ -39,8 +39,8 @@ def config(**settings: Any) -> Change:
 def edit(file: str, **settings: Any) -> Change:
     def change(folder: Path) -> None:
         path = folder / file
-        told = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(told | settings))
+        data = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(data | settings))
 
     return change
 
@@ -66,11 +66,11 @@ def header(change_entry: Callable[[dict[str, Any]], Any], file: str = hf.WEIGHTS
     def change(folder: Path) -> None:
         data = (folder / file).read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
-        told = json.loads(data[8 : 8 + length])
-        told.pop("__metadata__", None)
-        new = change_entry(told)
-        said = (new if isinstance(new, str) else json.dumps(new or told)).encode()
-        (folder / file).write_bytes(struct.pack("<Q", len(said)) + said + data[8 + length :])
+        parsed = json.loads(data[8 : 8 + length])
+        parsed.pop("__metadata__", None)
+        new = change_entry(parsed)
+        message = (new if isinstance(new, str) else json.dumps(new or parsed)).encode()
+        (folder / file).write_bytes(struct.pack("<Q", len(message)) + message + data[8 + length :])
 
     return change
 
@@ -97,8 +97,8 @@ def retyped(dtype: torch.dtype) -> Change:
 
 def tokenizer(**parts: Any) -> Change:
     def change(folder: Path) -> None:
-        told = json.loads((folder / "tokenizer.json").read_text())
-        (folder / "tokenizer.json").write_text(json.dumps(told | parts))
+        data = json.loads((folder / "tokenizer.json").read_text())
+        (folder / "tokenizer.json").write_text(json.dumps(data | parts))
 
     return change
 
@@ -195,8 +195,8 @@ def poke(folder: Path) -> None:
         out.write(struct.pack("<Q", 1 << 36))
 
 
-def overlap(told: dict[str, Any]) -> None:
-    for about in told.values():
+def overlap(message: dict[str, Any]) -> None:
+    for about in message.values():
         if about["shape"] == [16]:
             about["data_offsets"] = [0, 64]
 
@@ -540,10 +540,13 @@ def test_malicious_files_are_refused_in_one_sentence(group: str, valid_model: Pa
 
 
 def is_refused(case: dict[str, Any]) -> bool:
-    said = case["said"]
-    sentence = said.startswith(("ModelError: ", "UnknownName: ", "UsageError: ")) and "\n" not in said.strip()
+    message = case["said"]
+    sentence = message.startswith(("ModelError: ", "UnknownName: ", "UsageError: ")) and "\n" not in message.strip()
     return (
-        sentence and len(said) < 2500 and "Unable to allocate" not in said and case["megabytes"] < MAX_EXTRA_MEGABYTES
+        sentence
+        and len(message) < 2500
+        and "Unable to allocate" not in message
+        and case["megabytes"] < MAX_EXTRA_MEGABYTES
     )
 
 

@@ -50,12 +50,12 @@ def test_nf4_code_book_is_the_quantiles_of_a_normal() -> None:
 def test_every_weight_is_at_its_nearest_code(base: QuantizedBase) -> None:
     weight = matrix(7, 37)  # 259 weights: the last block is filled up
     codes, scales = quantize(weight, base)
-    found = dequantize(codes, scales, base, (7, 37)).flatten()
+    result = dequantize(codes, scales, base, (7, 37)).flatten()
     book = np.array(NF4_CODES if base == "nf4" else [i / 127 for i in range(-127, 128)])
     for i, w in enumerate(weight.flatten().tolist()):
         block = weight.flatten()[i // BLOCK_WEIGHTS * BLOCK_WEIGHTS :][:BLOCK_WEIGHTS]
         scale = block.abs().max().item()
-        assert abs(found[i].item() - w) <= np.abs(book * scale - w).min() + 1e-7
+        assert abs(result[i].item() - w) <= np.abs(book * scale - w).min() + 1e-7
 
 
 @pytest.mark.parametrize("base", BASES)

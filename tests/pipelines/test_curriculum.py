@@ -72,14 +72,14 @@ class Endless(Sequence[Problem]):
 
 @given(GROUPS, st.floats(1, 100))
 def test_history_matches_sum_over_tries(groups: list[tuple[int, list[float | None]]], half: float) -> None:
-    found = history(groups, half_life=half)
+    result = history(groups, half_life=half)
     for index in {i for i, _ in groups}:
         own = [[min(1.0, max(0.0, r)) for r in rewards if r is not None] for i, rewards in groups if i == index]
         after = [sum(map(len, own[j + 1 :])) for j in range(len(own))]
         tries = sum(len(g) * 2 ** (-later / half) for g, later in zip(own, after, strict=True))
         passes = sum(sum(g) * 2 ** (-later / half) for g, later in zip(own, after, strict=True))
-        assert found.counts(index) == pytest.approx((tries, passes))
-        rate = found.rate(index)
+        assert result.counts(index) == pytest.approx((tries, passes))
+        rate = result.rate(index)
         assert (rate is None) == (tries == 0) and (rate is None or rate == pytest.approx(passes / tries))
 
 
@@ -94,15 +94,15 @@ def test_history_json_round_trip(groups: list[tuple[int, list[float | None]]]) -
 
 
 def test_undecided_rewards_do_not_count() -> None:
-    found = history([(1, [None, math.nan]), (2, [None, 1.0, 0.0, math.nan])])
-    assert found.rate(1) is None and list(found) == [2]
-    assert found.counts(2) == (2.0, 1.0)
+    result = history([(1, [None, math.nan]), (2, [None, 1.0, 0.0, math.nan])])
+    assert result.rate(1) is None and list(result) == [2]
+    assert result.counts(2) == (2.0, 1.0)
 
 
 def test_history_forgets_the_least_recently_tried() -> None:
-    found = history([(0, HALF), (1, HALF), (2, HALF), (0, ALL), (3, NONE)], max_problems=3)
-    assert list(found) == [3, 0, 2] and len(found) == 3
-    assert found.rate(1) is None and found.rate(0) == pytest.approx((4 * 0.5**0.5 + 8) / (8 * 0.5**0.5 + 8))
+    result = history([(0, HALF), (1, HALF), (2, HALF), (0, ALL), (3, NONE)], max_problems=3)
+    assert list(result) == [3, 0, 2] and len(result) == 3
+    assert result.rate(1) is None and result.rate(0) == pytest.approx((4 * 0.5**0.5 + 8) / (8 * 0.5**0.5 + 8))
 
 
 def test_curricula_refuse_impossible_settings() -> None:
@@ -238,7 +238,7 @@ def test_easy_to_hard_puts_what_has_no_level_in_the_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "expected"),
     [
         ({"level": 3}, 3.0),
         ({"level": "Level 5"}, 5.0),
@@ -249,8 +249,8 @@ def test_easy_to_hard_puts_what_has_no_level_in_the_middle() -> None:
         ({}, None),
     ],
 )
-def test_level(tags: dict[str, Any], found: float | None) -> None:
-    assert difficulty(Problem("p", (), None, tags)) == found
+def test_level(tags: dict[str, Any], expected: float | None) -> None:
+    assert difficulty(Problem("p", (), None, tags)) == expected
 
 
 # a learner

@@ -41,17 +41,17 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_dry_run_takes_the_run_s_own_steps(tmp_path: Path, temporary: Path) -> None:
-    found = dry_run(JOB, 2, NoProgress())
+    result = dry_run(JOB, 2, NoProgress())
     replace(JOB, steps=2)(tmp_path / "run")
-    told = [[{k: v for k, v in m.items() if "time" not in k and k != "step"} for m in rows]
-            for rows in (found.metrics, read_metrics(tmp_path / "run"))]  # fmt: skip
-    assert told[0] == told[1]
+    output = [[{k: v for k, v in m.items() if "time" not in k and k != "step"} for m in rows]
+            for rows in (result.metrics, read_metrics(tmp_path / "run"))]  # fmt: skip
+    assert output[0] == output[1]
     first = [t for step, t in read_traces(tmp_path / "run") if step == 0]
-    assert [t.problem.id for t in found.first_traces] == [t.problem.id for t in first]
+    assert [t.problem.id for t in result.first_traces] == [t.problem.id for t in first]
     assert (
-        len(found.sample_seconds) == len(found.learn_seconds) == 2
-        and min(found.sample_seconds) > 0
-        and found.peak_bytes > 1e6
+        len(result.sample_seconds) == len(result.learn_seconds) == 2
+        and min(result.sample_seconds) > 0
+        and result.peak_bytes > 1e6
     )
     assert not list(temporary.iterdir()), "nothing is kept"
 
@@ -61,8 +61,8 @@ def test_job_shorter_than_dry_run() -> None:
 
 
 def test_sft_dry_run_samples_nothing() -> None:
-    found = dry_run(TUNE, 2, NoProgress())
-    assert found.sample_seconds == [0.0, 0.0] and min(found.learn_seconds) > 0
+    result = dry_run(TUNE, 2, NoProgress())
+    assert result.sample_seconds == [0.0, 0.0] and min(result.learn_seconds) > 0
 
 
 @pytest.mark.parametrize(("kind", "at"), [("phase", 1), ("tokens", 1), ("share", 1)])

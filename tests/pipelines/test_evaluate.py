@@ -36,20 +36,20 @@ def test_report_counts_single_answers(tmp_path: Path) -> None:
     """Asked for 0 to 9, always 3 or nothing: one right of ten, and one undecided."""
     script = ["3"] * 5 + [""] + ["3"] * 4
     job = Evaluate(DigitTask(), strategy=Chain(), max_concurrency=4)
-    found = ran(job, tmp_path / "run", FakePolicy(script))
-    assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (10, 1, 1)
-    assert isinstance(found.accuracy, Accuracy)
-    assert (found.accuracy.correct, found.accuracy.total, found.accuracy.undecided) == (1, 10, 1)
+    result = ran(job, tmp_path / "run", FakePolicy(script))
+    assert (result.num_problems, result.samples_per_problem, result.num_undecided) == (10, 1, 1)
+    assert isinstance(result.accuracy, Accuracy)
+    assert (result.accuracy.correct, result.accuracy.total, result.accuracy.undecided) == (1, 10, 1)
 
     def end(right: int, sign: int) -> float:
         z, p, n = 1.959963984540054, right / 10, 10  # Wilson (1927), by hand
         half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return (p + z * z / (2 * n)) / (1 + z * z / n) + sign * half
 
-    assert (found.accuracy.low, found.accuracy.high) == pytest.approx((end(1, -1), end(2, 1))), "1 or 2 are right"
-    assert found.majority is None and found.coverage is None
-    assert found.cost.generated_tokens == 10 and found.cost.prompt_tokens == 20
-    text = "\n".join(found.lines())
+    assert (result.accuracy.low, result.accuracy.high) == pytest.approx((end(1, -1), end(2, 1))), "1 or 2 are right"
+    assert result.majority is None and result.coverage is None
+    assert result.cost.generated_tokens == 10 and result.cost.prompt_tokens == 20
+    text = "\n".join(result.lines())
     assert "10.0 %" in text and "1 of 10" in text and "undecided       1" in text and "fewer than 500" in text
 
 
@@ -68,15 +68,15 @@ def test_report_of_several_samples() -> None:
         judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
         judged([None, None, None], ["", "", ""]),  # nothing known
     ]
-    found = evaluation_report(traces, "wanted", FirstCharVerifier().extract_answer)
-    assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (4, 3, 4)
-    assert isinstance(found.accuracy, MeanInterval)
-    assert found.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.accuracy.undecided == 1
-    assert found.accuracy.total == 4
-    assert found.coverage is not None and (found.coverage.correct, found.coverage.total) == (2, 4)
-    assert found.coverage.undecided == 2, "the third problem's undecided sample may be right"
-    assert found.majority is not None and found.majority.correct == 1
-    assert found.cost == Cost(prompt_tokens=8, generated_tokens=12, flops=4e12, seconds=4.0)
+    result = evaluation_report(traces, "wanted", FirstCharVerifier().extract_answer)
+    assert (result.num_problems, result.samples_per_problem, result.num_undecided) == (4, 3, 4)
+    assert isinstance(result.accuracy, MeanInterval)
+    assert result.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and result.accuracy.undecided == 1
+    assert result.accuracy.total == 4
+    assert result.coverage is not None and (result.coverage.correct, result.coverage.total) == (2, 4)
+    assert result.coverage.undecided == 2, "the third problem's undecided sample may be right"
+    assert result.majority is not None and result.majority.correct == 1
+    assert result.cost == Cost(prompt_tokens=8, generated_tokens=12, flops=4e12, seconds=4.0)
     assert evaluation_report(traces, "wanted", None).majority is None
 
 
@@ -87,10 +87,10 @@ def test_evaluation_resumes_by_problem(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", policy, RecordingProgress("step", 2))
     assert len(list(read_traces(tmp_path / "run"))) == 2
-    found = ran(job, tmp_path / "run", policy)
+    result = ran(job, tmp_path / "run", policy)
     assert 10 <= len(policy.calls) <= 10 + job.max_concurrency, "only what was in flight was asked twice"
     assert [t.problem.id for _, t in read_traces(tmp_path / "run")] == [p.id for p in DigitTask().test]
-    assert found == whole
+    assert result == whole
     again = FakePolicy()
     assert ran(job, tmp_path / "run", again) == whole and not again.calls
 
@@ -101,8 +101,8 @@ def test_unfinished_trace_is_solved_again(tmp_path: Path) -> None:
     path = tmp_path / "run" / "traces.bin"
     path.write_bytes(path.read_bytes()[:-30])
     policy = FakePolicy(["3"])
-    found = ran(job, tmp_path / "run", policy)
-    assert len(policy.calls) == 1 and found.accuracy == whole.accuracy
+    result = ran(job, tmp_path / "run", policy)
+    assert len(policy.calls) == 1 and result.accuracy == whole.accuracy
     assert len(list(read_traces(tmp_path / "run"))) == 10
 
 
@@ -126,19 +126,19 @@ class ShyDigits(DigitTask):
 @pytest.mark.parametrize("strategy", [Chain(), Samples(2)])
 def test_undecided_first_batch_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
     watcher = RecordingProgress()
-    found = ran(
+    result = ran(
         Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher
     )
     n = 1 if isinstance(strategy, Chain) else 2
-    assert found.accuracy.mean == pytest.approx(1 / 10) and found.num_undecided == 4 * n
-    told = [s[3]["accuracy"] for s in watcher.calls if s[0] == "step"]
-    assert math.isnan(told[0]) and told[-1] == pytest.approx(found.accuracy.mean)
-    assert found.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in found.unmeasured
+    assert result.accuracy.mean == pytest.approx(1 / 10) and result.num_undecided == 4 * n
+    output = [s[3]["accuracy"] for s in watcher.calls if s[0] == "step"]
+    assert math.isnan(output[0]) and output[-1] == pytest.approx(result.accuracy.mean)
+    assert result.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in result.unmeasured
 
 
 def test_limit_and_empty_task(tmp_path: Path) -> None:
-    found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
-    assert found.num_problems == 3 and found.accuracy.correct == 1
+    result = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
+    assert result.num_problems == 3 and result.accuracy.correct == 1
     with pytest.raises(TaskError, match="no held-out problems"):
         ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
     for bad in ({"limit": 0}, {"max_concurrency": 0}):
@@ -172,8 +172,8 @@ def test_evaluate_with_a_real_policy_resumes_to_the_same_answers(tmp_path: Path)
         whole = job(tmp_path / "whole")
         with pytest.raises(Interrupted, match="stopped after 4 of 10 problems; the same command goes on"):
             job(tmp_path / "run", RecordingProgress("tokens", 4))
-        found = job(tmp_path / "run")
-    assert replace(found, cost=Cost()) == replace(whole, cost=Cost())
+        result = job(tmp_path / "run")
+    assert replace(result, cost=Cost()) == replace(whole, cost=Cost())
     texts = [[[s.text for s in t.steps] for _, t in read_traces(tmp_path / f)] for f in ("run", "whole")]
     assert texts[0] == texts[1]
 
@@ -203,9 +203,9 @@ def test_evaluation_pins_the_checkpoint(tmp_path: Path) -> None:
 
 def test_report_lines_are_aligned() -> None:
     right = Accuracy(8, 10)
-    found = EvaluationReport(10, 16, right, right, right, num_undecided=1, cost=Cost(generated_tokens=5))
-    assert all(line[15] == " " and line[16] != " " for line in found.lines())
-    assert found.lines()[1].startswith("majority of 16  80.0 %")
+    result = EvaluationReport(10, 16, right, right, right, num_undecided=1, cost=Cost(generated_tokens=5))
+    assert all(line[15] == " " and line[16] != " " for line in result.lines())
+    assert result.lines()[1].startswith("majority of 16  80.0 %")
 
 
 class Slow(FakePolicy):
@@ -219,9 +219,9 @@ class Slow(FakePolicy):
 
 
 def test_slow_problem_does_not_block_others(tmp_path: Path) -> None:
-    found = ran(Evaluate(DigitTask(), max_concurrency=2), tmp_path / "run", Slow(["3"] * 10))
+    result = ran(Evaluate(DigitTask(), max_concurrency=2), tmp_path / "run", Slow(["3"] * 10))
     order = [t.problem.id for _, t in read_traces(tmp_path / "run")]
-    assert found.num_problems == 10 and order.index("digits/test/0") >= 8
+    assert result.num_problems == 10 and order.index("digits/test/0") >= 8
 
 
 class Moody(FakePolicy):
@@ -234,10 +234,10 @@ class Moody(FakePolicy):
 
 
 def test_failed_problem_is_undecided_and_retried(tmp_path: Path) -> None:
-    found = ran(Evaluate(DigitTask()), tmp_path / "run", Moody(["3"] * 10))
-    assert (found.num_failed, found.accuracy.total, found.accuracy.undecided) == (2, 10, 2)
-    assert found.accuracy.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
-    assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
+    result = ran(Evaluate(DigitTask()), tmp_path / "run", Moody(["3"] * 10))
+    assert (result.num_failed, result.accuracy.total, result.accuracy.undecided) == (2, 10, 2)
+    assert result.accuracy.mean == 1 / 10 and result.reasons == {"not today": 2} and not result.unmeasured
+    assert "2 problems: an error ended the thinking" in "\n".join(result.lines())
     again = FakePolicy(["1", "2"])
     assert ran(Evaluate(DigitTask()), tmp_path / "run", again).accuracy.correct == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
@@ -253,9 +253,9 @@ def test_chosen_answer_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
     traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([1.0, 1.0], ["1", "1"])]
     traces[0].chosen, traces[1].chosen = 1, 2
     traces[2].budget_exhausted = True
-    found = evaluation_report(traces, "wanted", None)
-    assert isinstance(found.accuracy, Accuracy) and (found.accuracy.correct, found.accuracy.total) == (1, 3)
-    assert found.coverage is not None and found.coverage.mean == 1.0 and found.num_out_of_budget == 1
+    result = evaluation_report(traces, "wanted", None)
+    assert isinstance(result.accuracy, Accuracy) and (result.accuracy.correct, result.accuracy.total) == (1, 3)
+    assert result.coverage is not None and result.coverage.mean == 1.0 and result.num_out_of_budget == 1
     traces[2].failed = "an error"
     failed = evaluation_report(traces, "wanted", None).accuracy
     assert (failed.correct, failed.total, failed.undecided) == (1, 3, 1)
@@ -265,20 +265,20 @@ def test_no_answer_is_wrong_and_a_failure_is_undecided() -> None:
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
-    found = evaluation_report(
+    result = evaluation_report(
         [judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().extract_answer
     )
-    assert (found.accuracy.mean, found.accuracy.total, found.accuracy.undecided) == (1 / 3, 3, 1)
-    for rate in (found.majority, found.coverage):
+    assert (result.accuracy.mean, result.accuracy.total, result.accuracy.undecided) == (1 / 3, 3, 1)
+    for rate in (result.majority, result.coverage):
         assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)
-    assert found.reasons == {"the prompt has N tokens": 1} and "1 of 3 problems have no verdict" in found.unmeasured
+    assert result.reasons == {"the prompt has N tokens": 1} and "1 of 3 problems have no verdict" in result.unmeasured
 
 
 def test_report_says_that_an_oracle_guided(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), guide="oracle", limit=2)
     with Run(tmp_path / "run", job) as run:
-        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, NoProgress(), FirstCharVerifier()))
-    assert found.oracle and any(line.startswith("oracle") for line in found.lines())
+        result = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, NoProgress(), FirstCharVerifier()))
+    assert result.oracle and any(line.startswith("oracle") for line in result.lines())
     assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle
 
 
@@ -287,9 +287,9 @@ def test_shared_budget_covers_all_problems(tmp_path: Path) -> None:
     job = Evaluate(DigitTask(), strategy=Chain(Sampling(max_tokens=1)), budget=Budget(4), max_concurrency=1)
     assert ran(job, tmp_path / "each", FakePolicy(["3"] * 10)).cost.generated_tokens == 10
     policy = FakePolicy(["3"] * 10)
-    found = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
-    assert found.cost.generated_tokens == policy.written == 4 and found.num_out_of_budget == 6
-    assert (found.accuracy.correct, found.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
+    result = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
+    assert result.cost.generated_tokens == policy.written == 4 and result.num_out_of_budget == 6
+    assert (result.accuracy.correct, result.accuracy.total) == (1, 10), "no answer for want of budget is wrong"
 
 
 def test_report_measures_the_guide() -> None:
@@ -299,9 +299,9 @@ def test_report_measures_the_guide() -> None:
     for trace, row in zip(traces, marks, strict=True):
         for step, mark in zip(trace.steps[1:], row, strict=True):
             step.scores["orm"] = Score(mark)
-    found = evaluation_report(traces, "wanted", None, "orm").guide_auroc
-    assert found is not None and (found.area, found.right, found.wrong) == (3.5 / 4, 2, 2)
-    assert 0 <= found.low <= found.area <= found.high <= 1
+    result = evaluation_report(traces, "wanted", None, "orm").guide_auroc
+    assert result is not None and (result.area, result.right, result.wrong) == (3.5 / 4, 2, 2)
+    assert 0 <= result.low <= result.area <= result.high <= 1
     assert any(
         line.startswith("guide           a right answer")
         for line in evaluation_report(traces, "wanted", None, "orm").lines()

@@ -57,16 +57,18 @@ JOB = RL(
 
 @pytest.mark.filterwarnings("ignore:after step")
 @pytest.mark.parametrize(
-    ("by", "said", "cure"),
+    ("by", "message", "cure"),
     [
         ((0.0,), "all 24 rewards are 0, so", "an easier task, a better start"),
         ((1.0,), "all 24 rewards are 1, so", "a harder task"),
         ((0.0, 1.0), "24 rewards lie from 0 to 1, but never differ for one problem, so", "more samples of each"),
     ],
 )
-def test_run_without_signal_stops_and_saves(by: tuple[float, ...], said: str, cure: str, tmp_path: Path) -> None:
+def test_run_without_signal_stops_and_saves(by: tuple[float, ...], message: str, cure: str, tmp_path: Path) -> None:
     job = replace(JOB, task=Always(by=by))
-    with pytest.raises(TaskError, match=f"stopped after 3 of 7 steps: {said} nothing is learned.*{cure}.*3 more steps"):
+    with pytest.raises(
+        TaskError, match=f"stopped after 3 of 7 steps: {message} nothing is learned.*{cure}.*3 more steps"
+    ):
         job(tmp_path / "run")
     newest = newest_checkpoint(tmp_path / "run")
     assert newest is not None and newest.name == "step-000003" and len(read_metrics(tmp_path / "run")) == 3
@@ -85,9 +87,9 @@ def test_run_stops_at_last_step_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, max_steps_without_signal=-1)
 
 
-@pytest.mark.parametrize(("steps", "said"), [(1, "after step 1 all 8"), (2, "after step 2 all 16")])
-def test_warning_after_two_steps(steps: int, said: str, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=f"{said} rewards are 0, so nothing is learned") as heard:
+@pytest.mark.parametrize(("steps", "message"), [(1, "after step 1 all 8"), (2, "after step 2 all 16")])
+def test_warning_after_two_steps(steps: int, message: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"{message} rewards are 0, so nothing is learned") as heard:
         replace(JOB, steps=steps)(tmp_path / "run")
     assert sum("rewards are 0" in str(w.message) for w in heard) == 1
 

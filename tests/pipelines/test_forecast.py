@@ -41,8 +41,8 @@ def test_fit_pass_rates_recovers_distribution(shape: tuple[float, float]) -> Non
     inside, off = 0, []
     for _ in range(12):
         passes = draw.binomial(8, draw.beta(*shape, 32))
-        found = fit_pass_rates([8] * 32, passes.tolist())
-        expected, low, high = found.dead_share(16)  # at another size than was scanned
+        result = fit_pass_rates([8] * 32, passes.tolist())
+        expected, low, high = result.dead_share(16)  # at another size than was scanned
         truth = expected_dead_share(*shape, 16)
         inside += low <= truth <= high
         off.append(expected - truth)
@@ -57,21 +57,21 @@ def test_more_problems_narrow_the_range() -> None:
 
 def test_unsolved_problems_predict_dead_groups() -> None:
     """Nothing right in 256 samples: no group size that is offered would save it."""
-    found = forecast_groups([[0.0] * 8] * 32)
-    assert found is not None and found.pass_rate == 0 and found.observed == 1
-    assert found.expected > 0.95 and found.by_n[64] > 0.9 and smallest_group_size(found, 0.5) is None
+    result = forecast_groups([[0.0] * 8] * 32)
+    assert result is not None and result.pass_rate == 0 and result.observed == 1
+    assert result.expected > 0.95 and result.by_n[64] > 0.9 and smallest_group_size(result, 0.5) is None
 
 
 def test_forecast_of_two_rewards() -> None:
-    found = forecast_groups([[1.0, 0.0, 0.0, 0.0]] * 10 + [[0.0] * 4] * 10)
-    assert found is not None and found.n == 4
-    assert found.pass_rate == 0.125 and found.observed == 0.5 and found.low < found.expected < found.high
-    assert list(found.by_n) == [2, 4, 8, 16, 32, 64]
-    shares = list(found.by_n.values())
+    result = forecast_groups([[1.0, 0.0, 0.0, 0.0]] * 10 + [[0.0] * 4] * 10)
+    assert result is not None and result.n == 4
+    assert result.pass_rate == 0.125 and result.observed == 0.5 and result.low < result.expected < result.high
+    assert list(result.by_n) == [2, 4, 8, 16, 32, 64]
+    shares = list(result.by_n.values())
     assert shares == sorted(shares, reverse=True), "more samples, fewer groups without a gradient"
-    assert smallest_group_size(found, 1.0) == 2 and smallest_group_size(found, shares[3]) == 16
+    assert smallest_group_size(result, 1.0) == 2 and smallest_group_size(result, shares[3]) == 16
     shifted = forecast_groups([[0.5, -0.5, -0.5, -0.5]] * 10 + [[-0.5] * 4] * 10)
-    assert shifted is not None and shifted.by_n == found.by_n, "only which rewards are equal counts"
+    assert shifted is not None and shifted.by_n == result.by_n, "only which rewards are equal counts"
 
 
 def test_no_forecast_for_many_rewards() -> None:
@@ -84,12 +84,12 @@ def test_no_forecast_for_many_rewards() -> None:
 
 
 def test_forecast_run_time() -> None:
-    found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
+    result = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
     assert (
-        (found.expected, found.low, found.high) == (300.0, 300.0, 500.0)
-        and found.had_gradient
-        and not found.completions_may_grow
+        (result.expected, result.low, result.high) == (300.0, 300.0, 500.0)
+        and result.had_gradient
+        and not result.completions_may_grow
     )
-    found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [0.5, 0.25], 8.0, 4.0)
-    assert found.low == 300 and found.high == 100 * (3 + 2 + 8 / 2) * 4 and found.completions_may_grow
+    result = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [0.5, 0.25], 8.0, 4.0)
+    assert result.low == 300 and result.high == 100 * (3 + 2 + 8 / 2) * 4 and result.completions_may_grow
     assert not forecast_run_time(10, [1.0], [0.0], [0.0], 2.0, 1.0).had_gradient

@@ -134,15 +134,15 @@ def test_labels_of_a_tree_stand_once_in_every_format(tmp_path: Path, format: str
         opened.write_traces(0, [tree(labels)])
     rows = Harvest((str(tmp_path / "run"),), kind="labels", format=format).rows(funnel := FilterReport())
     write_jsonl(tmp_path / "out.jsonl", rows)
-    found, wanted = prefixes(tmp_path / "out.jsonl"), LABELS if labels else OUTCOMES
+    result, wanted = prefixes(tmp_path / "out.jsonl"), LABELS if labels else OUTCOMES
     if format == "prm800k":
         wanted = [(text, float(label >= 0.5), last) for text, label, last in wanted]
     if format == "shepherd":
-        found = [(text.replace("Step 1: ", "").replace("Step 2: ", ""), *rest) for text, *rest in found]
-        assert len(found) == len(wanted) + 1
+        result = [(text.replace("Step 1: ", "").replace("Step 2: ", ""), *rest) for text, *rest in result]
+        assert len(result) == len(wanted) + 1
         wanted = [(text, float(label > 0), last) for text, label, last in wanted]
-        found = list(dict.fromkeys(found))
-    assert found == wanted and all(row["from"]["problem"] == "p/0" for row in rows)
+        result = list(dict.fromkeys(result))
+    assert result == wanted and all(row["from"]["problem"] == "p/0" for row in rows)
     assert funnel.stages["traces"] == 1 and funnel.stages["kept"] == len(rows)
 
 
@@ -170,8 +170,8 @@ def test_shared_prefixes_are_kept_once(tmp_path: Path, what: str):
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
         opened.write_traces(0, [made])
     rows = Harvest((str(tmp_path / "run"),), kind=what, max_per_problem=3).rows(FilterReport())
-    told = {tuple(row["completions"]): row["labels"] for row in rows}
-    assert told == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
+    output = {tuple(row["completions"]): row["labels"] for row in rows}
+    assert output == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
 
 
 def test_journeys_are_graded_again(run: Path, tmp_path: Path):
@@ -388,7 +388,7 @@ def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
     """Each judged answer once, in the very form in which a judge is asked."""
     funnel = FilterReport()
     rows = Harvest((str(run),), kind="verdicts").rows(funnel)
-    told = [(r["messages"][0]["content"], r["messages"][1]["content"], r["from"]["steps"][-1]) for r in rows]
+    output = [(r["messages"][0]["content"], r["messages"][1]["content"], r["from"]["steps"][-1]) for r in rows]
     asked = [
         ("3+4", "7", 1),
         ("3+4", "seven 7", 3),
@@ -397,12 +397,12 @@ def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
         ("5+2", "7", 1),
         ("5+2", "77", 3),
     ]
-    for (prompt, word, step), (question, answer, at) in zip(told, asked, strict=True):
+    for (prompt, word, step), (question, answer, at) in zip(output, asked, strict=True):
         assert prompt == judge_prompt(question, answer, False)[0]["content"]
         assert word == ("Yes" if "7" in answer and answer != "77" else "No") and step == at
     assert funnel.stages["judged"] == 7 and funnel.stages["unique"] == 6
     write_jsonl(tmp_path / "verdicts.jsonl", rows)
-    assert [p.answer for p in read_conversations(str(tmp_path / "verdicts.jsonl"))] == [word for _, word, _ in told]
+    assert [p.answer for p in read_conversations(str(tmp_path / "verdicts.jsonl"))] == [word for _, word, _ in output]
 
 
 def test_a_verdict_may_come_after_another_right_answer(tmp_path: Path):
@@ -411,7 +411,7 @@ def test_a_verdict_may_come_after_another_right_answer(tmp_path: Path):
         opened.write_traces(0, [trace("2+5", {"7": 1.0}, "p/2")])
     funnel = FilterReport()
     rows = Harvest((str(tmp_path / "run"),), kind="rationales").rows(funnel)
-    said = [row["messages"][1]["content"] for row in rows]
-    assert said == ["is 7\nVerdict: Yes", "7\nVerdict: Yes", "7\nVerdict: No", "7\nVerdict: Yes"]
+    text = [row["messages"][1]["content"] for row in rows]
+    assert text == ["is 7\nVerdict: Yes", "7\nVerdict: Yes", "7\nVerdict: No", "7\nVerdict: Yes"]
     assert rows[0]["messages"][0] == judge_prompt("3+4", "7", True)[0]
     assert funnel.dropped["with a rationale"] == {"no right answer to check it by": 1}

@@ -112,10 +112,10 @@ def test_label_refuses_an_evaluation(tmp_path: Path, fresh: str) -> None:
     job = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), device="cpu", dtype="float32")
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
         job(tmp_path / "labels")
-    told = Label(
+    output = Label(
         DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), include_held_out=True, device="cpu", dtype="float32"
     )
-    labelled = run(tmp_path / "told", told, thought("a"))
+    labelled = run(tmp_path / "told", output, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
         Harvest((labelled,), scorer="wanted").rows(FilterReport())
     with pytest.raises(UsageError, match="include_held_out is for `data`"):

@@ -61,18 +61,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_own_code_is_followed_through_its_imports(home: Path) -> None:
     own = {"mine", "inner", "inner.near", "inner.far", "inner.sub", "inner.sub.low", "space.deep.deeper", "late"}
-    found = code_fingerprints(["mine"])
-    assert set(found) == {f"the code of {name}" for name in own}, "not Python's, nor installed, nor what nobody imports"
+    result = code_fingerprints(["mine"])
+    assert set(result) == {f"the code of {name}" for name in own}, (
+        "not Python's, nor installed, nor what nobody imports"
+    )
     assert "mine" not in sys.modules, "nothing was imported to look at it"
     for name in own:
         path = next(p for p in (home / f"{name.replace('.', '/')}.py", home / name.replace(".", "/") / "__init__.py")
                     if p.exists())  # fmt: skip
         was = path.read_text()
         path.write_text(f"# a remark\n{was}\n\n")
-        assert code_fingerprints(["mine"]) == found
+        assert code_fingerprints(["mine"]) == result
         path.write_text(f"{was}\nx = 1\n")
         changed = code_fingerprints(["mine"])
-        assert {n for n in found if changed[n] != found[n]} == {f"the code of {name}"}
+        assert {n for n in result if changed[n] != result[n]} == {f"the code of {name}"}
         path.write_text(was)
     assert code_fingerprints(["ponder.tasks", "json", "sys", "nowhere", "numpy.linalg.nope"]) == {}
     assert list(code_fingerprints(["numpy"])) == ["the code of numpy"], (

@@ -54,10 +54,10 @@ class World:
         return "".join(chr(t) for t in tokens.tolist())
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        said = self.text(prefix)
-        self.asked.append((said, n))
+        text = self.text(prefix)
+        self.asked.append((text, n))
         draw = np.random.default_rng([self.seed, len(self.asked), *prefix.tolist()])
-        words = ["wrong" if "x" in said or draw.random() >= self.chance else "right" for _ in range(n)]
+        words = ["wrong" if "x" in text or draw.random() >= self.chance else "right" for _ in range(n)]
         return [Completion(w, self.tokens(w), np.zeros(5, np.float32), "eos", cost=Cost(3, 0, 5)) for w in words]
 
 
@@ -90,13 +90,13 @@ def test_math_shepherd_hard_and_soft_labels() -> None:
     assert labels(trace) == [1.0, 1.0, 0.0, 0.0, 0.0]
     assert trace.steps[1].scores[LABEL_SCORE].reason == "2 of 2 completions are right"
     assert world.asked.count(("q:a", 2)) == 1 and ("q:ab", 2) in world.asked, "decided in the first round"
-    assert [n for said, n in world.asked if said == "q:abx"] == [2, 2], "all four, in two rounds"
+    assert [n for text, n in world.asked if text == "q:abx"] == [2, 2], "all four, in two rounds"
     assert trace.cost.generated_tokens == 5 * (2 + 2 + 4 + 4) and trace.cost.prompt_tokens > 0
     half, world = chain("a", "x", "wrong"), World(0.5, seed=3)
     run_async(MathShepherd(max_completions=400)(half, world, Ends()))
     share, *rest = labels(half)
     assert share == pytest.approx(0.5, abs=0.08) and rest == [0.0, 0.0]
-    assert sum(n for said, n in world.asked if said == "q:a") == 400
+    assert sum(n for text, n in world.asked if text == "q:a") == 400
 
 
 def test_soft_labels_sample_more_if_uncertain() -> None:
@@ -151,7 +151,7 @@ def test_right_answer_labels_its_steps_without_sampling() -> None:
     trace.add(Step(4, "wrong", ids(map(ord, "wrong")), np.zeros(5, np.float32), "eos"))
     run_async(FirstErrorSearch()(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert {said for said, _ in world.asked} == {"q:abx"}, "what leads to a right answer is not tried"
+    assert {text for text, _ in world.asked} == {"q:abx"}, "what leads to a right answer is not tried"
     assert "takes wrong steps to stay wrong" not in trace.steps[1].scores[LABEL_SCORE].reason
     mixed = chain("a", "odd?")
     run_async(FirstErrorSearch()(mixed, World(), Ends()))
@@ -323,11 +323,11 @@ def test_label_summary_lines(tmp_path: Path) -> None:
         dtype="float32",
     )
     traces = job(tmp_path / "run")
-    said = job.summary_lines(tmp_path / "run", traces)
+    text = job.summary_lines(tmp_path / "run", traces)
     steps = sum(LABEL_SCORE in s.scores for t in traces for s in t.steps)
-    counts = {line.split("  ")[1].strip(): int(line.split("  ")[-1]) for line in said[:1]}
-    assert counts == {"problems": 6} and any(line.split()[:3] == ["steps", "tried", str(steps)] for line in said)
-    assert said[-2].startswith("use it") and said[-1].startswith("run")
+    counts = {line.split("  ")[1].strip(): int(line.split("  ")[-1]) for line in text[:1]}
+    assert counts == {"problems": 6} and any(line.split()[:3] == ["steps", "tried", str(steps)] for line in text)
+    assert text[-2].startswith("use it") and text[-1].startswith("run")
 
 
 def test_labels_use_sampled_tokens(tmp_path: Path) -> None:

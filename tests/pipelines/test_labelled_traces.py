@@ -27,9 +27,9 @@ def test_bad_rows_are_a_line_of_the_funnel(tmp_path: Path, recwarn: pytest.Warni
     policy = load_policy(
         ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
     )
-    found = prepare_labels(read_training_labels((str(file),), skip_bad=True), policy, ProcessReward().targets, 0)
-    lines = found.filter_report.lines()
-    assert len(found.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]
+    result = prepare_labels(read_training_labels((str(file),), skip_bad=True), policy, ProcessReward().targets, 0)
+    lines = result.filter_report.lines()
+    assert len(result.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]
     assert "1 is not JSON" in lines[0] and "1 is not a JSON object" in lines[0] and "and no text" in lines[0]
     assert lines[1].split() == ["traces", "2"] and not list(recwarn)
 
@@ -42,5 +42,5 @@ def test_traces_may_be_skipped_too(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"line 2 is not JSON .*line 3 is no trace: it has no 'steps'"):
         read_labelled_traces((str(file),), needs_scores=False)
     funnel = FilterReport()
-    (found,), _ = read_labelled_traces((str(file),), needs_scores=False, skip_bad=True, report=funnel)
-    assert found.problem.id == "p" and funnel.stages == {"rows that can be used": 1, "of training problems": 1}
+    (result,), _ = read_labelled_traces((str(file),), needs_scores=False, skip_bad=True, report=funnel)
+    assert result.problem.id == "p" and funnel.stages == {"rows that can be used": 1, "of training problems": 1}

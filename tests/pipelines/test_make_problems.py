@@ -110,29 +110,29 @@ def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     """Templates, a solver that can add but not share, the filters, and the columns task that reads what is left."""
     job = MakeProblems("templates", file=templates, count=80, model="m", samples_per_solver=4, filters=PLAIN)
     solver = Speaks(adds)
-    found = ran(job, tmp_path / "run", solver)
-    assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
-    assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
-    assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
-    assert found.filter_report.stages["drawn"] == 80 and found.filter_report.stages["of fitting difficulty"] == 40
-    assert found.filter_report.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
+    result = ran(job, tmp_path / "run", solver)
+    assert all(row["tags"]["parents"] == ["sums"] for row in result.rows) and len(result.rows) == 40
+    assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in result.rows)
+    assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in result.rows)
+    assert result.filter_report.stages["drawn"] == 80 and result.filter_report.stages["of fitting difficulty"] == 40
+    assert result.filter_report.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
     assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
     path = tmp_path / "run" / "problems.jsonl"
-    assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
+    assert [json.loads(line) for line in path.read_text().splitlines()] == result.rows
     task = CustomTask(data=str(path), rewards=("ponder.tasks.synthetic.problem_rows:accuracy",), gold_column="gold")
     trace = prompt_trace(task.train[0], ids([1]))
     trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
     assert score.value == 1.0
-    assert json.loads((tmp_path / "run" / "filter_report.json").read_text()) == found.filter_report.to_json()
+    assert json.loads((tmp_path / "run" / "filter_report.json").read_text()) == result.filter_report.to_json()
     # The solutions are an ordinary run's, and can be harvested.
     assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(FilterReport())) == 40
 
 
 def test_templates_need_no_solver(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=10, filters=PLAIN)
-    found = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
-    assert len(found.rows) == 10 and "pass_rate" not in found.rows[0]
+    result = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
+    assert len(result.rows) == 10 and "pass_rate" not in result.rows[0]
     assert job_json.decode(job_json.encode(job)) == job
     bare = MakeProblems("templates", file=templates, count=2, filters=PLAIN, prompt="Q: {question} {{}}")
     (first, _) = ran(bare, tmp_path / "bare", None).rows
@@ -270,12 +270,12 @@ def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
         filters=PLAIN,
         seed=3,
     )
-    found = ran(job, tmp_path / "run", Speaks(writer))
-    assert found.filter_report.stages["asked for"] == 12 and found.filter_report.stages["made"] == 8
-    assert found.filter_report.dropped["with a problem and an answer"] == {"no <problem>": 4}
-    assert found.filter_report.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
-    assert len(found.rows) == 4
-    for row in found.rows:
+    result = ran(job, tmp_path / "run", Speaks(writer))
+    assert result.filter_report.stages["asked for"] == 12 and result.filter_report.stages["made"] == 8
+    assert result.filter_report.dropped["with a problem and an answer"] == {"no <problem>": 4}
+    assert result.filter_report.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert len(result.rows) == 4
+    for row in result.rows:
         tags = row["tags"]
         assert (tags["source"], tags["operator"], tags["seed"], tags["model"]) == ("write", "write", 3, "m")
         assert len(tags["parents"]) == 3 and all(p.startswith("q") for p in tags["parents"])
@@ -299,12 +299,12 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
         source, file=parents, question_column="question", model="m", count=8, samples_per_solver=4, filters=PLAIN,
         operators=(operator,) if operator else (),
     )  # fmt: skip
-    found = ran(job, tmp_path / "run", Speaks(speak))
-    assert found.rows and all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
-    assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
-    assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
+    result = ran(job, tmp_path / "run", Speaks(speak))
+    assert result.rows and all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in result.rows)
+    assert {len(r["tags"]["parents"]) for r in result.rows} == {2 if operator == "combine" else 1}
+    assert {r["tags"]["operator"] for r in result.rows} == {operator or "backward"}
     if source == "backward":
-        assert found.filter_report.dropped["with the answer asked for"]["for another answer"] > 0
+        assert result.filter_report.dropped["with the answer asked for"]["for another answer"] > 0
 
 
 def test_several_solvers_must_agree(parents: str, tmp_path: Path):
@@ -328,9 +328,9 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
         samples_per_solver=4,
         filters=PLAIN,
     )
-    found = ran(job, tmp_path / "run", find)
-    assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
-    assert found.filter_report.dropped["agreed on"]["another answer is as frequent"] == 5
+    result = ran(job, tmp_path / "run", find)
+    assert {int(r["answer"]) for r in result.rows} == {100}  # two of three solvers outvote one
+    assert result.filter_report.dropped["agreed on"]["another answer is as frequent"] == 5
     assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
 
 
@@ -373,10 +373,10 @@ def test_mutations_need_solvers(tmp_path: Path):
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     job = MakeProblems("mutate", file=str(path), model="m", count=12, samples_per_solver=4, filters=PLAIN)
-    found = ran(job, tmp_path / "run", Speaks(adds))
-    assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
-    assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
-    assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
+    result = ran(job, tmp_path / "run", Speaks(adds))
+    assert {r["tags"]["operator"] for r in result.rows} == {"numbers", "names", "units"}
+    assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in result.rows)
+    assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in result.rows)
     with pytest.raises(UsageError, match=r"solvers must check what .* gives"):
         MakeProblems("mutate", file=str(path))
 
@@ -392,23 +392,23 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=30, filters=PLAIN, exact_solver=f"{__name__}:knows")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ponder.registry.import_object", lambda path: knows)
-        found = ran(job, tmp_path / "run", Speaks(adds))
-    assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
-    assert found.filter_report.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
+        result = ran(job, tmp_path / "run", Speaks(adds))
+    assert result.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in result.rows)
+    assert result.filter_report.dropped["solved by program"] == {"several answers": 30 - len(result.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 "ponder.registry.import_object", lambda path, kind=kind: lambda asked: kind(sum(figures(asked)))
             )
-            found = ran(job, tmp_path / name, Speaks(adds))
-        assert len(found.rows) == 30 and "solved by program" not in found.filter_report.dropped
+            result = ran(job, tmp_path / name, Speaks(adds))
+        assert len(result.rows) == 30 and "solved by program" not in result.filter_report.dropped
 
 
 def test_max_kept_limits_the_selection(templates: str, tmp_path: Path):
     job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
-    found = ran(job, tmp_path / "run", Speaks(adds))
-    assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
-    assert found.filter_report.dropped["chosen"] == {"beyond 10": 30}
+    result = ran(job, tmp_path / "run", Speaks(adds))
+    assert len(result.rows) == 10 and {r["tags"]["domain"] for r in result.rows} == {"adding", "sharing"}
+    assert result.filter_report.dropped["chosen"] == {"beyond 10": 30}
 
 
 # The sieve
@@ -519,9 +519,9 @@ def test_missing_settings_are_reported_before_any_work(parents: str, tmp_path: P
 
 def test_without_examples_a_topic_is_given(tmp_path: Path):
     policy = Speaks(lambda q, i: WRITTEN.format(q=q[:60], a=1) if "<problem>" in q else "\\boxed{1}")
-    found = ran(MakeProblems("write", model="m", count=30, filters=PLAIN, max_pass_rate=1.0), tmp_path / "run", policy)
-    assert len({row["tags"]["domain"] for row in found.rows}) > 8
-    assert all(f"about {row['tags']['domain']}"[:20] in row["prompt"] for row in found.rows)
+    result = ran(MakeProblems("write", model="m", count=30, filters=PLAIN, max_pass_rate=1.0), tmp_path / "run", policy)
+    assert len({row["tags"]["domain"] for row in result.rows}) > 8
+    assert all(f"about {row['tags']['domain']}"[:20] in row["prompt"] for row in result.rows)
 
 
 def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
@@ -608,10 +608,10 @@ def test_how_to_answer_is_no_part_of_a_tasks_question():
 
 def test_a_task_can_be_started_from(tmp_path: Path):
     job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Filters(dedup_threshold=0, min_chars=1))
-    found = ran(job, tmp_path / "run", Speaks(adds))
-    assert found.rows and found.filter_report.stages["given"] == 20
-    assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
+    result = ran(job, tmp_path / "run", Speaks(adds))
+    assert result.rows and result.filter_report.stages["given"] == 20
+    assert "boxed" in result.rows[0]["prompt"] and result.rows[0]["tags"]["parents"] == [result.rows[0]["id"]]
     again = MakeProblems(
         "filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Filters(dedup_threshold=0, min_chars=1)
     )
-    assert ran(again, tmp_path / "again", Speaks(adds)).rows == found.rows
+    assert ran(again, tmp_path / "again", Speaks(adds)).rows == result.rows

@@ -62,10 +62,10 @@ def checked(job: RL, change: Callable[[PonderPolicy, Learner], None] = lambda po
 def failed(job: RL, change: Callable[[PonderPolicy, Learner], None] = lambda policy, learner: None) -> dict[str, Check]:
     with pytest.raises(PreflightError) as why:
         checked(job, change)
-    found = {c.name: c for c in why.value.checks if c.passed is False}
-    for check in found.values():  # the error names what was measured, why it matters and what to do
+    result = {c.name: c for c in why.value.checks if c.passed is False}
+    for check in result.values():  # the error names what was measured, why it matters and what to do
         assert f"  {check.name}: {check.value}. {check.advice}" in str(why.value)
-    return found
+    return result
 
 
 # Healthy
@@ -73,10 +73,10 @@ def failed(job: RL, change: Callable[[PonderPolicy, Learner], None] = lambda pol
 
 @pytest.mark.parametrize("name", ONLINE)
 def test_every_algorithm_passes(name: str) -> None:
-    found = checked(replace(JOB, algorithm=ONLINE[name]()))
-    assert [c.name for c in found] == NAMES
-    skipped = [c.name for c in found if c.passed is None]
-    assert skipped == ([] if found[2].passed else ["KL"]) and bool(found[2].passed) == (ONLINE[name]().kl is not None)
+    result = checked(replace(JOB, algorithm=ONLINE[name]()))
+    assert [c.name for c in result] == NAMES
+    skipped = [c.name for c in result if c.passed is None]
+    assert skipped == ([] if result[2].passed else ["KL"]) and bool(result[2].passed) == (ONLINE[name]().kl is not None)
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ def test_truncated_sampling_is_expected_to_differ() -> None:
 
 def test_a_teacher_may_differ(tmp_path: Path) -> None:
     replace(PLAIN, steps=1)(tmp_path / "run")
-    found = checked(replace(JOB, teacher=str(tmp_path / "run")))
-    assert all(c.passed for c in found) and "begins" not in found[2].value
+    result = checked(replace(JOB, teacher=str(tmp_path / "run")))
+    assert all(c.passed for c in result) and "begins" not in result[2].value
 
 
 def test_preflight_does_not_change_the_run(tmp_path: Path) -> None:
     runs = [replace(JOB, preflight=wanted)(tmp_path / str(wanted)) for wanted in (True, False)]
     for name, weight in runs[0].net.state_dict().items():
         assert torch.equal(weight, runs[1].net.state_dict()[name])
-    told = [
+    output = [
         [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(tmp_path / r)] for r in ("True", "False")
     ]
-    assert told[0] == told[1]
+    assert output[0] == output[1]
     saved = [
         {p.relative_to(tmp_path / r): p for p in (tmp_path / r).glob("checkpoints/*/**/*.*")} for r in ("True", "False")
     ]
@@ -155,8 +155,8 @@ def test_different_temperatures_are_detected() -> None:
     def cool(policy: PonderPolicy, learner: Learner) -> None:
         learner.readout = LogprobReadout(0.5)
 
-    found = failed(JOB, cool)
-    assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value
+    result = failed(JOB, cool)
+    assert list(result) == ["log-probabilities"] and "at most 0.001" in result["log-probabilities"].value
 
 
 def packs(monkeypatch: pytest.MonkeyPatch, change: Callable[[PackedBatch], PackedBatch]) -> None:
@@ -203,8 +203,8 @@ def test_loss_that_reads_whole_batch_is_detected(monkeypatch: pytest.MonkeyPatch
 )
 def test_kl_term_without_gradient_is_detected(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(losses.KL_ESTIMATORS, "k3", broken)
-    found = failed(JOB)
-    assert list(found) == ["KL"] and "by its formula 0.0417" in found["KL"].value
+    result = failed(JOB)
+    assert list(result) == ["KL"] and "by its formula 0.0417" in result["KL"].value
 
 
 def test_wrong_reference_is_detected() -> None:
@@ -213,8 +213,8 @@ def test_wrong_reference_is_detected() -> None:
         with torch.no_grad():
             learner.reference.norm.weight.mul_(2)
 
-    found = failed(JOB, spoil)
-    assert list(found) == ["KL"] and "the reference begins" in found["KL"].value
+    result = failed(JOB, spoil)
+    assert list(result) == ["KL"] and "the reference begins" in result["KL"].value
 
 
 def last_of_each(batch: PackedBatch) -> Tensor:
@@ -223,8 +223,8 @@ def last_of_each(batch: PackedBatch) -> Tensor:
 
 def test_dropped_last_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: per_token(b, lambda t: t[~last_of_each(b)]))
-    found = failed(PLAIN)
-    assert list(found) == ["EOS"] and "<eos> is a target once in 0 of 4" in found["EOS"].value
+    result = failed(PLAIN)
+    assert list(result) == ["EOS"] and "<eos> is a target once in 0 of 4" in result["EOS"].value
 
 
 def test_masked_eos_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,8 +236,8 @@ def test_missing_eos_is_detected() -> None:
     def endless(policy: PonderPolicy, learner: Learner) -> None:
         policy.tokenizer, policy.eos = replace(policy.tokenizer, eos=()), frozenset()
 
-    found = failed(PLAIN, endless)
-    assert list(found) == ["EOS"] and "names no EOS" in found["EOS"].value
+    result = failed(PLAIN, endless)
+    assert list(result) == ["EOS"] and "names no EOS" in result["EOS"].value
     stops = replace(PLAIN, strategy=Samples(4, Sampling(max_tokens=6, stop=("=",))))
     assert checked(stops, endless)[4].passed is None
 
@@ -255,21 +255,21 @@ def test_trained_prompt_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
         )  # fmt: skip
 
     packs(monkeypatch, longer)
-    found = failed(PLAIN)
-    assert list(found) == ["prompt"] and "and 4 of the 4 before them" in found["prompt"].value
+    result = failed(PLAIN)
+    assert list(result) == ["prompt"] and "and 4 of the 4 before them" in result["prompt"].value
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "message"),
     [
         ("{{- '7=' }}", "the prompt lacks the user's"),
         ("{{- bos_token + bos_token + messages[-1].content }}", "<bos> twice"),
         ("{{- messages[-1].content[:1] }}", "the prompt lacks the user's"),
     ],
 )
-def test_templates(template: str, said: str) -> None:
-    found = failed(replace(JOB, template=template))
-    assert list(found) == ["template"] and said in found["template"].value
+def test_templates(template: str, message: str) -> None:
+    result = failed(replace(JOB, template=template))
+    assert list(result) == ["template"] and message in result["template"].value
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ class Judged(DigitTask):
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         (Judged(by=Says(0.0)), "gold 0, wrong 0, empty 0 for '"),
         (Judged(by=Says(1.0)), "gold 1, wrong 1, empty 1 for '"),
@@ -309,9 +309,9 @@ class Judged(DigitTask):
         (Judged(by=FirstCharVerifier(), lost=True), "failed: KeyError: 'answer'"),
     ],
 )
-def test_graders(task: Judged, said: str) -> None:
-    found = failed(replace(JOB, task=task))
-    assert list(found) == ["grader"] and said in found["grader"].value
+def test_graders(task: Judged, message: str) -> None:
+    result = failed(replace(JOB, task=task))
+    assert list(result) == ["grader"] and message in result["grader"].value
 
 
 def test_nonfinite_loss_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +324,8 @@ def test_nonfinite_weights_are_detected() -> None:
         with torch.no_grad():
             policy.net.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
 
-    found = failed(JOB, damage)
-    assert list(found) == ["finite"] and "weights are damaged" in found["finite"].value
+    result = failed(JOB, damage)
+    assert list(result) == ["finite"] and "weights are damaged" in result["finite"].value
 
 
 def test_missing_credit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,15 +349,15 @@ TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, de
 
 def given(objective: SFT) -> dict[str, Check]:
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
-    found, evidence = preflight_sft(TUNE, DigitTask().train, policy, Learner(policy.net, objective))
+    result, evidence = preflight_sft(TUNE, DigitTask().train, policy, Learner(policy.net, objective))
     assert len(evidence.credited()) == 2
-    return {c.name: c for c in found}
+    return {c.name: c for c in result}
 
 
 def test_sft_passes() -> None:
-    found = given(SFT())
-    assert list(found) == ["invariance", "prompt", "EOS", "template", "finite", "gradient"]
-    assert all(c.passed for c in found.values()) and "in 2 of 2" in found["EOS"].value
+    result = given(SFT())
+    assert list(result) == ["invariance", "prompt", "EOS", "template", "finite", "gradient"]
+    assert all(c.passed for c in result.values()) and "in 2 of 2" in result["EOS"].value
 
 
 def test_sft_masked_eos_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,8 +373,8 @@ def test_sft_with_token_ids_passes(sampled: list[int], tmp_path: Path) -> None:
     row = {"prompt": "1+", "completion": "7" * 20, "token_ids": tokens, "sampled": sampled}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
     job = replace(TUNE, data=str(tmp_path / "c.jsonl"))
-    found, _ = preflight_sft(job, read_conversations(job.data), policy, Learner(policy.net, SFT()))
-    assert [c.name for c in found if not c.passed] == []
+    result, _ = preflight_sft(job, read_conversations(job.data), policy, Learner(policy.net, SFT()))
+    assert [c.name for c in result if not c.passed] == []
 
 
 def test_long_answers_keep_their_end() -> None:
@@ -385,6 +385,6 @@ def test_long_answers_keep_their_end() -> None:
 
     policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     job = replace(TUNE, data=Long())
-    found, evidence = preflight_sft(job, Long().train, policy, Learner(policy.net, SFT()))
-    assert all(c.passed for c in found)
+    result, evidence = preflight_sft(job, Long().train, policy, Learner(policy.net, SFT()))
+    assert all(c.passed for c in result)
     assert all(np.array_equal(s.token_ids[-2:], [policy.tokenizer.encode("7")[0], 2]) for _, s in evidence.credited())

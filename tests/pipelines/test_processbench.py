@@ -51,23 +51,23 @@ def solutions(folder: Path, *rows: tuple[list[str], int]) -> list[Trace]:
 
 def test_first_wrong_steps_are_found(tmp_path: Path) -> None:
     rows = [(["a", "b", "a"], 1), (["a", "a"], -1), (["b"], 0), (["a", "b"], 0), (["a", "b"], -1), (["a"], -1)]
-    found = process_bench(judge(), solutions(tmp_path, *rows))
-    assert (found.result.error_accuracy, found.result.correct_accuracy) == (2 / 3, 2 / 3)
-    assert found.result.f1 == pytest.approx(2 / 3) and found.result.solutions == 6 and not found.num_unread
-    assert found.best_result.f1 >= found.result.f1
+    result = process_bench(judge(), solutions(tmp_path, *rows))
+    assert (result.result.error_accuracy, result.result.correct_accuracy) == (2 / 3, 2 / 3)
+    assert result.result.f1 == pytest.approx(2 / 3) and result.result.solutions == 6 and not result.num_unread
+    assert result.best_result.f1 >= result.result.f1
     low = process_bench(judge(), solutions(tmp_path, *rows), threshold=0.001)
     assert (low.result.error_accuracy, low.result.correct_accuracy) == (
         0.0,
         1.0,
-    ) and low.best_result.f1 == found.best_result.f1
+    ) and low.best_result.f1 == result.best_result.f1
 
 
 def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> None:
     rows = [(["a" * 80], -1), (["a"], -1), (["b"], 0)]
-    told: list[int] = []
-    found = process_bench(judge(), solutions(tmp_path, *rows), watch=told.append)
-    assert found.num_unread == 1 and found.result.solutions == 3 and told == [3]
-    assert (found.result.error_accuracy, found.result.correct_accuracy) == (1.0, 0.5), (
+    message: list[int] = []
+    result = process_bench(judge(), solutions(tmp_path, *rows), watch=message.append)
+    assert result.num_unread == 1 and result.result.solutions == 3 and message == [3]
+    assert (result.result.error_accuracy, result.result.correct_accuracy) == (1.0, 0.5), (
         "of two without an error one was read"
     )
     with pytest.raises(TaskError, match="none of 1 solutions fits"):

@@ -150,15 +150,15 @@ def sent_by(way: str, task: Any, problem: Problem) -> list[str]:
 
 def faults(prompt: str, problem: Problem) -> list[str]:
     """What is said twice, or against itself, around the question and what was written before."""
-    said = prompt.replace(problem.bare_question, "")
-    found = ["to think is said twice"] if said.count("tep by step") > 1 else []
-    if "without explanation" in said and ("tep by step" in said or said.count("without explanation") > 1):
-        found.append("to think and not to, or not to twice")
-    places = [place for place in PLACES if place in said]
+    text = prompt.replace(problem.bare_question, "")
+    result = ["to think is said twice"] if text.count("tep by step") > 1 else []
+    if "without explanation" in text and ("tep by step" in text or text.count("without explanation") > 1):
+        result.append("to think and not to, or not to twice")
+    places = [place for place in PLACES if place in text]
     if len(places) > 1:
-        found.append(f"the answer belongs in several places: {places}")
-    twice = [place for place in places if said.count(place) > 1]
-    return found + [f"{place} is said twice" for place in twice]
+        result.append(f"the answer belongs in several places: {places}")
+    twice = [place for place in places if text.count(place) > 1]
+    return result + [f"{place} is said twice" for place in twice]
 
 
 @pytest.mark.parametrize("name", every_task())
@@ -393,8 +393,8 @@ def test_the_checks_before_a_run_sample_after_the_prompt_that_the_run_sends() ->
 
 def test_a_first_prompt_needs_no_model() -> None:
     problem = Addition().train[0]
-    told = run_async(first_messages(TokenControl(8), problem))
-    assert told[-1]["content"] == f"{problem.question}\nThink for at most 8 tokens before you give the final answer."
+    output = run_async(first_messages(TokenControl(8), problem))
+    assert output[-1]["content"] == f"{problem.question}\nThink for at most 8 tokens before you give the final answer."
     assert run_async(first_messages(Chain(), problem)) == [dict(m) for m in problem.messages]
 
 
@@ -423,8 +423,8 @@ def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
 
 @pytest.mark.parametrize("style", ANSWER_STYLES)
 def test_a_style_says_one_thing(style: str) -> None:
-    said = answer_instruction(find_style(style))
-    assert ("step by step" in said) == (style == "cot") and ("without" in said) == (style == "direct")
+    text = answer_instruction(find_style(style))
+    assert ("step by step" in text) == (style == "cot") and ("without" in text) == (style == "direct")
 
 
 def test_errors_are_ponders() -> None:

@@ -39,14 +39,14 @@ def test_quiet_star_learns_and_evaluates(tmp_path: Path) -> None:
     assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["thought/weight"] < 1
     kept = json.loads((tmp_path / "run" / "measured.json").read_text())
     assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
-    said = "\n".join(job.summary_lines(tmp_path / "run", None))
-    assert "without thoughts" in said and "with thoughts" in said and "100.0% of answers" in said
+    text = "\n".join(job.summary_lines(tmp_path / "run", None))
+    assert "without thoughts" in text and "with thoughts" in text and "100.0% of answers" in text
     plain = replace(job, num_thoughts=0)
     plain(tmp_path / "plain")
     (last,) = read_metrics(tmp_path / "plain")[-1:]
     assert last["test/talk"] == last["test/plain"] and last["num_tokens"] < rows[-1]["num_tokens"] / 3
-    said = "\n".join(plain.summary_lines(tmp_path / "plain", None))
-    assert "with thoughts" not in said.replace("without thoughts", "")
+    text = "\n".join(plain.summary_lines(tmp_path / "plain", None))
+    assert "with thoughts" not in text.replace("without thoughts", "")
 
 
 @pytest.mark.parametrize("where", [("phase", 6), ("tokens", 3), ("share", 3), ("step", 2)])

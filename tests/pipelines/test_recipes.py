@@ -80,11 +80,11 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Stages, Path], 
             pass
         for stage in stages.stages:
             if isinstance(stage.job, FineTune) and not isinstance(stage.job.data, str):
-                found = next((at for job, at in kept if job == stage.job), None)
-                if found is None:
-                    kept.append((stage.job, found := tmp_path_factory.mktemp("start") / "run"))
-                    stage.job(found)
-                shutil.copytree(found, folder / stage.name)
+                result = next((at for job, at in kept if job == stage.job), None)
+                if result is None:
+                    kept.append((stage.job, result := tmp_path_factory.mktemp("start") / "run"))
+                    stage.job(result)
+                shutil.copytree(result, folder / stage.name)
 
     return begin
 
@@ -113,9 +113,14 @@ def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
     template = CHAT_TEMPLATES.get(job.template, job.template)
     asked = Environment().from_string(template).render(messages=problem.messages, add_generation_prompt=True)
     assert asked.endswith(f"User: {problem.question}\nAssistant: <think>")
-    said = [" so </think> <answer> {} </answer>", " so </think> <answer> 99999 </answer>", " so it is {}", "</think>{}"]
+    message = [
+        " so </think> <answer> {} </answer>",
+        " so </think> <answer> 99999 </answer>",
+        " so it is {}",
+        "</think>{}",
+    ]
     trace = Trace(problem, [Step(None, problem.question, ids([]))])
-    at = [trace.add(Step(0, text.format(problem.answer), ids([]), stop="eos")) for text in said]
+    at = [trace.add(Step(0, text.format(problem.answer), ids([]), stop="eos")) for text in message]
     assert [s.value for s in asyncio.run(job.task.verifier(trace, at))] == pytest.approx([1.2, 0.2, 0, 0])
 
 
@@ -151,9 +156,11 @@ def test_recipe_runs_once(
     assert list(first) == [s.name for s in stages.stages]
     for stage in stages.stages:
         assert_done(stage.job, folder / stage.name)
-    told = stages.summary_lines(folder, first)
-    assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
-    assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
+    output = stages.summary_lines(folder, first)
+    assert [line for line in output if line.startswith("== ")] == [f"== {name}" for name in first]
+    assert sum(line.startswith("  traces ") for line in output) == sum(
+        isinstance(s.job, Harvest) for s in stages.stages
+    )
 
     def again(*_: Any, **__: Any) -> None:
         raise AssertionError("that was done before")

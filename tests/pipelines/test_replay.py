@@ -49,27 +49,27 @@ def test_another_scorer_changes_verdicts(tmp_path: Path) -> None:
     )
     before = [g.correct for g in source.attempts.groups]
     assert all(c[1:] == (1.0, 0.0) for c in before)
-    found = replay(source, FinalNumber(("boxed",)), "boxes", truth="new")
-    assert found.change.to_wrong == 3 and found.change.to_right == 3 - sum(c[0] == 1.0 for c in before)
-    assert found.after.mean == pytest.approx(1 / 3)
-    assert found.truth == "boxes"
-    assert found.change.examples[0][0] == TASK.test[0].id
+    result = replay(source, FinalNumber(("boxed",)), "boxes", truth="new")
+    assert result.change.to_wrong == 3 and result.change.to_right == 3 - sum(c[0] == 1.0 for c in before)
+    assert result.after.mean == pytest.approx(1 / 3)
+    assert result.truth == "boxes"
+    assert result.change.examples[0][0] == TASK.test[0].id
 
 
 def test_same_scorer_changes_nothing(tmp_path: Path) -> None:
     source = StoredAttempts.read(
         str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)]))
     )
-    found = replay(source, TASK.verifier, "addition", "majority", truth="new")
-    assert found.change.same == 8
-    assert (found.pair.difference, found.pair.wins, found.pair.losses) == (0.0, 0, 0)
-    assert found.agreement == pytest.approx(1.0)
-    for old, new in found.groups:
+    result = replay(source, TASK.verifier, "addition", "majority", truth="new")
+    assert result.change.same == 8
+    assert (result.pair.difference, result.pair.wins, result.pair.losses) == (0.0, 0, 0)
+    assert result.agreement == pytest.approx(1.0)
+    for old, new in result.groups:
         assert old == new
 
 
 def test_rules_by_hand(tmp_path: Path) -> None:
-    said = [
+    text = [
         [wrong_answer(0), right_answer(0), right_answer(0)],  # majority right, first wrong, best by rm wrong
         [right_answer(1), wrong_answer(1), wrong_answer(1)],  # majority wrong, first right, best by rm right
         [wrong_answer(2), wrong_answer(2, 2), right_answer(2)],  # a tie: the first seen wins; logprob right
@@ -77,13 +77,13 @@ def test_rules_by_hand(tmp_path: Path) -> None:
     scores = [[0.9, 0.1, 0.2], [0.9, 0.1, 0.2], [0.3, 0.3, 0.9]]
     logprobs = [[-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0]]
     source = StoredAttempts.read(
-        str(write_run(tmp_path / "run", said, scores=scores, logprobs=logprobs, chosen=[1, 1, 1]))
+        str(write_run(tmp_path / "run", text, scores=scores, logprobs=logprobs, chosen=[1, 1, 1]))
     )
 
     def right_ones(method: Any, by: str | None = None) -> int:
-        found = replay(source, method=method, by=by).after
-        assert isinstance(found, Accuracy)
-        return found.correct
+        result = replay(source, method=method, by=by).after
+        assert isinstance(result, Accuracy)
+        return result.correct
 
     assert right_ones("majority") == 1
     assert right_ones("first") == 1
@@ -96,15 +96,15 @@ def test_rules_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_new_score_chooses_while_the_stored_verdict_is_the_truth(tmp_path: Path) -> None:
-    said = [[right_answer(p) + " " * 5, wrong_answer(p)] for p in range(2)] + [
+    answers = [[right_answer(p) + " " * 5, wrong_answer(p)] for p in range(2)] + [
         [wrong_answer(2) + "  ", right_answer(2)]
     ]
-    source = StoredAttempts.read(str(write_run(tmp_path / "run", said)))
-    found = replay(source, Shortest(), "short", "best")
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", answers)))
+    result = replay(source, Shortest(), "short", "best")
     stored_verdicts = [g.correct for g in source.attempts.groups]
-    assert found.truth == "stored verdicts"
-    assert found.after.mean == pytest.approx(np.mean([c[1] for c in stored_verdicts if c[1] is not None]))
-    assert any("bound" in note for note in found.notes)
+    assert result.truth == "stored verdicts"
+    assert result.after.mean == pytest.approx(np.mean([c[1] for c in stored_verdicts if c[1] is not None]))
+    assert any("bound" in note for note in result.notes)
 
 
 def test_scorer_that_decides_nothing_is_refused(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_equal_groups_are_counted_over_all_subsets(rewards: list[float], draw: s
 def test_advantages_are_those_of_the_paper() -> None:
     """Three right of eight: 1.291 and -0.775 (definitions of GRPO with the population's deviation)."""
     rewards = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    found = group_statistics([rewards], 8)
-    assert found.mean_advantage == pytest.approx((3 * 1.2910 + 5 * 0.7746) / 8, abs=1e-4)
-    assert found.dead_share == 0.0
+    result = group_statistics([rewards], 8)
+    assert result.mean_advantage == pytest.approx((3 * 1.2910 + 5 * 0.7746) / 8, abs=1e-4)
+    assert result.dead_share == 0.0
     assert group_statistics([rewards], 8, "dr-grpo").mean_advantage == pytest.approx((3 * 0.625 + 5 * 0.375) / 8)
     assert group_statistics([rewards], 2).dead_share == pytest.approx((3 + 10) / 28)
 
 
 def test_an_undecided_reward_leaves_its_group() -> None:
-    found = group_statistics([[1.0, None, 0.0], [1.0, None, None]], 2)
-    assert (found.problems, found.dead_share) == (1, 0.0)
+    result = group_statistics([[1.0, None, 0.0], [1.0, None, None]], 2)
+    assert (result.problems, result.dead_share) == (1, 0.0)
     assert group_statistics([[None, None]], 2).problems == 0
 
 
@@ -189,9 +189,9 @@ def test_the_command_says_what_changed(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "8 the same" in out and "groups (grpo)" in out and "before" in out
     assert main(["replay", str(path), "--select", "any", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["after"]["mean"] == 1.0
-    assert told["groups"][0]["stored"]["dead_share"] == 0.0
+    output = json.loads(capsys.readouterr().out)
+    assert output["after"]["mean"] == 1.0
+    assert output["groups"][0]["stored"]["dead_share"] == 0.0
     assert main(["replay", str(tmp_path / "none")]) == 2
 
 
@@ -203,9 +203,9 @@ def test_a_log_of_another_tool_is_replayed(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     assert main(["replay", str(path), "--score", "math", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["change"]["to_right"] == 3
-    assert told["after"]["mean"] == 0.5
+    output = json.loads(capsys.readouterr().out)
+    assert output["change"]["to_right"] == 3
+    assert output["after"]["mean"] == 0.5
 
 
 def test_several_systems_are_refused(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_another_rule_needs_no_texts(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": [0, 1], "rm_scores": [0.1, 0.9]} for i in range(3)]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = StoredAttempts.read(str(path))
-    assert replay(found, method="best").after.mean == 1.0
+    result = StoredAttempts.read(str(path))
+    assert replay(result, method="best").after.mean == 1.0
     with pytest.raises(UsageError, match="no texts to judge again"):
-        replay(found, MathAnswer(), "math")
+        replay(result, MathAnswer(), "math")

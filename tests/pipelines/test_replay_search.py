@@ -51,11 +51,11 @@ def test_fewer_samples_cost_fewer_tokens(stored: StoredAttempts) -> None:
 
 
 def test_problem_without_enough_samples_is_not_replayable(tmp_path: Path) -> None:
-    said = [[right_answer(0)] * 4, [wrong_answer(1)] * 2]
-    stored = StoredAttempts.read(str(write_run(tmp_path / "run", said)))
-    found = replay_search(stored, MajorityVote(4), "majority-vote")
-    assert found.after.mean == found.before.mean == 1.0, "the other problem counts neither before nor after"
-    ((why, count),) = found.not_replayable.items()
+    answers = [[right_answer(0)] * 4, [wrong_answer(1)] * 2]
+    stored = StoredAttempts.read(str(write_run(tmp_path / "run", answers)))
+    result = replay_search(stored, MajorityVote(4), "majority-vote")
+    assert result.after.mean == result.before.mean == 1.0, "the other problem counts neither before nor after"
+    ((why, count),) = result.not_replayable.items()
     assert count == 1 and why.startswith("4 continuations are asked for, and 0 of the 2 stored")
     cycled = replay_search(stored, MajorityVote(4), "majority-vote", when_exhausted="cycle")
     assert cycled.not_replayable == {} and cycled.after.mean == 0.5
@@ -66,9 +66,9 @@ def test_problem_without_enough_samples_is_not_replayable(tmp_path: Path) -> Non
 
 
 def test_budget_ends_a_replayed_vote(stored: StoredAttempts) -> None:
-    found = replay_search(stored, MajorityVote(3, chains_per_round=1, early_stopping="decided"), "v", budget=Budget(8))
-    assert found.after == replay(stored, method="first").after, "3 and 4 tokens are spent; one is not enough for more"
-    assert found.replayed_tokens == 7
+    result = replay_search(stored, MajorityVote(3, chains_per_round=1, early_stopping="decided"), "v", budget=Budget(8))
+    assert result.after == replay(stored, method="first").after, "3 and 4 tokens are spent; one is not enough for more"
+    assert result.replayed_tokens == 7
 
 
 def tree_run(folder: Path) -> Path:
@@ -111,8 +111,8 @@ def test_guide_must_be_stored(stored: StoredAttempts) -> None:
 
 def test_another_verifier_says_what_is_right(tmp_path: Path) -> None:
     """The task's verifier takes the bare number; one that reads boxes alone finds no answer in it."""
-    said = [[f"\\boxed{{{TASK.test[p].answer}}}", right_answer(p), wrong_answer(p)] for p in range(3)]
-    stored = StoredAttempts.read(str(write_run(tmp_path / "run", said)))
+    text = [[f"\\boxed{{{TASK.test[p].answer}}}", right_answer(p), wrong_answer(p)] for p in range(3)]
+    stored = StoredAttempts.read(str(write_run(tmp_path / "run", text)))
     last = replay_search(stored, BestOfN(3), "best-of-n", "likelihood")
     boxes = rescore(stored, FinalNumber(("boxed",)))
     vote = replay_search(boxes, MajorityVote(3), "majority-vote", truth="boxes")
@@ -127,20 +127,20 @@ def test_room_for_the_longest_stored_answer(stored: StoredAttempts, tmp_path: Pa
     log.write_text("\n".join(map(json.dumps, rows)))
     texts = StoredAttempts.read(str(log))
     assert longest_stored_answer(texts) == 20, "bytes, where a log has no tokens"
-    found = replay_search(texts, Samples(2), "samples")
-    assert found.after.mean == 0.5 and any("UTF-8" in note for note in found.notes)
+    result = replay_search(texts, Samples(2), "samples")
+    assert result.after.mean == 0.5 and any("UTF-8" in note for note in result.notes)
 
 
 def test_command_prints_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(write_run(tmp_path / "run", [*SAID, [right_answer(3)]], scores=[*SCORES, [0.5]]))
     command = ["replay", run, "--strategy", "best-of-n", "--guide", "rm", "--strategy.n", "2"]
     assert main(command) == 0
-    told = capsys.readouterr().out
-    assert "best-of-n guided by rm, replayed; right by stored verdicts" in told
-    assert "1 of 4 problems are not replayable" in told and "tokens      7 per problem; stored: 30" in told
+    output = capsys.readouterr().out
+    assert "best-of-n guided by rm, replayed; right by stored verdicts" in output
+    assert "1 of 4 problems are not replayable" in output and "tokens      7 per problem; stored: 30" in output
     assert main([*command, "--when-exhausted", "cycle", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["problems"] == 4 and found["not_replayable"] == {} and found["after"]["mean"] == 0.5
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["problems"] == 4 and printed["not_replayable"] == {} and printed["after"]["mean"] == 0.5
     assert main([*command, "--budget.tokens", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["replayed_tokens"] < 7
     for wrong, why in (

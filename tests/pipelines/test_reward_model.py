@@ -69,8 +69,8 @@ def made(path: Path, kind: str, rows: int = 120, seed: int = 0) -> str:
             steps = draw(rng, int(rng.integers(1, 4)))
             out.append({"prompt": prompt, "completions": steps, "labels": [even(s) for s in steps]})
         elif kind == "outcomes":
-            said = draw(rng, 1)[0]
-            out.append({"prompt": prompt, "completion": said, "label": even(said)})
+            text = draw(rng, 1)[0]
+            out.append({"prompt": prompt, "completion": text, "label": even(text)})
         else:
             answers = sorted({*draw(rng, 4), "1", "2"}, key=lambda s: (even(s), s))
             out.append({"prompt": prompt, "completions": answers, "scores": [float(even(s)) for s in answers]})
@@ -95,10 +95,10 @@ def solutions(policy: Any, ending: str = "", n: int = 8, problems: int = 30) -> 
             [Step(None, "", policy.encode(user_messages(f"{i + 500}=")))],
         )
         for j in range(n):
-            said = str(2 * rng.integers(5) + (0 if j == 0 else 1 if j == 1 else rng.integers(2))) + ending
-            tokens = ids([*policy.tokens(said), 2])
-            step = Step(0, said, tokens, np.full(len(tokens), -1.0, np.float32), "eos")
-            step.scores["gold"] = Score(float(even(said)))
+            text = str(2 * rng.integers(5) + (0 if j == 0 else 1 if j == 1 else rng.integers(2))) + ending
+            tokens = ids([*policy.tokens(text), 2])
+            step = Step(0, text, tokens, np.full(len(tokens), -1.0, np.float32), "eos")
+            step.scores["gold"] = Score(float(even(text)))
             trace.add(step)
         out.append(trace)
     return out
@@ -110,9 +110,9 @@ def test_reward_model_learns_and_best_of_n_beats_chance(name: str, tmp_path: Pat
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", kind, 150),), algorithm=rule, steps=60, save_every=60)
     job = replace(job, batch_size=8 if kind == "ranked" else 24)
     policy = job(tmp_path / "run")
-    told = read_metrics(tmp_path / "run")
-    assert told[-1]["loss"] < 0.5 * told[0]["loss"] or rule.metric_name == "rewards/errors"
-    last = told[-1]
+    output = read_metrics(tmp_path / "run")
+    assert output[-1]["loss"] < 0.5 * output[0]["loss"] or rule.metric_name == "rewards/errors"
+    last = output[-1]
     if isinstance(rule, StateValue):
         assert last["test/explained"] > 0.8
     else:
@@ -170,8 +170,8 @@ def test_transformers_reads_the_same_reward(tmp_path: Path) -> None:
     learned = make_scorer(make_head_reader(policy))
     trace = solutions(policy)[0]
     for i, score in zip(trace.answers(), run_async(learned(trace, trace.answers())), strict=True):
-        found = theirs(torch.tensor(trace.token_ids(i)[None].astype(np.int64))).logits.item()
-        assert score.value == pytest.approx(found / learned.reader.head.temperature, rel=1e-4, abs=1e-5)
+        result = theirs(torch.tensor(trace.token_ids(i)[None].astype(np.int64))).logits.item()
+        assert score.value == pytest.approx(result / learned.reader.head.temperature, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("where", [("share", 3), ("phase", 4), ("phase", 5), ("phase", 6), ("step", 3), ("step", 4)])
@@ -224,9 +224,9 @@ def test_reward_model_shares_policy_engine(way: str, tmp_path: Path) -> None:
 
     policy.engine._submit = listened  # type: ignore[method-assign]
     prompt = policy.encode(user_messages("123456789+123456789="))
-    (said,) = run_async(policy.generate(prompt, Sampling(max_tokens=6)))
+    (text,) = run_async(policy.generate(prompt, Sampling(max_tokens=6)))
     written = Trace(Problem("p", user_messages("?")), [Step(None, "", prompt)])
-    written.add(Step(0, said.text, said.token_ids, said.logprobs, said.stop))
+    written.add(Step(0, text.text, text.token_ids, text.logprobs, text.stop))
     alone = Process(shared.reader, granularity="step")
     (score,) = run_async(alone(written, [1]))
     length = len(written.token_ids(1))
@@ -266,8 +266,8 @@ def test_labels_from_a_run_and_from_traces(tmp_path: Path) -> None:
         run.write_traces(0, traces)
     (tmp_path / "t.jsonl").write_text("".join(json.dumps(trace_to_json(t)) + "\n" for t in traces))
     for place in ("sampled", "t.jsonl"):
-        found, name = read_labelled_traces((str(tmp_path / place),))
-        assert name == "gold" and [trace_to_json(t) for t in found] == [trace_to_json(t) for t in traces]
+        result, name = read_labelled_traces((str(tmp_path / place),))
+        assert name == "gold" and [trace_to_json(t) for t in result] == [trace_to_json(t) for t in traces]
     job = replace(JOB, data=(str(tmp_path / "sampled"),), steps=40)
     job(tmp_path / "run")
     assert read_metrics(tmp_path / "run")[-1]["test/accuracy"] > 0.9
@@ -280,8 +280,8 @@ def test_a_text_s_tokens_are_read_where_its_steps_end(tmp_path: Path) -> None:
     (trace,) = read_labels(write_row(tmp_path, {"prompt": "7=", "completions": ["12", "3"], "labels": [True, False]}))
     policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
     ready = tokenize_trace(trace, policy)
-    said = [policy.text(s.token_ids) for s in ready.steps]
-    assert said[:2] == ["7=", "12\n"] and said[2].startswith("3\n") and ready.steps[2].token_ids[-1] == 2
+    text = [policy.text(s.token_ids) for s in ready.steps]
+    assert text[:2] == ["7=", "12\n"] and text[2].startswith("3\n") and ready.steps[2].token_ids[-1] == 2
     assert [s.scores.get("label") for s in ready.steps] == [None, Score(1.0), Score(0.0)]
 
 
@@ -399,8 +399,8 @@ def test_value_model_learns_search_values(tmp_path: Path) -> None:
     job = replace(JOB, data=(str(tmp_path / "t.jsonl"),), algorithm=rule, steps=40)
     learned = make_scorer(make_head_reader(job(tmp_path / "run")))
     assert isinstance(learned, ValueModel) and read_metrics(tmp_path / "run")[-1]["test/explained"] > 0.8
-    found = [s.value for s in run_async(learned(traces[0], traces[0].answers()))]
-    assert np.allclose(found, [s.value for s in traces[0].steps[1:]], atol=0.5)  # type: ignore[arg-type]
+    result = [s.value for s in run_async(learned(traces[0], traces[0].answers()))]
+    assert np.allclose(result, [s.value for s in traces[0].steps[1:]], atol=0.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="say which scores are the labels"):
         replace(job, algorithm=StateValue())(tmp_path / "other")
 
@@ -528,11 +528,11 @@ def test_written_labels_read_back(tmp_path: Path) -> None:
 def rows(path: Path, kind: str, prompts: int = 40, answers: int = 4, seed: int = 0) -> str:
     """As many rows of a prompt as it has answers, of which one at least is right and one is not, far apart."""
     rng = np.random.default_rng(seed)
-    said = {i: [2, 1, *rng.integers(0, 10, answers - 2).tolist()] for i in range(prompts)}
+    text = {i: [2, 1, *rng.integers(0, 10, answers - 2).tolist()] for i in range(prompts)}
     out: list[dict[str, Any]] = []
     for k in range(answers):
         for i in range(prompts):
-            digit = str(said[i][k])
+            digit = str(text[i][k])
             if kind == "outcomes":
                 out.append({"prompt": f"{i}=", "completion": digit, "label": even(digit)})
             else:
@@ -547,8 +547,8 @@ def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> 
     result = job(tmp_path / "run")
     last = read_metrics(tmp_path / "run")[-1]
     assert last["test/accuracy"] > 0.9 and last["test/best_of_n"] > 0.95 > last["test/any_of_n"]
-    said = job.summary_lines(tmp_path / "run", result)
-    counts = [line.split() for line in said]
+    text = job.summary_lines(tmp_path / "run", result)
+    counts = [line.split() for line in text]
     assert ["traces", "160"] in counts and ["prompts", "40"] in counts
 
 

@@ -222,8 +222,8 @@ def test_resume_verifies_records(damage: str, name: str, whole: tuple[Path, Pond
         "twice": [*lines[:3], *lines[2:]], "moved": [*lines[:2], lines[3], lines[2], *lines[4:]], "last": lines[:-1],
     }[damage]  # fmt: skip
     path.write_bytes(b"".join(changed))
-    said = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
-    with pytest.raises(RunError, match=said):
+    text = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
+    with pytest.raises(RunError, match=text):
         JOB(folder)
 
 
@@ -240,8 +240,8 @@ def test_nonfinite_checkpoint_is_not_written(what: str, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(MasterWeights, "step", step)
     job = replace(JOB, frozen_layers=1 if what == "frozen" else 0, save_every=2)
-    said = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
-    with pytest.raises(PonderError, match=f"{said}.* holds a number that is not finite"):
+    text = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
+    with pytest.raises(PonderError, match=f"{text}.* holds a number that is not finite"):
         job(tmp_path / "run")
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
     assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
@@ -389,8 +389,8 @@ def test_sample_metrics() -> None:
 
 
 def test_sample_metrics_without_scores() -> None:
-    found = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
-    assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
+    result = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
+    assert math.isnan(result["reward"]) and result["frac_undecided"] == 1.0 and result["reward_std"] == 0.0
 
 
 def test_sampling_settings_that_bias_the_gradient_are_refused_or_warned() -> None:
@@ -411,14 +411,14 @@ def test_stop_string_ends_an_answer(tmp_path: Path) -> None:
 
 
 def test_settings_without_gradient_are_refused() -> None:
-    for changes, said in (
+    for changes, text in (
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds"),
         ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
         ({"algorithm": SFT()}, "RejectionSampling"),
         ({"algorithm": Distill()}, "needs a teacher"),
         ({"strategy": Chain(Sampling(max_tokens=2))}, "group of one"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=text):
             replace(JOB, **changes)
     replace(JOB, algorithm=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
 
@@ -459,11 +459,11 @@ def test_diagnosis_is_in_metrics(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", RecordingProgress("phase", 12))
     hopeless(tmp_path / "run")
-    found = findings_by_step(tmp_path / "run")
-    assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
+    result = findings_by_step(tmp_path / "run")
+    assert 7 in result and any("equal rewards" in text for text in result[7]) and 0 not in result
     assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
     replace(hopeless, save_every=8)(tmp_path / "whole")
-    assert findings_by_step(tmp_path / "whole") == found, "a resumed run remembers"
+    assert findings_by_step(tmp_path / "whole") == result, "a resumed run remembers"
 
 
 def test_resume_uses_pinned_start_weights(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_sft_learns_the_answers(tmp_path: Path) -> None:
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[0] > 2.5 and losses[-1] < 0.1
     prompt = policy.encode(DigitTask().train[4].messages)
-    (found,) = run_async(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
-    assert (found.text, found.stop) == ("4", "eos"), "the end was learned too"
+    (result,) = run_async(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
+    assert (result.text, result.stop) == ("4", "eos"), "the end was learned too"
 
 
 def test_first_loss_is_token_mean(tmp_path: Path) -> None:
@@ -126,13 +126,13 @@ def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
         JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimizer=AdamW(lr=3e-3), steps=12
     )  # type: ignore[arg-type]
     policy = job(tmp_path / "run")
-    told = read_metrics(tmp_path / "run")
-    assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
+    output = read_metrics(tmp_path / "run")
+    assert output[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
     assert (
-        told[-1]["rewards/accuracies"] == pytest.approx(1)
-        and told[-1]["rewards/margins"] > 3 * told[1]["rewards/margins"] > 0
+        output[-1]["rewards/accuracies"] == pytest.approx(1)
+        and output[-1]["rewards/margins"] > 3 * output[1]["rewards/margins"] > 0
     )
-    assert told[-1]["loss"] < 0.9 * told[0]["loss"] and all(m["pairs"] == 6 for m in told)
+    assert output[-1]["loss"] < 0.9 * output[0]["loss"] and all(m["pairs"] == 6 for m in output)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     logits = plain_logits(w, policy.net.config, policy.encode(user_messages("3=")).tolist())[-1]
     a, b = (int(policy.tokenizer.encode(x, add_special_tokens=False)[0]) for x in "ab")
@@ -180,10 +180,10 @@ def test_invalid_pairs_are_named(bad: str, tmp_path: Path) -> None:
 
 
 def test_pairs_of_messages(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "q"}]
-    row = {"prompt": said, "chosen": [{"role": "assistant", "content": "a"}], "rejected": "b"}
-    (found,) = read_conversations(write(tmp_path / "p.jsonl", row), pairs=True)
-    assert found.messages == tuple(said) and found.answer == ("a", "b")
+    text = [{"role": "user", "content": "q"}]
+    row = {"prompt": text, "chosen": [{"role": "assistant", "content": "a"}], "rejected": "b"}
+    (result,) = read_conversations(write(tmp_path / "p.jsonl", row), pairs=True)
+    assert result.messages == tuple(text) and result.answer == ("a", "b")
 
 
 def test_missing_column_is_named(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_invalid_lines_are_named(bad: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
 def test_line_ends_at_newline_only(odd: str, tmp_path: Path) -> None:
     """JSON may hold these inside a text; str.splitlines would cut there."""
-    said = f"one{odd}two"
-    row = json.dumps({"prompt": said, "completion": "x"}, ensure_ascii=odd in "\x0b\x0c\x1c\r")
-    (found,) = read_conversations(write(tmp_path / "c.jsonl", row))
-    assert found.question == said
+    text = f"one{odd}two"
+    row = json.dumps({"prompt": text, "completion": "x"}, ensure_ascii=odd in "\x0b\x0c\x1c\r")
+    (result,) = read_conversations(write(tmp_path / "c.jsonl", row))
+    assert result.question == text
 
 
 def test_windows_line_ends_are_read(tmp_path: Path) -> None:

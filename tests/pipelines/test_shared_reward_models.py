@@ -79,9 +79,9 @@ def policy_of(home: Path, name: str = "policy") -> PonderPolicy:
 
 
 def guide(home: Path, way: str, policy: PonderPolicy | None) -> LearnedScorer:
-    found = load_guide(f"reward:{home / way}", policy, None, "cpu", "float32")
-    assert isinstance(found, LearnedScorer)
-    return found
+    result = load_guide(f"reward:{home / way}", policy, None, "cpu", "float32")
+    assert isinstance(result, LearnedScorer)
+    return result
 
 
 def sampled(home: Path, few: int = 4) -> list[Trace]:
@@ -162,9 +162,9 @@ def test_a_policy_of_other_weights_is_left_alone(home: Path, tmp_path: Path) -> 
     )(tmp_path / "tuned")  # fmt: skip
     tuned = policy_of(tmp_path, "tuned")
     for way in WAYS:
-        found = guide(home, way, tuned)
-        assert found.reader.engine_policy is not tuned
-        assert read(found, sampled(home)) == read(load_scorer(str(home / way), "cpu", "float32"), sampled(home))
+        result = guide(home, way, tuned)
+        assert result.reader.engine_policy is not tuned
+        assert read(result, sampled(home)) == read(load_scorer(str(home / way), "cpu", "float32"), sampled(home))
     base = policy_of(home)
     assert load_guide(f"reward:{home / 'head'}", base, None, "cpu", "bfloat16").reader.engine_policy is not base  # type: ignore[union-attr]
     base.net.config = replace(base.net.config, norm_eps=1e-3)
@@ -175,8 +175,8 @@ def test_an_adapter_beside_a_judge_need_not_be_its_own(home: Path, tmp_path: Pat
     shutil.copytree(find_model(str(home / "head")), tmp_path / "model")
     shutil.copytree(find_model(str(home / "lora")).with_name("adapter"), tmp_path / "adapter")
     policy = policy_of(home)
-    found = guide(tmp_path, "model", policy)
-    assert found.reader.policy is policy and not list(policy.engine.adapters)
+    result = guide(tmp_path, "model", policy)
+    assert result.reader.policy is policy and not list(policy.engine.adapters)
     shutil.rmtree(tmp_path / "model")
     shutil.copytree(find_model(str(home / "all")), tmp_path / "model")
     assert guide(tmp_path, "model", policy).reader.engine_policy is not policy
@@ -185,15 +185,15 @@ def test_an_adapter_beside_a_judge_need_not_be_its_own(home: Path, tmp_path: Pat
 @pytest.mark.parametrize("way", ["head", "lora"])
 def test_a_judge_does_not_change_with_the_policy(way: str, home: Path) -> None:
     policy = policy_of(home)
-    found = guide(home, way, policy)
-    before = read(found, sampled(home))
+    result = guide(home, way, policy)
+    before = read(result, sampled(home))
     with torch.no_grad():
         policy.net.norm.weight.mul_(1.5)
     with pytest.raises(ModelError, match="must not change with the policy"):
-        read(found, sampled(home))
+        read(result, sampled(home))
     assert guide(home, way, policy).reader.engine_policy is not policy
     assert np.allclose(read(guide(home, way, policy), sampled(home)), before, atol=1e-5)
-    own = HeadReader(policy, found.reader.head, found.reader.score)
+    own = HeadReader(policy, result.reader.head, result.reader.score)
     trace = sampled(home, 1)[0]
     run_async(own(trace.token_ids(1), [1]))  # one who learns along says so, and may
 
@@ -219,15 +219,15 @@ def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
 def test_a_policy_that_judges_itself_is_loaded_once(home: Path, tmp_path: Path) -> None:
     policy = policy_of(home)
     name = f"genrm+2:{home / 'policy'}"
-    found = load_guide(name, policy, None, "cpu", "float32")
-    assert isinstance(found, GenRM) and found.policy is policy and found.rationales == 2
+    result = load_guide(name, policy, None, "cpu", "float32")
+    assert isinstance(result, GenRM) and result.policy is policy and result.rationales == 2
     for other in (load_policy(str(home / "policy"), "plain", "cpu", "float32"), None):
-        found = load_guide(name, other, None, "cpu", "float32")
-        assert isinstance(found, GenRM) and found.policy is not other, "its template is another"
+        result = load_guide(name, other, None, "cpu", "float32")
+        assert isinstance(result, GenRM) and result.policy is not other, "its template is another"
     with torch.no_grad():
         policy.net.norm.weight.mul_(1.5)
-    found = load_guide(name, policy, None, "cpu", "float32")
-    assert isinstance(found, GenRM) and found.policy is not policy
+    result = load_guide(name, policy, None, "cpu", "float32")
+    assert isinstance(result, GenRM) and result.policy is not policy
     with pytest.raises(ModelError, match="cannot write"):
         load_guide(f"genrm:{home / 'head'}", policy, None, "cpu", "float32")
 
@@ -236,8 +236,8 @@ def test_a_gguf_file_is_known_too(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     path = str(save_gguf(tmp_path / "small.gguf"))
     policy = load_policy(path, None, "cpu", "float32")
-    found = load_guide(f"genrm:{path}", policy, None, "cpu", "float32")
-    assert isinstance(found, GenRM) and found.policy is policy
+    result = load_guide(f"genrm:{path}", policy, None, "cpu", "float32")
+    assert isinstance(result, GenRM) and result.policy is policy
 
 
 def test_light_training_is_seen_under_an_adapter_in_bfloat16(tmp_path: Path) -> None:

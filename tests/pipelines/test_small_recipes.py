@@ -26,17 +26,17 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def made(name: str, **settings: Any) -> Stages:
-    found = recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()[name]), settings)
-    assert isinstance(found, Stages) and job_json.decode(job_json.encode(found)) == found
-    return found
+    result = recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()[name]), settings)
+    assert isinstance(result, Stages) and job_json.decode(job_json.encode(result)) == result
+    return result
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
-    told = "\n".join(stages.summary_lines(tmp_path / "run", first))
-    assert all(f"== {stage.name}\n" in told for stage in stages.stages)
+    output = "\n".join(stages.summary_lines(tmp_path / "run", first))
+    assert all(f"== {stage.name}\n" in output for stage in stages.stages)
 
     def again(*_: Any, **__: Any) -> None:
         raise AssertionError("that was done before")

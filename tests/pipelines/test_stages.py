@@ -115,10 +115,10 @@ def test_stage_references_are_resolved_anywhere_in_a_job(tmp_path: Path) -> None
 
     job = Job()
     assert sorted(stage_references(job)) == ["a", "a", "b", "c", "sft"]
-    found = resolve_stage_references(job, tmp_path)
-    assert found.runs == (str(tmp_path / "a"), "elsewhere") and found.inner.model == str(tmp_path / "sft")
-    assert found.more == {"x": [str(tmp_path / "c")]}
-    assert found.guide == f"reward:{tmp_path / 'b'}" and found.data == str(tmp_path / "a" / "data.jsonl")
+    result = resolve_stage_references(job, tmp_path)
+    assert result.runs == (str(tmp_path / "a"), "elsewhere") and result.inner.model == str(tmp_path / "sft")
+    assert result.more == {"x": [str(tmp_path / "c")]}
+    assert result.guide == f"reward:{tmp_path / 'b'}" and result.data == str(tmp_path / "a" / "data.jsonl")
     plain = Job((), replace(EVAL, model="m"), "", "d", more={})
     assert resolve_stage_references(plain, tmp_path) is plain
     for name in ("a b", "a/b", "", ".", ".."):
@@ -167,9 +167,9 @@ def test_moved_unfinished_stages_resume(stage: str, tmp_path: Path) -> None:
     (tmp_path / "old").rmdir()
     moved = tmp_path / "new" / "elsewhere"
     trained = (moved / "sft" / "metrics.jsonl").read_text()
-    found = THREE(moved)
+    result = THREE(moved)
     for name in ("accuracy", "end"):
-        assert replace(found[name], cost=Cost()) == replace(whole[name], cost=Cost())
+        assert replace(result[name], cost=Cost()) == replace(whole[name], cost=Cost())
     assert [m["loss"] for m in run_dir.read_metrics(moved / "more")] == [
         m["loss"] for m in run_dir.read_metrics(tmp_path / "whole" / "more")
     ]

@@ -137,8 +137,8 @@ def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> N
     rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
     assert {row["messages"][-1]["content"] for row in rows} == {"12"} and "token_ids" not in rows[0]
     assert read_metrics(tmp_path / "run")[0]["loss"] == pytest.approx(by_hand(before, rows, 10), rel=1e-5)
-    (said,) = run_async(policy.generate(policy.encode(task.test[4].messages), Sampling(temperature=0.0, max_tokens=5)))
-    assert (said.text, said.stop) == ("12", "eos")
+    (text,) = run_async(policy.generate(policy.encode(task.test[4].messages), Sampling(temperature=0.0, max_tokens=5)))
+    assert (text.text, text.stop) == ("12", "eos")
 
 
 def by_hand(policy: PonderPolicy, rows: list[dict[str, list[dict[str, str]]]], batch: int) -> float:
@@ -147,8 +147,8 @@ def by_hand(policy: PonderPolicy, rows: list[dict[str, list[dict[str, str]]]], b
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     terms: list[float] = []
     for row in rows:
-        asked, said = (
+        asked, text = (
             policy.tokenizer.encode(m["content"], add_special_tokens=False).tolist() for m in row["messages"]
         )
-        terms += (-plain_logprobs(policy.net, w, [*asked, *said, 2], len(asked))).tolist()
+        terms += (-plain_logprobs(policy.net, w, [*asked, *text, 2], len(asked))).tolist()
     return float(np.mean(terms))

@@ -55,21 +55,21 @@ def test_5_the_sampler_says_what_it_drew_from(broken: bool, monkeypatch: Patch) 
         real = sampler.sample_tokens
 
         def full(logprobs: torch.Tensor, uniform: torch.Tensor, greedy: torch.Tensor, forced: Any) -> Any:
-            tokens, said = real(logprobs, uniform, greedy)
-            return tokens, said - 0.7  # as if the rest of the distribution were still there
+            tokens, text = real(logprobs, uniform, greedy)
+            return tokens, text - 0.7  # as if the rest of the distribution were still there
 
         monkeypatch.setattr(sampler, "sample_tokens", full)
     policy, rule = char_policy(), Sampling(temperature=0.8, top_k=3, max_tokens=4)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     prompt = policy.encode(user_messages("12="))
     with fails_if(broken):
-        for found in run_async(policy.generate(prompt, rule, 5)):
-            path = [*prompt.tolist(), *found.token_ids.tolist()]
+        for item in run_async(policy.generate(prompt, rule, 5)):
+            path = [*prompt.tolist(), *item.token_ids.tolist()]
             logits = plain_logits(w, policy.net.config, path)[len(prompt) - 1 : -1] / 0.8
             top = logits.topk(3)
             place = (top.indices == torch.tensor(path[len(prompt) :])[:, None]).nonzero()[:, 1]
             true = top.values.log_softmax(-1).gather(-1, place[:, None])[:, 0]
-            assert np.allclose(found.logprobs, true, atol=1e-4)
+            assert np.allclose(item.logprobs, true, atol=1e-4)
     with pytest.warns(UserWarning, match="ratio to the sampler is not 1"):
         replace(JOB, strategy=Samples(4, Sampling(top_k=3, max_tokens=2)))
 
@@ -100,10 +100,10 @@ def test_7_new_weights_write_at_once(broken: bool, monkeypatch: Patch) -> None:
     with fails_if(broken):
         for _ in range(2):
             w = {n: p.detach() for n, p in weights64(policy.net).items()}
-            for found in run_async(policy.generate(prompt, Sampling(max_tokens=3), 4)):
-                path = [*prompt.tolist(), *found.token_ids.tolist()]
-                true = plain_logprobs(policy.net, w, path, len(found.token_ids))
-                assert np.allclose(found.logprobs, true, atol=1e-4)
+            for item in run_async(policy.generate(prompt, Sampling(max_tokens=3), 4)):
+                path = [*prompt.tolist(), *item.token_ids.tolist()]
+                true = plain_logprobs(policy.net, w, path, len(item.token_ids))
+                assert np.allclose(item.logprobs, true, atol=1e-4)
             perturb(policy.net, 0.1)
 
 
@@ -149,10 +149,10 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
         real = EnginePolicy.completion
 
         def rendered(self: EnginePolicy, *args: Any) -> Completion:
-            found = real(self, *args)
-            tokens = self.encode([{"role": "assistant", "content": found.text}])
-            said = np.resize(found.logprobs, len(tokens)) if len(tokens) else found.logprobs
-            return replace(found, token_ids=tokens if len(tokens) else found.token_ids, logprobs=said)
+            result = real(self, *args)
+            tokens = self.encode([{"role": "assistant", "content": result.text}])
+            text = np.resize(result.logprobs, len(tokens)) if len(tokens) else result.logprobs
+            return replace(result, token_ids=tokens if len(tokens) else result.token_ids, logprobs=text)
 
         monkeypatch.setattr(EnginePolicy, "completion", rendered)
     samples = Samples(16, Sampling(max_tokens=6))
@@ -184,21 +184,21 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
         real = checkpoint.load_latest
 
         def forgetful(run: Any) -> Any:
-            found = real(run)
-            state, facts = found.state["state"], found.state["learners"]["policy"]
+            result = real(run)
+            state, facts = result.state["state"], result.state["learners"]["policy"]
             if forgotten == "moments":
-                found.tensors.update({n: torch.zeros_like(t) for n, t in found.tensors.items() if "exp_avg." in n})
+                result.tensors.update({n: torch.zeros_like(t) for n, t in result.tensors.items() if "exp_avg." in n})
             elif forgotten in facts:
                 facts[forgotten] = 0
             else:
                 state[forgotten] = type(state[forgotten])()
-            return found
+            return result
 
         monkeypatch.setattr(session.checkpoint, "load_latest", forgetful)
     with fails_if(bool(forgotten)):
         policy = LONG(tmp_path / "run")
-        found = record(tmp_path / "run", policy)
-        assert found == whole
+        result = record(tmp_path / "run", policy)
+        assert result == whole
 
 
 LONG = replace(
@@ -253,8 +253,8 @@ def test_20_a_grader_that_breaks_is_undecided(mistake: str, raises: bool, monkey
             traces = run_async(run())
         except BaseException as raised:
             raise AssertionError("into the loop") from raised
-        told = pipeline.sample_metrics(traces, "accuracy")
-        assert told["frac_undecided"] == 1.0 and told["reward"] != told["reward"]
+        output = pipeline.sample_metrics(traces, "accuracy")
+        assert output["frac_undecided"] == 1.0 and output["reward"] != output["reward"]
         GRPO().credit(traces, "accuracy", {})
         assert all(s.advantages is None for t in traces for s in t.steps)
 

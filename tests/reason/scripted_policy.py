@@ -65,14 +65,14 @@ class ScriptedPolicy:
 
     def _next(self, text: str, sampling: Sampling) -> Completion:
         options = self.after.get(text, [self.else_])
-        said = options[self.given.get(text, 0) % len(options)]
+        message = options[self.given.get(text, 0) % len(options)]
         self.given[text] = self.given.get(text, 0) + 1
-        kind = "stop" if said.endswith("\n") else "eos"
-        if len(said) > sampling.max_tokens:
-            said, kind = said[: sampling.max_tokens], "length"
-        tokens = self.tokens(said)
-        logprobs = np.full(len(tokens), self.logprob(said), np.float32)
-        return Completion(said, tokens, logprobs, kind, cost=Cost(generated_tokens=len(tokens)))  # type: ignore[arg-type]
+        kind = "stop" if message.endswith("\n") else "eos"
+        if len(message) > sampling.max_tokens:
+            message, kind = message[: sampling.max_tokens], "length"
+        tokens = self.tokens(message)
+        logprobs = np.full(len(tokens), self.logprob(message), np.float32)
+        return Completion(message, tokens, logprobs, kind, cost=Cost(generated_tokens=len(tokens)))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ def tree_lines(trace: Trace, root: int = 0) -> list[str]:
 
     def show(i: int, depth: int) -> None:
         s = trace.steps[i]
-        said = s.text.replace("\n", "/")
+        text = s.text.replace("\n", "/")
         why = f" ({s.pruned})" if s.pruned else ""
         mark = " *" if trace.chosen == i else ""
-        lines.append(f"{'  ' * depth}{said} x{s.visits} {s.value:g}{why}{mark}")
+        lines.append(f"{'  ' * depth}{text} x{s.visits} {s.value:g}{why}{mark}")
         for child in trace.children(i):
             show(child, depth + 1)
 

@@ -70,12 +70,12 @@ class Writer:
         self.calls.append(sampling)
         rest = self.whole[len(prefix) - 2 :]
         ends = [rest.find(s) + len(s) for s in sampling.stop if s in rest]
-        said, kind = (rest[: min(ends)], "stop") if ends else (rest, "eos")
-        if len(said) > sampling.max_tokens:
-            said, kind = said[: sampling.max_tokens], "length"
-        logprobs = np.full(len(said), -1.0, np.float32)
-        cost = Cost(generated_tokens=len(said))
-        return [Completion(said, self.tokens(said), logprobs, kind, cost=cost) for _ in range(n)]  # type: ignore[arg-type]
+        text, kind = (rest[: min(ends)], "stop") if ends else (rest, "eos")
+        if len(text) > sampling.max_tokens:
+            text, kind = text[: sampling.max_tokens], "length"
+        logprobs = np.full(len(text), -1.0, np.float32)
+        cost = Cost(generated_tokens=len(text))
+        return [Completion(text, self.tokens(text), logprobs, kind, cost=cost) for _ in range(n)]  # type: ignore[arg-type]
 
 
 def think(strategy: Any, policy: Any, trace: Trace | None = None, guide: Any = Likelihood(), **more: Any) -> Trace:
@@ -169,8 +169,8 @@ def test_cut_that_never_fires_is_warned_about_and_reported() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plain = think(Chain(), Writer(LINES), guide=None)
-    told = evaluation_report([flat, deep, flat], "likelihood", None, strategy=BeamSearch(2, 1))
-    assert told.num_uncut == 2 and any("2 problems: no step was cut" in line for line in told.lines())
+    output = evaluation_report([flat, deep, flat], "likelihood", None, strategy=BeamSearch(2, 1))
+    assert output.num_uncut == 2 and any("2 problems: no step was cut" in line for line in output.lines())
     none = evaluation_report([flat], "likelihood", None, strategy=Chain())
     assert depth(plain) == 1 and none.num_uncut == 0 and not any("no step" in line for line in none.lines())
     assert not uses_cut(TreeOfThoughts()) and not uses_cut(BestOfN(2)) and not uses_cut(None)

@@ -198,11 +198,11 @@ class NoProgress(FakePolicy):
         return [Completion("", ids([]), np.zeros(0, np.float32), "stop")] * n
 
 
-@pytest.mark.parametrize("said", [[0.5, 0.5], [None, None], ["high", "low"]])
-def test_scorer_without_scores_is_undecided(said: list[object]) -> None:
+@pytest.mark.parametrize("message", [[0.5, 0.5], [None, None], ["high", "low"]])
+def test_scorer_without_scores_is_undecided(message: list[object]) -> None:
     class Loose(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
-            return said  # type: ignore[return-value]
+            return message  # type: ignore[return-value]
 
     trace = asyncio.run(solve(DigitTask().test[1], Samples(2), FakePolicy(["1", "2"]), Loose()))
     assert trace.score(1, "wanted") is None and "not a Score" in trace.steps[1].scores["wanted"].reason

@@ -168,8 +168,8 @@ def test_resume_after_any_budget_gives_the_same_trace(tokens: int) -> None:
     trace = force(policy, tokens, max_thinking_tokens=40)
     assert trace.cost.generated_tokens <= tokens
     done = force(policy, trace=trace, max_thinking_tokens=40)
-    said = done.text(len(done.steps) - 1)
-    assert said == once.text(4) or (tokens in (30, 31) and said == once.text(4)[:-1]), "an answer cut off stays so"
+    text = done.text(len(done.steps) - 1)
+    assert text == once.text(4) or (tokens in (30, 31) and text == once.text(4)[:-1]), "an answer cut off stays so"
 
 
 @pytest.mark.parametrize(

@@ -96,12 +96,12 @@ def sure(char: str, other: str = "z") -> dict[str, float]:
 
 def crossroads(text: str) -> Mapping[str, float]:
     """Q, then `ab`; there `c` or `d`; after `c` all is unclear, after `d` it is 7."""
-    said = text[1:]
-    if said == "ab":
+    message = text[1:]
+    if message == "ab":
         return {"c": 0.6, "d": 0.4}
-    if said.startswith("abc"):
-        return dict.fromkeys("efgh", 0.25) if said == "abcx" else sure({"abc": "x", "abcxe": "8"}.get(said, END))
-    return sure({"": "a", "a": "b", "abd": "7"}.get(said, END))
+    if message.startswith("abc"):
+        return dict.fromkeys("efgh", 0.25) if message == "abcx" else sure({"abc": "x", "abcxe": "8"}.get(message, END))
+    return sure({"": "a", "a": "b", "abd": "7"}.get(message, END))
 
 
 BY = EntropyFork(

@@ -114,8 +114,8 @@ def test_seeded_trees_differ() -> None:
 
     forest = Forest(Chain(Sampling(seed=7)), 3)
     trace = think(forest, Seeded())
-    said = [s.text for s in trace.steps if s.parent is not None]
-    assert said[0] == "7" and len(set(said)) == 3
+    text = [s.text for s in trace.steps if s.parent is not None]
+    assert text[0] == "7" and len(set(text)) == 3
     assert [s.text for s in think(forest, Seeded()).steps] == [s.text for s in trace.steps], (
         "and are the same each time"
     )

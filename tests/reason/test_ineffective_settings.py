@@ -61,9 +61,9 @@ ALIKE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("strategy", "said"), ALIKE, ids=lambda x: x if isinstance(x, str) else "")
-def test_identical_samples_are_warned_about(strategy: Any, said: str) -> None:
-    assert any(said in line for line in ineffective_settings(strategy)), ineffective_settings(strategy)
+@pytest.mark.parametrize(("strategy", "message"), ALIKE, ids=lambda x: x if isinstance(x, str) else "")
+def test_identical_samples_are_warned_about(strategy: Any, message: str) -> None:
+    assert any(message in line for line in ineffective_settings(strategy)), ineffective_settings(strategy)
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
@@ -73,8 +73,8 @@ def test_default_strategies_have_no_ineffective_setting(name: str) -> None:
 
 
 def test_budget_below_one_answer_is_warned_about() -> None:
-    (said,) = ineffective_settings(MajorityVote(n=2, sampling=Sampling(max_tokens=256)), Budget(10))
-    assert "the budget of 10 tokens is less than one answer may have (256)" in said
+    (text,) = ineffective_settings(MajorityVote(n=2, sampling=Sampling(max_tokens=256)), Budget(10))
+    assert "the budget of 10 tokens is less than one answer may have (256)" in text
     for level in EFFORTS.values():
         assert ineffective_settings(Samples(2, Sampling(max_tokens=level.max_answer_tokens)), level.budget) == []
 

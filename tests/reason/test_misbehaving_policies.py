@@ -227,7 +227,7 @@ def test_misbehaving_guides_raise_only_ponder_errors(name: str, breaks: str) -> 
     try:
         check(name, think(name, policy, guide), policy, guide)
     except PonderError as error:
-        assert any(said in str(error) for said in ("no score", "no rollout was scored", "guide"))
+        assert any(text in str(error) for text in ("no score", "no rollout was scored", "guide"))
 
 
 @pytest.mark.parametrize("name", WAYS)

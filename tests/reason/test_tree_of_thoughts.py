@@ -298,10 +298,10 @@ def test_faithful_to_the_published_breadth_first_trees() -> None:
         exact += sum(level == s["select_new_ys"] for level, s in zip(levels(trace), log["steps"], strict=True))
         ends = [trace.text(i) for i in trace.answers()]
         assert sorted(ends) == sorted(log["ys"])
-        said = [f"\\boxed{{{end.strip().partition('Answer: ')[2]}}}" for end in ends]
-        right = [GameOf24Verifier().grade(text, log["steps"][0]["x"]) for text in said]
-        told = {y: info["r"] for y, info in zip(log["ys"], log["infos"], strict=True)}
-        assert [bool(r.value) for r in right] == [told[end] == 1 for end in ends]
+        message = [f"\\boxed{{{end.strip().partition('Answer: ')[2]}}}" for end in ends]
+        right = [GameOf24Verifier().grade(text, log["steps"][0]["x"]) for text in message]
+        output = {y: info["r"] for y, info in zip(log["ys"], log["infos"], strict=True)}
+        assert [bool(r.value) for r in right] == [output[end] == 1 for end in ends]
         solved += any(r.value for r in right)
     assert (exact, len(logs) * 4, solved) == (400, 400, 69)
 
@@ -333,9 +333,9 @@ def words(total: float) -> list[str]:
     """Three replies that are worth so much."""
     sure, rest = divmod(round(total * 1000), 20_000)
     likely, impossible = divmod(rest, 1000)
-    said = ["sure"] * sure + ["likely"] * likely + ["impossible"] * impossible
-    assert len(said) <= 3
-    return said + ["?"] * (3 - len(said))
+    text = ["sure"] * sure + ["likely"] * likely + ["impossible"] * impossible
+    assert len(text) <= 3
+    return text + ["?"] * (3 - len(text))
 
 
 def levels(trace: Trace) -> list[list[str]]:

@@ -62,7 +62,7 @@ class TextPolicy:
     def _completion(self, text: str, prefix: Ids, sampling: Sampling) -> Completion:
         written = [*self.tokens(text).tolist(), EOS]
         kept: list[int] = []
-        stop, said, longest = "length", "", max(map(len, sampling.stop), default=0) + self.width
+        stop, message, longest = "length", "", max(map(len, sampling.stop), default=0) + self.width
         for token in written:
             if len(kept) == sampling.max_tokens:
                 break
@@ -72,8 +72,8 @@ class TextPolicy:
             if token == EOS:
                 stop = "eos"
                 break
-            said = (said + self._texts[token])[-longest:]
-            if len(kept) >= sampling.min_tokens and any(s in said for s in sampling.stop):
+            message = (message + self._texts[token])[-longest:]
+            if len(kept) >= sampling.min_tokens and any(s in message for s in sampling.stop):
                 stop = "stop"
                 break
         cost = Cost(prompt_tokens=len(prefix), generated_tokens=len(kept))

@@ -114,8 +114,8 @@ def test_decode_names_types_of_another_version(kind: str) -> None:
 def test_differences_name_the_field() -> None:
     a = job_json.encode(RL(Addition(digits=3)))
     b = job_json.encode(RL(Addition(digits=4), optimizer=AdamW(betas=(0.9, 0.99)), template="qa"))
-    found = job_json.differences(a, b)
-    assert sorted(found) == [
+    result = job_json.differences(a, b)
+    assert sorted(result) == [
         "optimizer.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'qa'"
     ]  # fmt: skip
     assert job_json.differences(a, a) == []

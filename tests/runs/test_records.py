@@ -137,12 +137,12 @@ def test_every_flipped_bit_is_noticed_or_harmless(mask: int, tmp_path: Path) -> 
         spoilt[at] ^= mask
         path.write_bytes(spoilt)
         try:
-            found = held(path)
+            result = held(path)
         except RunError as error:
             line = content.count(b"\n", 0, at) + 1
             assert f"{path}, line {line} is damaged" in str(error) or f"line {line + 1} is" in str(error), at
         else:
-            assert found == right, (at, mask, bytes(spoilt))
+            assert result == right, (at, mask, bytes(spoilt))
 
 
 def test_changed_digit_is_reported(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_changed_digit_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         ([0, 2, 3, 4], r"line 2 is damaged \(record 2 is missing before it\)"),
         ([1, 2, 3, 4], r"line 1 is damaged \(record 1 is missing before it\)"),
@@ -175,12 +175,12 @@ def test_changed_digit_is_reported(tmp_path: Path) -> None:
         ([0, 2, 1, 3, 4], r"line 2 is damaged \(record 2 is missing before it\)"),
     ],
 )
-def test_missing_doubled_or_moved_lines_are_reported(order: list[int], said: str, tmp_path: Path) -> None:
+def test_missing_doubled_or_moved_lines_are_reported(order: list[int], message: str, tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     path.write_bytes(b"".join(lines(path)[i] for i in order))
     for read in (read_records, raw_records):
-        with pytest.raises(RunError, match=said):
+        with pytest.raises(RunError, match=message):
             list(read(path))
 
 
@@ -217,8 +217,8 @@ def test_repair_cuts_off_damage_after_the_checkpoint(tmp_path: Path) -> None:
     spoilt = lines(path)
     spoilt[4] = bytes(len(spoilt[4]) - 1) + b"\n"  # a power cut: zeros, and later lines are there
     path.write_bytes(b"".join(spoilt))
-    count, said = repair_records(path, 4, 4, one_per_step=True)
-    assert count == 4 and "damaged from line 5 on" in said and path.read_bytes() == b"".join(lines(path)[:4])
+    count, text = repair_records(path, 4, 4, one_per_step=True)
+    assert count == 4 and "damaged from line 5 on" in text and path.read_bytes() == b"".join(lines(path)[:4])
     add(path, {"resumed": 4}, {"step": 4})
     assert [row["step"] for row in held(path)] == [0, 1, 2, 3, 4]
     path.write_bytes(b"".join(spoilt))

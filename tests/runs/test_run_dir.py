@@ -317,9 +317,9 @@ def test_append_waits_while_the_disk_is_full(
             run.write_traces(0, [trace(str(i))])
     assert disk.waited == 3
     assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
-    said = capsys.readouterr().err
-    assert re.search(r"the disk is full: \S+traces\.bin needs \d+ B, and .* are free; waiting until", said), said
-    assert "there is room again: traces.bin is written" in said
+    output = capsys.readouterr().err
+    assert re.search(r"the disk is full: \S+traces\.bin needs \d+ B, and .* are free; waiting until", output), output
+    assert "there is room again: traces.bin is written" in output
 
 
 def test_sync_rewrites_after_a_late_disk_full_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +414,7 @@ def test_job_json_runs_again(tmp_path: Path) -> None:
 
 
 def test_environment_json_describes_the_machine() -> None:
-    told = environment.describe_environment()
-    assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
-    assert "numpy" in told["versions"] and json.dumps(told)
+    output = environment.describe_environment()
+    assert {"python", "machine", "versions", "commit", "command", "time"} <= output.keys()
+    assert "numpy" in output["versions"] and json.dumps(output)
     assert environment.git_commit(Path("/")) is None

@@ -215,8 +215,8 @@ def test_no_stale_result_survives_any_sequence_of_changes(turns: list[tuple[Stag
             may = [n for n in names if n in old] == old and all(meaning(before, n) == meaning(now, n) for n in old)
             kept = files(folder)
             try:
-                found = now(folder)
-                assert found == now(Path(place) / f"fresh-{turn}")
+                result = now(folder)
+                assert result == now(Path(place) / f"fresh-{turn}")
             except TaskError:
                 pass
             except RunError:

@@ -25,7 +25,7 @@ def test_module_may_have_a_tasks_name(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "error", "said"),
+    ("name", "settings", "error", "message"),
     [
         ("addition:easy", {}, UsageError, "cannot load 'addition:easy'"),
         ("bbh:navigate", {"part": "all"}, UsageError, "already names its part"),
@@ -33,16 +33,16 @@ def test_module_may_have_a_tasks_name(tmp_path, monkeypatch):
         ("additoin:easy", {}, UsageError, "cannot load"),
     ],
 )
-def test_unknown_task_names_are_refused(name, settings, error, said):
-    with pytest.raises(error, match=said):
+def test_unknown_task_names_are_refused(name, settings, error, message):
+    with pytest.raises(error, match=message):
         find(name, settings)
 
 
 def test_tasks_command_names_required_data(capsys):
     assert main(["tasks", "custom"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Your own rows") and "a problem:" not in said
-    needs, settings = said.split("settings (--task.NAME VALUE):")
+    output = capsys.readouterr().out
+    assert output.startswith("Your own rows") and "a problem:" not in output
+    needs, settings = output.split("settings (--task.NAME VALUE):")
     assert "data " in needs and ".jsonl" in needs and "rewards" in needs and "bad_rows = 'refuse'" in settings
     assert main(["tasks", "custom", "--task.data", "rows.jsonl", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["needs"]) == ["rewards"]
@@ -58,7 +58,7 @@ def test_reasoning_gym_lists_its_data_sets_and_takes_one_by_name(capsys):
     assert main(["tasks", "reasoning-gym"]) == 0
     assert "leg_counting" in capsys.readouterr().out
     assert main(["tasks", "reasoning-gym:leg_counting", "--task.pool_size", "100", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["task"] == "reasoning-gym:leg_counting" and told["verdict"]["value"] == 1.0
+    output = json.loads(capsys.readouterr().out)
+    assert output["task"] == "reasoning-gym:leg_counting" and output["verdict"]["value"] == 1.0
     assert main(["tasks", "reasoning-gym:leg_countin"]) == 2
     assert "Did you mean 'leg_counting'" in capsys.readouterr().err

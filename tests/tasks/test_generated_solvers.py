@@ -103,9 +103,9 @@ def test_algebra_satisfies_its_equations_and_only_so(level):
         for *coefficients, total in story.equations:
             assert sum(c * v for c, v in zip(coefficients, values, strict=True)) == total
         assert algebra._determinant([list(e[:-1]) for e in story.equations]) != 0
-        said = {abs(n) for n in numbers(story.text)}
+        text = {abs(n) for n in numbers(story.text)}
         if story.template.startswith("receipts"):  # the words say all that the equations do
-            assert {abs(c) for e in story.equations for c in e} <= said
+            assert {abs(c) for e in story.equations for c in e} <= text
     assert len(seen) == len(algebra.TEMPLATES[task.unknowns])
 
 
@@ -273,8 +273,8 @@ def test_satisfiability(clauses):
 
 
 def test_some_formulas_can_be_satisfied_and_some_cannot():
-    said = [p.answer["satisfiable"] for p in SatisfiabilityTask(level=3).train[:80]]
-    assert 30 < sum(said) < 72
+    text = [p.answer["satisfiable"] for p in SatisfiabilityTask(level=3).train[:80]]
+    assert 30 < sum(text) < 72
 
 
 def test_tictactoe_gold_equals_full_search():
@@ -304,33 +304,35 @@ def test_knights_and_knaves_solution_follows_from_the_text():
     """Read each sentence again, and try every assignment."""
     for problem in KnightsAndKnaves(people=5).train[:25]:
         names = re.findall(r"^(\w+): ", problem.question, re.MULTILINE)
-        said = re.findall(r'^\w+: "(.*)"$', problem.question, re.MULTILINE)
+        matches = re.findall(r'^\w+: "(.*)"$', problem.question, re.MULTILINE)
         fits = [
             kinds
             for kinds in itertools.product(("knight", "knave"), repeat=5)
-            if all((kinds[i] == "knight") == true(s, dict(zip(names, kinds, strict=True))) for i, s in enumerate(said))
+            if all(
+                (kinds[i] == "knight") == true(s, dict(zip(names, kinds, strict=True))) for i, s in enumerate(matches)
+            )
         ]
         assert fits == [tuple(problem.answer)], problem.question
 
 
-def true(said, kinds):
-    named = [kinds[name] for name in kinds if name in said]
+def true(text, kinds):
+    named = [kinds[name] for name in kinds if name in text]
     knights = sum(kind == "knight" for kind in kinds.values())
-    order = [kinds[name] for name in re.findall(r"[A-Z][a-z]+", said) if name in kinds]
-    if result := re.fullmatch(r"(\w+) is a (knight|knave)\.", said):
+    order = [kinds[name] for name in re.findall(r"[A-Z][a-z]+", text) if name in kinds]
+    if result := re.fullmatch(r"(\w+) is a (knight|knave)\.", text):
         return kinds[result[1]] == result[2]
-    if "both knights or both" in said:
+    if "both knights or both" in text:
         return len(set(named)) == 1
-    if said.startswith("One of"):
+    if text.startswith("One of"):
         return len(set(named)) == 2
-    if "are both" in said:
-        return set(named) == {"knight" if "knights" in said else "knave"}
-    if said.startswith("If"):
+    if "are both" in text:
+        return set(named) == {"knight" if "knights" in text else "knave"}
+    if text.startswith("If"):
         return not (order[0] == "knight" and order[1] == "knight")
-    if said.endswith("or both."):
+    if text.endswith("or both."):
         return order[0] == "knave" or order[1] == "knight"
-    count = int(NUMBER.search(said)[0])
-    return knights == count if said.startswith("Exactly") else len(kinds) - knights >= count
+    count = int(NUMBER.search(text)[0])
+    return knights == count if text.startswith("Exactly") else len(kinds) - knights >= count
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])

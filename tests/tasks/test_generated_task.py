@@ -89,8 +89,8 @@ def test_commuted_problems_share_a_split():
 def test_another_process_draws_the_same():
     code = "from ponder.tasks import *; print([t().train[7].question for t in (Addition, Arithmetic, Countdown)])"
     env = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)}
-    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str([kind().train[7].question for kind in (Addition, Arithmetic, Countdown)])
+    text = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert text.strip() == str([kind().train[7].question for kind in (Addition, Arithmetic, Countdown)])
 
 
 def test_train_is_a_sequence():

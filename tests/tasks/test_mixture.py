@@ -41,10 +41,10 @@ def test_mixture_alternates_its_tasks() -> None:
         BOTH.train[8]
 
 
-@pytest.mark.parametrize(("at", "said", "score"), [(0, "0", 1.0), (0, "a", 0.0), (1, "a", 1.0), (1, "0", 0.0)])
-def test_mixture_grades_by_each_tasks_verifier(at: int, said: str, score: float) -> None:
+@pytest.mark.parametrize(("at", "message", "score"), [(0, "0", 1.0), (0, "a", 0.0), (1, "a", 1.0), (1, "0", 0.0)])
+def test_mixture_grades_by_each_tasks_verifier(at: int, message: str, score: float) -> None:
     trace = prompt_trace(BOTH.test[at], ids([1]))
-    trace.add(Step(0, said, ids([1]), stop="eos"))
+    trace.add(Step(0, message, ids([1]), stop="eos"))
     (result,) = asyncio.run(BOTH.verifier(trace, [1]))
     assert result.value == score
 

@@ -168,9 +168,9 @@ def test_what_else_rows_may_look_like(tmp_path: Path) -> None:
 def trace_from_parents(parents: list[tuple[int, str, float | None, bool]]) -> Trace:
     """Steps as (parent, text, label, end); an end is one only where nothing goes on from it."""
     trace = new_labelled_trace("x:1", "Q ", "14")
-    for parent, said, label, end in parents:
+    for parent, text, label, end in parents:
         add_labelled_step(
-            trace, parent % len(trace.steps), said, Score(label, "" if label is not None else "unrated"), last=end
+            trace, parent % len(trace.steps), text, Score(label, "" if label is not None else "unrated"), last=end
         )
     for i, step in enumerate(trace.steps):
         step.last = step.last and not trace.children(i)
@@ -225,13 +225,13 @@ def test_each_label_stands_once_and_each_answer_ends(steps: list[tuple[int, str,
         return
     for format, hard in (("prm800k", True), ("stepwise", False)):
         back = write_and_read([trace], format)
-        told = [
+        output = [
             (t.text(i), label)
             for t in back
             for i in range(1, len(t.steps))
             if (label := t.score(i, LABEL_SCORE)) is not None
         ]
-        assert Counter(told) == Counter((k, float(v >= 0.5) if hard else v) for k, v in labels.items())
+        assert Counter(output) == Counter((k, float(v >= 0.5) if hard else v) for k, v in labels.items())
     ends = {trace.text(i) for i in trace.answers() if trace.score(i, LABEL_SCORE) is not None}
     rows = write_and_read([trace], "prm800k")
     last = {t.text(i): t.score(i, LABEL_SCORE) for t in rows for i in t.answers()}
@@ -392,9 +392,9 @@ def test_a_number_beyond_all_numbers_is_named(row: Any, tmp_path: Path) -> None:
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    for said, why in (("", "holds no rows"), ("{", "line 1 is not JSON"), ("[1]", "line 1 is not a JSON object")):
+    for text, why in (("", "holds no rows"), ("{", "line 1 is not JSON"), ("[1]", "line 1 is not a JSON object")):
         with pytest.raises(TaskError, match=why):
-            read_labels(put(tmp_path / "a.jsonl", said))
+            read_labels(put(tmp_path / "a.jsonl", text))
     marked = tmp_path / "bom.jsonl"
     marked.write_text("\ufeff" + json.dumps(ROWS["pairs"]), "utf-8")
     assert len(read_labels(marked)) == 1, "a byte order mark is no text"
@@ -430,8 +430,8 @@ def test_processbench_and_the_oracle() -> None:
         traces = processbench_labels.read_processbench(part)
         labels = [t.problem.tags["first_wrong"] for t in traces]
         assert len(traces) == total and sum(label >= 0 for label in labels) == wrong
-        told = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
-        result = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
+        output = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
+        result = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in output]
         assert score_first_errors(result, labels).f1 == 1.0, "labels are their own oracle"
         nothing = score_first_errors([-1] * total, labels)
         assert (nothing.error_accuracy, nothing.correct_accuracy, nothing.f1) == (0.0, 1.0, 0.0)
@@ -518,7 +518,7 @@ def tokens(*parts: str | int) -> Ids:
 
 
 @pytest.mark.parametrize(
-    ("given_tokens", "found"),
+    ("given_tokens", "expected"),
     [
         (tokens("ab\ncd"), [3, 5]),
         (tokens("ab"), [2]),
@@ -531,8 +531,8 @@ def tokens(*parts: str | int) -> Ids:
         (ids([]), []),
     ],
 )
-def test_a_cut_falls_after_the_token_that_completes_a_line(given_tokens: Ids, found: list[int]) -> None:
-    assert step_ends(given_tokens, spell) == found
+def test_a_cut_falls_after_the_token_that_completes_a_line(given_tokens: Ids, expected: list[int]) -> None:
+    assert step_ends(given_tokens, spell) == expected
 
 
 def test_a_mark_of_several_tokens_and_an_end() -> None:
@@ -557,8 +557,8 @@ def test_split_pieces_concatenate_to_the_step(text: str, separator: str) -> None
 
 def test_split_keeps_tokens_notes_scores_and_graph() -> None:
     trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([7]))], chosen=2)
-    said = tokens("a\nb\nc", 1003)
-    step = Step(0, "a\nb\nc", said, np.arange(6, dtype=np.float32), "eos", 4, {"gold": Score(1.0)}, 5, 0.5)
+    text = tokens("a\nb\nc", 1003)
+    step = Step(0, "a\nb\nc", text, np.arange(6, dtype=np.float32), "eos", 4, {"gold": Score(1.0)}, 5, 0.5)
     step.notes["entropy"] = np.arange(6, dtype=np.float32) * 2
     trace.add(step)
     trace.add(Step(1, "tool", ids([3, 4]), cites=(1,)))
@@ -566,7 +566,7 @@ def test_split_keeps_tokens_notes_scores_and_graph() -> None:
     assert [s.text for s in out.steps] == ["?", "a\n", "b\n", "c", "tool"] and [s.parent for s in out.steps] == [
         None, 0, 1, 2, 3,
     ]  # fmt: skip
-    assert np.array_equal(np.concatenate([s.token_ids for s in out.steps[1:4]]), said)
+    assert np.array_equal(np.concatenate([s.token_ids for s in out.steps[1:4]]), text)
     assert np.array_equal(np.concatenate([s.logprobs for s in out.steps[1:4]]), step.logprobs)  # type: ignore[misc]
     assert np.array_equal(np.concatenate([s.notes["entropy"] for s in out.steps[1:4]]), step.notes["entropy"])
     assert [s.stop for s in out.steps[1:4]] == ["stop", "stop", "eos"] and [s.version for s in out.steps[1:4]] == [

@@ -49,10 +49,10 @@ def test_at_least_fifty_of_each_and_no_question_twice() -> None:
 
 
 def test_a_version_is_the_same_everywhere() -> None:
-    told = json.dumps(
+    output = json.dumps(
         [[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in category_questions(c)], sort_keys=True
     )
-    assert hashlib.sha256(told.encode()).hexdigest()[:16] == VERSION_1
+    assert hashlib.sha256(output.encode()).hexdigest()[:16] == VERSION_1
     assert all(p.tags["version"] == 1 for p in Suite().test)
     assert "version" in job_json.encode(Suite()), "so that a run says which it was"
 
@@ -158,9 +158,9 @@ def test_syllogisms_in_small_worlds() -> None:
     universe = range(4)
     sets = [frozenset(c) for n in range(1, 5) for c in itertools.combinations(universe, n)]
     for item in kind("deduction", "syllogism"):
-        said = re.findall(r"(All|No|Some) (\w+)s are (\w+)s\.", item.question)
-        *premises, asked = said
-        names = sorted({w for _, a, b in said for w in (a, b)})
+        matches = re.findall(r"(All|No|Some) (\w+)s are (\w+)s\.", item.question)
+        *premises, asked = matches
+        names = sorted({w for _, a, b in matches for w in (a, b)})
         truths = set()
         for world in itertools.product(sets, repeat=3):
             of = dict(zip(names, world, strict=True))
@@ -196,8 +196,8 @@ def test_implications_by_following_the_chain() -> None:
 
 def test_liars_by_words() -> None:
     for item in kind("deduction", "liars"):
-        said = re.findall(r'(\w+) says: "([^"]+)\."', item.question)
-        people = [p for p, _ in said]
+        matches = re.findall(r'(\w+) says: "([^"]+)\."', item.question)
+        people = [p for p, _ in matches]
 
         def holds(text: str, honest: dict[str, bool]) -> bool:
             names = [w for w in re.findall(r"[A-Z]\w+", text) if w in honest]
@@ -210,7 +210,7 @@ def test_liars_by_words() -> None:
         ways = []
         for flags in itertools.product((True, False), repeat=3):
             honest = dict(zip(people, flags, strict=True))
-            if all(holds(text, honest) == honest[p] for p, text in said):
+            if all(holds(text, honest) == honest[p] for p, text in matches):
                 ways.append({p for p in people if honest[p]})
         assert len(ways) == 1
         named = set(re.findall(r"[A-Z]\w+", correct_text(item)))

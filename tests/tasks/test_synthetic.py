@@ -154,7 +154,7 @@ def test_latex_stays_and_answers_may_be_fractions():
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"answer": None}, "cannot be read|unknown quantity"),
         ({"variables": {"a": []}}, "give .low, high. or a list"),
@@ -168,8 +168,8 @@ def test_latex_stays_and_answers_may_be_fractions():
         ({"kind": "x"}, "'kind', which no template has"),
     ],
 )  # fmt: skip
-def test_invalid_template_error_names_the_problem(change, said):
-    with pytest.raises(TaskError, match=said):
+def test_invalid_template_error_names_the_problem(change, message):
+    with pytest.raises(TaskError, match=message):
         Template.parse({**APPLE_TEMPLATE, **change}, "file.json, template 1")
 
 
@@ -185,7 +185,7 @@ def test_template_files_load(tmp_path):
     assert [len(read_templates(tmp_path / f)) for f in ("one.json", "list.json", "lines.jsonl")] == [1, 2, 2]
     (tmp_path / "unnamed.json").write_text(json.dumps({k: v for k, v in APPLE_TEMPLATE.items() if k != "name"}))
     assert [t.name for t in read_templates(tmp_path / "unnamed.json")] == ["unnamed-1"]
-    for text, said in (
+    for text, message in (
         ("{", "not JSON"),
         ("[]", "no templates"),
         ("[3]", "int, not a template"),
@@ -193,7 +193,7 @@ def test_template_files_load(tmp_path):
         (json.dumps([APPLE_TEMPLATE, APPLE_TEMPLATE]), "two templates are named"),
     ):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(TaskError, match=said):
+        with pytest.raises(TaskError, match=message):
             read_templates(tmp_path / "bad.json")
     with pytest.raises(TaskError, match="cannot read the templates"):
         read_templates(tmp_path / "nowhere.json")
@@ -430,7 +430,7 @@ def test_rows_are_read_back_by_the_columns_task(tmp_path):
 
 def test_missing_columns_are_named(tmp_path):
     path = tmp_path / "p.jsonl"
-    for text, said in (
+    for text, message in (
         ('{"question": "Q", "answer": 1}', "line 1 lacks the column 'prompt'; it has: question, answer"),
         ('{"prompt": "Q"}', "lacks the column 'answer'"),
         ('{"prompt": "Q", "answer": null}', "'answer' is None"),
@@ -443,7 +443,7 @@ def test_missing_columns_are_named(tmp_path):
         ('{"prompt":"Q","answer":1,"id":"a"}\n{"prompt":"R","answer":1,"id":"a"}', "'a' stands there twice"),
     ):
         path.write_text(text)
-        with pytest.raises(TaskError, match=said):
+        with pytest.raises(TaskError, match=message):
             read_problems(path)
     path.write_text('{"question": "Q", "result": 7}')
     (one,) = read_problems(path, "question", "result")

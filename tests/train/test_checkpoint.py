@@ -323,8 +323,8 @@ def test_save_waits_for_disk_space(
         saver.save(2, tensors(2), state(2), {"model": fill})
     assert tries == [["step-000001", "step-000002.new"]] * 3 and checkpoint_names(run) == ["step-000001", "step-000002"]
     assert verify_newest(run) == 2
-    said = capsys.readouterr().err
-    assert "the disk is full: " in said and "step-000002 needs " in said and "there is room again" in said
+    output = capsys.readouterr().err
+    assert "the disk is full: " in output and "step-000002 needs " in output and "there is room again" in output
 
 
 def test_stop_request_ends_wait_for_disk_space(run: Run, background: bool) -> None:

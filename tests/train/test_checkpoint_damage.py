@@ -152,8 +152,8 @@ def test_damaged_byte_falls_back_to_previous_checkpoint(file: str, run: Run) -> 
     size = (folder / file).stat().st_size
     for at in {0, 1, size // 3, size // 2, size - 2, size - 1}:
         flip(folder / file, at)
-        said = rf"^step-000020 is damaged \({file}: .*\): the run goes on from step-000010, which is whole$"
-        with pytest.warns(UserWarning, match=said):
+        text = rf"^step-000020 is damaged \({file}: .*\): the run goes on from step-000010, which is whole$"
+        with pytest.warns(UserWarning, match=text):
             result = load_latest(run)
         assert result is not None and result.step == 10 and result.fallback_reason.startswith("step-000020 is damaged")
         assert checkpoint_names(run) == ["step-000010", "step-000020.damaged"], "nobody takes it for whole again"
@@ -220,8 +220,8 @@ def test_invalid_optimizer_numbers_count_as_damage(bad: float, run: Run) -> None
         moments["policy:exp_avg_sq.w"][1] = bad
         with CheckpointWriter(run, background=False) as saver:
             saver.save(20, moments, state(20), {"model": model(20)})
-    said = r"step-000020 is damaged \(learner.safetensors: policy:exp_avg_sq.w.* holds a n"
-    with pytest.warns(UserWarning, match=said):
+    text = r"step-000020 is damaged \(learner.safetensors: policy:exp_avg_sq.w.* holds a n"
+    with pytest.warns(UserWarning, match=text):
         assert verify_newest(run) == 10
 
 

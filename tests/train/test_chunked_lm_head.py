@@ -49,12 +49,12 @@ def doubled(*tensors: Tensor) -> list[Tensor]:
     return [x.detach().double().requires_grad_(x.requires_grad) for x in tensors]
 
 
-def close(found: Tensor | None, expected: Tensor | None, size: float) -> None:
+def close(result: Tensor | None, expected: Tensor | None, size: float) -> None:
     """Within so much of the largest number."""
-    assert found is not None and expected is not None
+    assert result is not None and expected is not None
     most = float(expected.detach().abs().max())
     assert most > 1e-3
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=size * most)
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=size * most)
 
 
 @pytest.mark.parametrize("heat", [1.0, 0.6, 1.7])

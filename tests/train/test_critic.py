@@ -71,9 +71,9 @@ def test_critic_loss_and_gradient(clip: float | None) -> None:
     result = moved.gradient(traces)
     assert gap(result, expected) < 1e-5
     assert "lm_head.weight" not in result, "a critic has no words"
-    told = critic_metrics(moved.step(traces))
-    assert told["critic/loss"] == pytest.approx(loss, rel=1e-5)
-    assert told.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}
+    output = critic_metrics(moved.step(traces))
+    assert output["critic/loss"] == pytest.approx(loss, rel=1e-5)
+    assert output.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}
 
 
 def test_temperature_is_not_in_values() -> None:

@@ -213,8 +213,8 @@ def test_9_no_zero_times_infinity(mistake: str, monkeypatch: Patch) -> None:
     if mistake == "weight":  # loss x weight, and no more
         monkeypatch.setattr(learning, "torch", instead(torch, where=lambda mask, this, other: this))
     with fails_if(bool(mistake)):
-        told = learner.step(traces)
-        assert np.isfinite(told["loss"]) and np.isfinite(told["grad_norm"]) and learner.master_weights.steps == 1
+        metrics = learner.step(traces)
+        assert np.isfinite(metrics["loss"]) and np.isfinite(metrics["grad_norm"]) and learner.master_weights.steps == 1
 
 
 @both
@@ -328,10 +328,10 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
         monkeypatch.setattr(MasterWeights, "grad_norm", largest)
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3, max_grad_norm=0.01), max_tokens_per_microbatch=20)
     whole = torch.cat([g.flatten() for g in learner.gradient(credited()).values()])
-    told = learner.step(credited())
+    metrics = learner.step(credited())
     moment = torch.cat([t.flatten() for n, t in learner.tensors().items() if n.startswith("exp_avg.")])
     with fails_if(broken):
-        assert told["grad_norm"] == pytest.approx(float(whole.norm()), rel=1e-5)
+        assert metrics["grad_norm"] == pytest.approx(float(whole.norm()), rel=1e-5)
         assert float(moment.norm()) == pytest.approx(0.1 * 0.01, rel=1e-4)
 
 
@@ -340,5 +340,5 @@ def test_17_nonfinite_step_is_skipped() -> None:
     traces = credited()
     traces[0].steps[1].advantages = np.array([np.inf, 1, 1], np.float32)
     learner = Learner(tiny_decoder(), PLAIN)
-    told = learner.step(traces)
-    assert told.get("skipped_steps") == 1 and all(p.isfinite().all() for p in learner.net.parameters())
+    metrics = learner.step(traces)
+    assert metrics.get("skipped_steps") == 1 and all(p.isfinite().all() for p in learner.net.parameters())

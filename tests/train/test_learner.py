@@ -58,20 +58,20 @@ def test_loss_and_gradient(kind: str, beta: float) -> None:
     loss, expected = float64_losses.step(lambda of: float64_losses.grpo(of, beta), net, traces, learner.reference)
     assert gap(learner.gradient(traces), expected) < 1e-5
     assert all(p.grad is None for p in net.parameters()), "asking for a gradient leaves none behind"
-    told = learner.step(traces)
-    assert told["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-7)
+    metrics = learner.step(traces)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-7)
     norm = float(torch.cat([g.flatten() for g in expected.values()]).norm())
-    assert told["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 def test_sft_is_the_token_mean_over_answers() -> None:
     traces, net = credited(SFT()), tiny_decoder()
     loss, expected = float64_losses.step("sft", net, traces)
     assert gap(Learner(net, SFT()).gradient(traces), expected) < 1e-5
-    told = Learner(net, SFT()).step(traces)
-    assert told["loss"] == pytest.approx(loss, rel=1e-5)
+    output = Learner(net, SFT()).step(traces)
+    assert output["loss"] == pytest.approx(loss, rel=1e-5)
     written = [len(s.token_ids) for t in traces for s in t.steps[1:] if s.sampled]
-    assert told["num_trained_tokens"] == sum(written), "no prompt and no tool's token is in the loss"
+    assert output["num_trained_tokens"] == sum(written), "no prompt and no tool's token is in the loss"
 
 
 def test_step_is_adamw() -> None:
@@ -159,19 +159,19 @@ def test_sampling_logp_difference_is_recorded() -> None:
         step.logprobs = true.numpy().astype(np.float32)
     steps[0].logprobs = steps[0].logprobs - np.float32([0.5, 0, 0])
     steps[-1].logprobs = None
-    told = Learner(net, PLAIN).step(traces)
-    assert told["sampling/sampling_logp_difference/max"] == pytest.approx(0.5, abs=1e-4)
+    output = Learner(net, PLAIN).step(traces)
+    assert output["sampling/sampling_logp_difference/max"] == pytest.approx(0.5, abs=1e-4)
     known = sum(len(s.token_ids) for s in steps[:-1] if s.advantages.any())
-    assert told["sampling/sampling_logp_difference/mean"] == pytest.approx(0.5 / known, abs=1e-4)
-    assert told["num_trained_tokens"] == known + 1
+    assert output["sampling/sampling_logp_difference/mean"] == pytest.approx(0.5 / known, abs=1e-4)
+    assert output["num_trained_tokens"] == known + 1
 
 
 def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
     net, rule = tiny_decoder(), GRPO()
     learner = Learner(net, rule, AdamW(lr=1e-2))
     before = copy.deepcopy(learner.reference.state_dict())
-    told = [learner.step(credited(rule)) for _ in range(2)]
-    assert told[0]["kl"] == 0 and {"kl", "kl/k1", "kl/k2"} <= told[1].keys() and told[1]["kl"] > 0
+    output = [learner.step(credited(rule)) for _ in range(2)]
+    assert output[0]["kl"] == 0 and {"kl", "kl/k1", "kl/k2"} <= output[1].keys() and output[1]["kl"] > 0
     assert same(learner.reference, before)
     assert Learner(tiny_decoder(), PLAIN).reference is None, "no second model where none is needed"
 
@@ -222,12 +222,12 @@ def test_ratio_moves_in_later_epochs_and_notes_are_removed() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(tiny_decoder(), Spy(kl=None), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20).step(
-        traces
-    )
+    output = Learner(
+        tiny_decoder(), Spy(kl=None), AdamW(lr=0.05), epochs_per_batch=3, max_tokens_per_microbatch=20
+    ).step(traces)
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
-    assert told["clip_ratio/region_mean"] > 0
+    assert output["clip_ratio/region_mean"] > 0
     assert not any("old" in s.notes for t in traces for s in t.steps)
 
 
@@ -267,9 +267,9 @@ def test_adapters_learn_alone_and_reference_is_shared() -> None:
     lora.attach(net, LoRA(rank=2), seed=0)
     learner = Learner(net, GRPO(), AdamW(lr=0.05))
     assert learner.reference is net
-    told = [learner.step(traces) for _ in range(3)]
+    output = [learner.step(traces) for _ in range(3)]
     assert set(learner.master_weights.params) == {n for n, _ in net.named_parameters() if ".lora_" in n}
-    assert told[0]["kl"] == 0 and told[2]["kl"] > 0
+    assert output[0]["kl"] == 0 and output[2]["kl"] > 0
     fresh = credited(GRPO())
     learner.write_reference_logprobs(fresh)
     for trace in fresh:

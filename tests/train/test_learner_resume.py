@@ -57,22 +57,22 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
         with CheckpointWriter(run, background=background) as saver:
             saver.save(2, one.tensors(), one.counters(), {"model": hf.snapshot(one.net, copy=background)})
             if background:  # training goes on meanwhile
-                told = [one.step(credited()) for _ in range(2)]
+                output = [one.step(credited()) for _ in range(2)]
         if not background:
-            told = [one.step(credited()) for _ in range(2)]
+            output = [one.step(credited()) for _ in range(2)]
         result = load_latest(run)
     assert result is not None
     two = learner(**settings)
     two.restore(result.tensors, result.state)
-    return one, two, told, [two.step(credited()) for _ in range(2)]
+    return one, two, output, [two.step(credited()) for _ in range(2)]
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["here", "background"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_is_exact(kind: str, background: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adam_states, "MIN_INT8_ELEMENTS", 512)  # so that weights as small as these are kept in 8 bits
-    one, two, told, again = halves(KINDS[kind], tmp_path, background)
-    assert told == again
+    one, two, output, again = halves(KINDS[kind], tmp_path, background)
+    assert output == again
     assert all(torch.equal(p, two.net.state_dict()[n]) for n, p in one.net.state_dict().items())
     assert all(torch.equal(t, two.tensors()[n]) for n, t in one.tensors().items())
     assert one.counters() == two.counters()

@@ -25,10 +25,10 @@ def numbers(seed: int = 0, count: int = 200) -> tuple[Array, Array, Array, Array
     return new, old, reference, rng.normal(size=count)
 
 
-def same(found: Callable[[torch.Tensor], torch.Tensor], slow: Callable[[float, int], float], x: Array) -> None:
+def same(result: Callable[[torch.Tensor], torch.Tensor], slow: Callable[[float, int], float], x: Array) -> None:
     """Values, and slopes by central differences, element by element."""
     leaf = torch.tensor(x, requires_grad=True)
-    out = found(leaf)
+    out = result(leaf)
     np.testing.assert_allclose(out.detach(), [slow(v, i) for i, v in enumerate(x)], rtol=1e-12, atol=1e-12)
     out.sum().backward()
     h = 1e-6

@@ -183,8 +183,8 @@ def test_step_that_would_overflow_is_skipped(states: Any) -> None:
     learner.restore(saved, learner.counters())
     before, steps = state(learner), learner.master_weights.steps
     for count in (1.0, 2.0):
-        told = learner.step(traces)
-        assert told["skipped_steps"] == count and np.isfinite(told["loss"]) and np.isfinite(told["grad_norm"])
+        metrics = learner.step(traces)
+        assert metrics["skipped_steps"] == count and np.isfinite(metrics["loss"]) and np.isfinite(metrics["grad_norm"])
     assert same(learner, before) and learner.master_weights.steps == steps
     with pytest.raises(Diverged, match="three steps in a row"):
         learner.step(traces)

@@ -62,9 +62,9 @@ def test_oom_halves_microbatch_and_retries(passes: int, monkeypatch: pytest.Monk
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3), max_tokens_per_microbatch=256, epochs_per_batch=passes)
     assert turned(learner.gradient(traces), expected) < 1e-6
     assert learner.max_tokens_per_microbatch == 64 and learner.oom_retries == 2 and max(tried) > 128
-    told = learner.step(traces)
-    assert told["oom_retries"] == 2 and told["max_tokens_per_microbatch"] == 64, "once found, the size stays"
-    assert learner.master_weights.steps == passes and told["loss"] == pytest.approx(
+    metrics = learner.step(traces)
+    assert metrics["oom_retries"] == 2 and metrics["max_tokens_per_microbatch"] == 64, "once found, the size stays"
+    assert learner.master_weights.steps == passes and metrics["loss"] == pytest.approx(
         smooth.step(traces)["loss"], abs=1e-2
     )
     again = Learner(tiny_decoder(), PLAIN, max_tokens_per_microbatch=256)
@@ -85,9 +85,9 @@ def test_oom_within_a_step_counts_nothing_twice(monkeypatch: pytest.MonkeyPatch)
         return real(self, learner, batch)
 
     monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
-    told = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
+    output = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9), max_tokens_per_microbatch=128).step(traces)
     for name in ("num_trained_tokens", "loss", "grad_norm", "entropy"):
-        assert told[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
+        assert output[name] == pytest.approx(plain[name], rel=1e-5, abs=1e-7), name
 
 
 def test_oom_enables_checkpointing_then_raises(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_nonfinite_step_is_skipped_and_recorded(broken: str) -> None:
     rule.broken = broken
     before, moments = copy.deepcopy(net.state_dict()), {n: t.clone() for n, t in learner.tensors().items()}
     for count in (1.0, 2.0):
-        told = learner.step(traces)
-        assert told["skipped_steps"] == count
-        assert not np.isfinite(told["loss"] if broken == "loss" else told["grad_norm"])
+        metrics = learner.step(traces)
+        assert metrics["skipped_steps"] == count
+        assert not np.isfinite(metrics["loss"] if broken == "loss" else metrics["grad_norm"])
     assert same(net, before)
     assert all(torch.equal(moments[n], t) for n, t in learner.tensors().items()), "nor Adam's moments"
 
@@ -155,11 +155,11 @@ def test_nonfinite_step_is_skipped_and_recorded(broken: str) -> None:
 
 def test_interrupt_between_optimizer_steps_is_deferred() -> None:
     def stop_at(turn: int) -> tuple[Learner, list[float]]:
-        learner, said = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
+        learner, text = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
 
         def watch(share: float) -> None:
-            said.append(share)
-            if len(said) == turn:
+            text.append(share)
+            if len(text) == turn:
                 raise Interrupted("stop")
 
         if turn == 1:
@@ -167,13 +167,13 @@ def test_interrupt_between_optimizer_steps_is_deferred() -> None:
                 learner.step(credited(), watch)
         else:
             learner.step(credited(), watch)
-        return learner, said
+        return learner, text
 
     whole, _ = stop_at(99)
     early, _ = stop_at(1)
-    late, said = stop_at(2)
+    late, text = stop_at(2)
     assert early.master_weights.steps == 0 and same(early.net, tiny_decoder().state_dict()), (
         "before the first update nothing happened"
     )
-    assert late.master_weights.steps == 3 and len(said) == 3 and same(late.net, whole.net.state_dict())
+    assert late.master_weights.steps == 3 and len(text) == 3 and same(late.net, whole.net.state_dict())
     assert isinstance(late.pending_interrupt, Interrupted) and whole.pending_interrupt is None

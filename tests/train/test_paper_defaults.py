@@ -80,8 +80,8 @@ def test_algorithm_tables_are_complete() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_objectives_name_their_paper(name: str) -> None:
-    said = ALL[name].paper
-    assert "arXiv:" in said or "doi:" in said
+    text = ALL[name].paper
+    assert "arXiv:" in text or "doi:" in text
     assert ALL[name].__doc__ and not ALL[name].__doc__.startswith(f"{ALL[name].__name__}("), "written by a person"
 
 

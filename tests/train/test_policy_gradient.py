@@ -234,10 +234,10 @@ class MaskKeepsBaseline(DAPO):
     """Truncated answers leave the loss, yet still shift the mean and std."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        told = DAPO().credit(traces, scorer, memory)
+        output = DAPO().credit(traces, scorer, memory)
         for step in (s for t in traces for s in t.steps if s.stop == "length"):
             step.advantages = None
-        return told
+        return output
 
 
 MISTAKES = [

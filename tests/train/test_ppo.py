@@ -256,10 +256,10 @@ class PerSequence(PPO):
     """Whitens each completion by itself."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        told = replace(PPO(), whiten_advantages=False).credit(traces, scorer, memory)
+        output = replace(PPO(), whiten_advantages=False).credit(traces, scorer, memory)
         for step in (s for t in traces for s in t.steps if s.advantages is not None and len(s.advantages) > 1):
             step.advantages = (step.advantages - step.advantages.mean()) / step.advantages.std()
-        return told
+        return output
 
 
 class ThroughTools(PPO):

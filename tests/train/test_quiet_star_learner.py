@@ -63,8 +63,8 @@ def test_mix_logits_interpolates() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-9, 0)), min_size=1, max_size=12))
 def test_thought_rewards_are_relative_to_their_position(told: list[tuple[int, float]]) -> None:
     place = torch.tensor([p for p, _ in told])
-    said = torch.tensor([s for _, s in told], dtype=torch.float64)
-    result = thought_rewards(said, place).tolist()
+    text = torch.tensor([s for _, s in told], dtype=torch.float64)
+    result = thought_rewards(text, place).tolist()
     for (p, s), r in zip(told, result, strict=True):
         rivals = [x for q, x in told if q == p]
         assert r == pytest.approx(s - sum(rivals) / len(rivals), abs=1e-9)
@@ -96,10 +96,10 @@ def test_reinforce_against_all_thoughts() -> None:
 
 
 def test_reward_has_no_gradient_to_the_prediction() -> None:
-    said = torch.tensor([-1.0, -2.0], requires_grad=True)
-    each = thought_loss(said, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
+    text = torch.tensor([-1.0, -2.0], requires_grad=True)
+    each = thought_loss(text, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
     each.sum().backward()
-    assert said.grad is not None and said.grad.tolist() == [-1.0, -1.0]
+    assert text.grad is not None and text.grad.tolist() == [-1.0, -1.0]
     assert each.tolist() == pytest.approx([1.0 + 5 * 0.5 * 3.0, 2.0 - 5 * 0.5 * 4.0])
 
 
@@ -118,15 +118,15 @@ def slow(
     plain_h, plain = plain_hidden(w, c, tokens), plain_logits(w, c, tokens)
     talk_h, talk = plain_hidden(w, c, with_it), plain_logits(w, c, with_it)
     at = j + 2 + len(thought)
-    said = torch.zeros((), dtype=torch.float64)
+    message = torch.zeros((), dtype=torch.float64)
     for i, t in enumerate(follow):
         both = torch.cat([talk_h[at + i], plain_h[j + i]])
         inner = (both @ head["hidden.weight"].T + head["hidden.bias"]).relu()
         weight = 1 / (1 + torch.exp(-(inner @ head["last.weight"].T + head["last.bias"])))
         logits = weight * talk[at + i] + (1 - weight) * plain[j + i]
-        said = said + logits[t] - logits.logsumexp(-1)
+        message = message + logits[t] - logits.logsumexp(-1)
     logp = talk[j + 1 : j + 1 + len(thought)].log_softmax(-1)
-    return said, sum((logp[i, t] for i, t in enumerate(thought)), torch.zeros((), dtype=torch.float64))
+    return message, sum((logp[i, t] for i, t in enumerate(thought)), torch.zeros((), dtype=torch.float64))
 
 
 def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]]:
@@ -149,11 +149,11 @@ def test_packed_loss_and_gradient_equal_single_texts(seed: int, ahead: int, posi
     terms = []
     for text, by_place in zip(texts, thoughts, strict=True):
         for j, here in zip(text.thought_positions, by_place, strict=True):
-            told = [slow(policy, w, head, text, j, one.tolist(), ahead) for one in here]
-            mean = sum(float(s.detach()) for s, _ in told) / len(told)
-            for said, logp in told:
-                r = float(said.detach()) - mean
-                terms.append(-said - 0.7 * (max(r, 0.0) if positive else r) * logp)
+            output = [slow(policy, w, head, text, j, one.tolist(), ahead) for one in here]
+            mean = sum(float(s.detach()) for s, _ in output) / len(output)
+            for message, logp in output:
+                r = float(message.detach()) - mean
+                terms.append(-message - 0.7 * (max(r, 0.0) if positive else r) * logp)
     expected = sum(terms[1:], terms[0]) / len(terms)
     expected.backward()
     result = made.gradient_of_texts(texts, thoughts)
@@ -174,9 +174,9 @@ def test_expected_gradient_equals_enumeration_of_thoughts() -> None:
     head = {n: p.detach().double() for n, p in made.mixing.named_parameters()}
     c = policy.net.config
     p = plain_logits(w, c, [3, 4, START])[-1].softmax(-1)
-    said = torch.stack([slow(policy, w, head, text, 1, [t], 2)[0] for t in range(c.vocab)])
-    nll = -(p.detach() * said).sum()
-    gain = (p * said.detach()).sum()
+    message = torch.stack([slow(policy, w, head, text, 1, [t], 2)[0] for t in range(c.vocab)])
+    nll = -(p.detach() * message).sum()
+    gain = (p * message.detach()).sum()
     exact = torch.autograd.grad(nll - gain / 2, list(w.values()), allow_unused=True)  # (N - 1) / N with N = 2
     total = {name: torch.zeros_like(v) for name, v in w.items()}
     for a, b in product(range(c.vocab), repeat=2):

@@ -274,8 +274,8 @@ def test_reward_gradient_is_independent_of_microbatches(name: str) -> None:
     flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in result])
     size = torch.cat([g.flatten() for g in expected.values()]).norm()
     assert float(torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist").max() / size) < 1e-6
-    told = whole.step(traces)
-    assert told["loss"] == pytest.approx(loss, rel=1e-5)
+    output = whole.step(traces)
+    assert output["loss"] == pytest.approx(loss, rel=1e-5)
     assert "lm_head.weight" not in expected
 
 
@@ -364,8 +364,8 @@ def test_signed_outcomes_map_a_verifiers_scores_to_minus_one_and_one() -> None:
 def test_unscored_answers_get_no_target() -> None:
     traces = solutions()
     assert ProcessReward().credit(traces, "nobody", {}) == {"labels": 0.0}
-    told = learner_of("prm").step(traces)
-    assert told["loss"] == 0 and told["grad_norm"] == 0
+    output = learner_of("prm").step(traces)
+    assert output["loss"] == 0 and output["grad_norm"] == 0
 
 
 def test_credit_is_idempotent() -> None:
@@ -411,19 +411,19 @@ def test_head_is_saved_with_model(name: str, tmp_path: Path) -> None:
     assert torch.equal(again.raw_scores(hidden), net.raw_scores(hidden))
     head, stored = hf.load_head(tmp_path / "judge")
     assert head == net.head and stored.keys() == {f"score.{n}" for n, _ in net.score.named_parameters()}
-    told = json.loads((tmp_path / "judge" / "config.json").read_text())
-    assert told["num_labels"] == len(told["id2label"]) == net.head.bins
+    data = json.loads((tmp_path / "judge" / "config.json").read_text())
+    assert data["num_labels"] == len(data["id2label"]) == net.head.bins
     for broken in ({"form": "two-hot"}, {"colour": 1}, {"temperature": 0}):
-        (tmp_path / "judge" / "config.json").write_text(json.dumps(told | {"score_head": broken}))
+        (tmp_path / "judge" / "config.json").write_text(json.dumps(data | {"score_head": broken}))
         with pytest.raises(ModelError, match="score_head that makes no sense"):
             hf.load_with_head(tmp_path / "judge", torch.float32)
 
 
 def test_hf_classifier_loads_as_reward_model_and_critic(tmp_path: Path) -> None:
     hf.save(perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1), tmp_path / "judge")
-    told = json.loads((tmp_path / "judge" / "config.json").read_text())
-    del told["score_head"]
-    (tmp_path / "judge" / "config.json").write_text(json.dumps(told))
+    data = json.loads((tmp_path / "judge" / "config.json").read_text())
+    del data["score_head"]
+    (tmp_path / "judge" / "config.json").write_text(json.dumps(data))
     net = hf.load_with_head(tmp_path / "judge", torch.float32)
     hidden = torch.randn(5, net.config.width)
     assert net.head == ScoreHead("reward") and torch.allclose(

@@ -138,7 +138,7 @@ def test_advantages() -> None:
 def test_scaled_advantages(scale: str) -> None:
     """TRL's three lines for advantages, with its own std; it adds 1e-4 to a std, which ours does not need."""
     groups = [[a.reward for a in W.answers if a.group == g] for g in (0, 4)]
-    found = given(measured(GRPO(scale_rewards=scale, bessel=True), W, {}).traces, W)  # type: ignore[arg-type]
+    result = given(measured(GRPO(scale_rewards=scale, bessel=True), W, {}).traces, W)  # type: ignore[arg-type]
     spread = {
         "group": [nanstd(torch.tensor(g, dtype=torch.float64), dim=0) for g in groups],
         "batch": [nanstd(torch.tensor(groups[0] + groups[1], dtype=torch.float64))] * 2,
@@ -149,7 +149,7 @@ def test_scaled_advantages(scale: str) -> None:
         for g, s in zip(groups, spread[scale], strict=True)
         for r in g
     ]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_rloo() -> None:

@@ -243,7 +243,7 @@ def test_detection_ap_scores():
 
 
 @pytest.mark.parametrize(
-    "found",
+    "expected",
     [
         "{}",
         [1],
@@ -258,8 +258,8 @@ def test_detection_ap_scores():
         '[{"box": [0,0,1,1], "label": "cat", "score": NaN}]',
     ],
 )
-def test_detection_ap_scores_malformed_boxes_zero(found):
-    score = DetectionAP().grade(tag(found), CATS)
+def test_detection_ap_scores_malformed_boxes_zero(expected):
+    score = DetectionAP().grade(tag(expected), CATS)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
 

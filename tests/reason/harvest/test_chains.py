@@ -126,10 +126,10 @@ def test_single_chain_keeps_its_token_ids(grow):
     alone = branch_trace(trace, 5)
     assert [s.parent for s in alone.steps] == [None, 0, 1, 2] and alone.steps[3].cites == ()
     assert alone.token_ids(3).tolist() == trace.token_ids(5).tolist()
-    told = training_tokens(alone)
-    assert told["token_ids"] == [*map(ord, "ab"), 9, 9, 8] and told["sampled"] == [1, 1, 0, 0, 1]
-    assert told["learned"] == told["sampled"] and training_tokens(alone, [2])["learned"] == [1, 1, 1, 1, 1]
-    assert told["prompt_ids"] == trace.steps[0].token_ids.tolist()
+    output = training_tokens(alone)
+    assert output["token_ids"] == [*map(ord, "ab"), 9, 9, 8] and output["sampled"] == [1, 1, 0, 0, 1]
+    assert output["learned"] == output["sampled"] and training_tokens(alone, [2])["learned"] == [1, 1, 1, 1, 1]
+    assert output["prompt_ids"] == trace.steps[0].token_ids.tolist()
     hinted = trace.add(Step(None, "The answer is 4. Why?", ids([7, 7])))
     trace.add(Step(hinted, "so", ids([6]), np.zeros(1, np.float32), "eos"))
     assert branch_trace(trace, 7).token_ids(1).tolist() == [*trace.steps[0].token_ids, 6]  # the hint is gone

@@ -82,15 +82,15 @@ def test_harvested_values_equal_backed_up_values(settings, seed):
     for i in visited:
         assert result[i].mean == pytest.approx(trace.steps[i].value)
         assert result[i].weight == pytest.approx(trace.steps[i].visits)
-    told = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
-    assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
+    output = merge_estimates(prefix_values(trace, "accuracy", FilterReport(), Provenance()), FilterReport())
+    assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in output)
     labels = [
         label
-        for row in without_repeated_prefixes(merge_shared_prefixes(told))
+        for row in without_repeated_prefixes(merge_shared_prefixes(output))
         for label in row.row["labels"]
         if label is not None
     ]
-    assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
+    assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in output))  # each stands once
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ def test_random_journeys_are_the_right_path_with_whole_detours(seed):
         trace, "accuracy", FilterReport(), Provenance(), turns=3, depth=rng.randint(1, 4)
     ):
         path, wrong = one.row["from"]["steps"], one.row["from"]["wrong"]
-        told = [p.step for p in parts if p.step is not None]
-        assert [i for i in told if i in path] == path[1:] and sorted(told) == sorted([*path[1:], *wrong])
+        output = [p.step for p in parts if p.step is not None]
+        assert [i for i in output if i in path] == path[1:] and sorted(output) == sorted([*path[1:], *wrong])
         assert not set(path) & set(wrong) and 1 <= one.row["turns"] <= 3
         assert all(best is None or best < 1 for best in (outcomes_by_step(trace, "accuracy")[i].best for i in wrong))
         assert FinalNumber().grade(one.text, "4").value == 1.0

@@ -140,8 +140,8 @@ def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
     other = trace.add(Step(None, "merge", ids([5]), cites=(1,)))
     trace.add(Step(other, "7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
     tree = labelled_tree(trace, outcomes_by_step(trace, "accuracy"), "label")
-    told = [(s.text, s.parent, s.scores["label"].value, s.last) for s in tree.steps]
-    assert told == [
+    output = [(s.text, s.parent, s.scores["label"].value, s.last) for s in tree.steps]
+    assert output == [
         ("What is 2 + 2?", None, pytest.approx(1 / 4), False),
         ("ask ", 0, pytest.approx(1 / 3), True),  # one answer ended here, with nothing more
         ("so 7", 1, 1.0, True),

@@ -48,19 +48,21 @@ def think(strategy: ToolUse, policy: TextPolicy, tokens: int | None = None, **mo
 
 
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("message", "result"),
     [
         ("2 + 3 * 4", "14"), ("1,000 * 2.5 =", "2500"), ("7 / 8", "0.875"), ("1/3", "1/3 = 0.333333333333..."),
         ("-(2 - 5)", "3"), ("0.1 + 0.2", "0.3"), ("2 × 3", "6"),
     ],
 )  # fmt: skip
-def test_calculate_gives_the_exact_result(said: str, result: str) -> None:
-    assert calculate(said) == result
+def test_calculate_gives_the_exact_result(message: str, result: str) -> None:
+    assert calculate(message) == result
 
 
-@pytest.mark.parametrize("said", ["1 / 0", "2 +", "import os", "9" * 300, "(" * 99 + "1" + ")" * 99, "", "2 ** 9 ** 9"])
-def test_calculator_reports_unsupported_input(said: str) -> None:
-    assert calculate(said).startswith("[cannot calculate this (")
+@pytest.mark.parametrize(
+    "message", ["1 / 0", "2 +", "import os", "9" * 300, "(" * 99 + "1" + ")" * 99, "", "2 ** 9 ** 9"]
+)
+def test_calculator_reports_unsupported_input(message: str) -> None:
+    assert calculate(message).startswith("[cannot calculate this (")
 
 
 @given(st.integers(-999, 999), st.integers(1, 999), st.sampled_from("+-*/"))
@@ -144,8 +146,8 @@ def test_tool_use_resumes_after_any_budget(tokens: int) -> None:
     parts = "ab <calc>2*3</calc>", "then <calc>6*7</calc>", "42"
 
     def says(text: str, _: int) -> str:
-        said = text[1:].replace("<result>6</result>", "|").replace("<result>42</result>", "|").split("|")
-        return parts[len(said) - 1][len(said[-1]) :]
+        message = text[1:].replace("<result>6</result>", "|").replace("<result>42</result>", "|").split("|")
+        return parts[len(message) - 1][len(message[-1]) :]
 
     policy = TextPolicy(says)
     once = think(CALC, TextPolicy(says))

@@ -7,7 +7,7 @@ from ponder.verify import FinalList, FinalText
 
 
 @pytest.mark.parametrize(
-    ("said", "value"),
+    ("message", "value"),
     [("<answer>red fox</answer>", 1.0), ("so <answer> red  fox </answer>", 1.0), (r"\boxed{\text{red fox}}", 1.0),
      ('<answer>"red fox"</answer>', 1.0), ("<think>blue</think><answer>red fox</answer>", 1.0),
      ("<answer>Red fox</answer>", 0.0), ("<answer>red foxes</answer>", 0.0), ("<answer>redfox</answer>", 0.0),
@@ -17,8 +17,8 @@ from ponder.verify import FinalList, FinalText
      (f"<answer>red fox{' ' * 5000}</answer>", 0.0), ("<answer>**red fox**</answer>", 1.0),
      ("<answer>red fox.</answer>", 1.0), ("<answer>red fox..</answer>", 0.0), ("<answer>**red** fox</answer>", 0.0)],
 )  # fmt: skip
-def test_final_text_scores(said, value):
-    assert FinalText().grade(said, "red fox").value == value
+def test_final_text_scores(message, value):
+    assert FinalText().grade(message, "red fox").value == value
 
 
 def test_final_text_settings():
@@ -36,20 +36,20 @@ def test_final_text_settings():
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     ["a, b, c", "a b c", "[a, b, c]", '["a", "b", "c"]', "a\nb\nc", "(a; b; c)", "a,b,c,", "a, b, and c", "a, b, c.",
      "1. a\n2. b\n3. c", "- a\n- b\n- c", r"\text{a, b, c}"],
 )  # fmt: skip
-def test_final_list_accepts_usual_notations(said):
-    assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
-    assert FinalList().extract_answer(f"<answer>{said}</answer>") == "a, b, c"
+def test_final_list_accepts_usual_notations(message):
+    assert FinalList().grade(f"<answer>{message}</answer>", ["a", "b", "c"]).value == 1.0
+    assert FinalList().extract_answer(f"<answer>{message}</answer>") == "a, b, c"
 
 
 @pytest.mark.parametrize(
-    "said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c", "a, b, or c", "1. a, b, c"]
+    "message", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c", "a, b, or c", "1. a, b, c"]
 )
-def test_final_list_rejects_other_lists(said):
-    assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
+def test_final_list_rejects_other_lists(message):
+    assert FinalList().grade(f"<answer>{message}</answer>", ["a", "b", "c"]).value == 0.0
 
 
 @pytest.mark.parametrize("gold", [None, "", 3, [], ["x"]])

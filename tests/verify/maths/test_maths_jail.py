@@ -45,7 +45,7 @@ def test_answers_outside_the_grammar_are_compared_in_the_jail(gold, answer, valu
 
 
 @pytest.mark.parametrize(
-    ("gold", "answer", "said"),
+    ("gold", "answer", "message"),
     [
         (r"\int_0^1 x^2\,dx", r"\int_0^1 t^2\,dt", "right"),  # the same form
         (r"\frac{x+1}{x^2-1}", r"\frac{1}{x-1}", "right"),  # the same values, another form
@@ -62,8 +62,8 @@ def test_answers_outside_the_grammar_are_compared_in_the_jail(gold, answer, valu
         ("42", r"\cancel{41} 42", "malformed"),
     ],
 )
-def test_symbolic_shortcuts_agree_with_math_verify(gold, answer, said):
-    assert jail_client.call(20, "compare", gold, answer).value == said
+def test_symbolic_shortcuts_agree_with_math_verify(gold, answer, message):
+    assert jail_client.call(20, "compare", gold, answer).value == message
 
 
 def test_pool_waits_for_a_worker_with_preloaded_modules():

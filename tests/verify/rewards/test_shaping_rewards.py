@@ -238,7 +238,7 @@ def test_language_consistency_penalizes_mixed_reasoning(written, least, most):
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("3 + 4 = 7", [True]),
         ("3 + 4 = 8", [False]),
@@ -261,8 +261,8 @@ def test_language_consistency_penalizes_mixed_reasoning(written, least, most):
         ("12 ÷ 4 = 3", [True]),
     ],
 )
-def test_check_equations_evaluates_each_equation(text, found):
-    assert [e.right for e in check_equations(text)] == found
+def test_check_equations_evaluates_each_equation(text, expected):
+    assert [e.right for e in check_equations(text)] == expected
 
 
 @pytest.mark.parametrize(

@@ -137,19 +137,19 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
 
         def judged(attack: Any) -> list[str]:
             code = field.aim(PRELUDE + attack.code, "another user" in layers)
-            found = []
+            result = []
             for attempt in range(2 if attack.name.endswith(("state", "for_next")) else 1):
                 replies = jail.call_program(code, "f", [((x,), {}) for x in CASES])
                 if all(
                     r.run_status == "done" and values_equal(r.value, x + 1) for x, r in zip(CASES, replies, strict=True)
                 ):
-                    found.append(f"{attack.name} passed the calls")
+                    result.append(f"{attack.name} passed the calls")
                 if any(
                     r.run_status == "done" and isinstance(r.value, str) and r.value.startswith("EV:") for r in replies
                 ):
-                    found.append(f"{attack.name} got out ({attempt}): {[r.value for r in replies]}"[:300])
+                    result.append(f"{attack.name} got out ({attempt}): {[r.value for r in replies]}"[:300])
                 if any(r.run_status == "lost" for r in replies):
-                    found.append(f"{attack.name} broke the jail: {replies[-1].detail}"[:300])
+                    result.append(f"{attack.name} broke the jail: {replies[-1].detail}"[:300])
             if attack.kind == "score":
                 tests = [
                     "def check(candidate):\n"
@@ -158,21 +158,21 @@ def run_attacks(isolation: Any, attacks: list[Any], slots: int = 8) -> dict[str,
                 ]
                 tested = jail.run_tests(code, tests, "f")
                 if tested.run_status == "done" and tested.passed == tested.total:
-                    found.append(f"{attack.name} passed the tests")
+                    result.append(f"{attack.name} passed the tests")
                 if tested.run_status == "lost":
-                    found.append(f"{attack.name} broke the jail: {tested.detail}"[:300])
+                    result.append(f"{attack.name} broke the jail: {tested.detail}"[:300])
                 if tested.run_status == "timed out":
-                    return found
+                    return result
                 ran = jail.run_script(code + "\nprint(f(int(input())))", "41")
                 if ran.run_status == "lost":
-                    found.append(f"{attack.name} broke the jail: {ran.detail}"[:300])
+                    result.append(f"{attack.name} broke the jail: {ran.detail}"[:300])
                 if ran.run_status == "done" and ran.stdout.split() == ["42"] and attack.name not in RIGHT_OUTPUT:
-                    found.append(f"{attack.name} passed by its output")
-            return found
+                    result.append(f"{attack.name} passed by its output")
+            return result
 
         with ThreadPoolExecutor(slots) as threads:
-            for found in threads.map(judged, attacks):
-                trouble += found
+            for result in threads.map(judged, attacks):
+                trouble += result
         honest = jail.call_program("def f(x): return x + 1", "f", [((x,), {}) for x in CASES], SandboxLimits())
         if [r.value for r in honest] != [x + 1 for x in CASES]:
             trouble.append(f"an honest program no longer passes: {honest}")

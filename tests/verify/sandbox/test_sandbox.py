@@ -223,7 +223,7 @@ def test_run_tests_runs_tests_in_another_jail(jail):
 
 
 @pytest.mark.parametrize(
-    ("tests", "told"),
+    ("tests", "message"),
     [
         ("", "no assert"),
         ("f(1)", "no assert"),
@@ -234,9 +234,9 @@ def test_run_tests_runs_tests_in_another_jail(jail):
         (5, "not Python"),
     ],
 )
-def test_run_tests_reports_tests_without_asserts(best, tests, told):
+def test_run_tests_reports_tests_without_asserts(best, tests, message):
     tested = best.run_tests(ADD, [tests])
-    assert (tested.run_status, tested.passed) == ("done", -1) and told in tested.detail, tested
+    assert (tested.run_status, tested.passed) == ("done", -1) and message in tested.detail, tested
 
 
 def test_run_tests_reports_broken_tests(best):
