@@ -7,13 +7,12 @@ from typing import Literal
 
 import pytest
 
-langchain_openai = pytest.importorskip(
-    "langchain_openai", reason="langchain-openai is not installed: pip install -e '.[serve-dev]'"
-)
-pydantic = pytest.importorskip("pydantic")
+pytest.importorskip("langchain_openai", reason="langchain-openai is not installed: pip install -e '.[serve-dev]'")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
+import langchain_openai
+import pydantic
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 
