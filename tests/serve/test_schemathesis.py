@@ -28,13 +28,41 @@ EXAMPLES = 10 * int(os.environ.get("PONDER_FUZZ", "20"))
 
 
 def narrowed(document: dict) -> dict:
-    """The document with the names of models that there are; other names are tried by the bad requests."""
+    """The document with names that there are, so that many requests are good. Bad ones have other names."""
     for methods in document["paths"].values():
         schema = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})
         properties = schema.get("schema", {}).get("properties", {})
         if "model" in properties:
             properties["model"] = {"type": "string", "enum": ["plain", "thinker"]}
+        if "strategy" in properties:
+            properties["strategy"] = {"enum": ["chain", "majority-vote", "best-of-n", "beam-search", "mcts", None]}
+        if "tool_calls" in (message := properties.get("messages", {}).get("items", {}).get("properties", {})):
+            message["role"] = {"type": "string", "enum": ["system", "user", "assistant", "tool"]}
+            message["content"] = {"type": "string"}
+            properties["messages"] |= {"minItems": 1, "items": {"type": "object", "properties": {
+                "role": message["role"], "content": message["content"]}, "required": ["role", "content"],
+                "additionalProperties": False}}  # fmt: skip
     return document
+
+
+def _try(server, operation, mode, examples, seed):
+    statuses: Counter[int] = Counter()
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples, deadline=None, database=None, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(operation.as_strategy(generation_mode=mode))
+    def run(case):
+        reply = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=120)
+        statuses[reply.status_code] += 1
+        assert reply.status_code < 500, (operation.label, reply.status_code, reply.text[:300], case.as_curl_command())
+        if reply.status_code >= 400:
+            assert set(json.loads(reply.text)["error"]) == {"message", "type", "param", "code"}, reply.text[:300]
+
+    run()
+    return statuses
 
 
 def fuzz(server: LiveServer, examples: int, seed: int = 0) -> Counter[str]:
@@ -45,31 +73,9 @@ def fuzz(server: LiveServer, examples: int, seed: int = 0) -> Counter[str]:
     work = [(each, mode) for each in bodies for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)] * 3
     work += [(each, GenerationMode.POSITIVE) for each in operations if not each.body]
     statuses: Counter[str] = Counter()
-    for operation, mode in work:
-
-        @hypothesis.seed(seed)
-        @hypothesis.settings(
-            max_examples=-(-examples // len(work)),
-            deadline=None,
-            database=None,
-            phases=[hypothesis.Phase.generate],
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        @hypothesis.given(operation.as_strategy(generation_mode=mode))
-        def run(case):
-            reply = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=120)
-            statuses[f"{mode.value} {reply.status_code}"] += 1
-            assert reply.status_code < 500, (
-                operation.label,
-                reply.status_code,
-                reply.text[:300],
-                case.as_curl_command(),
-            )
-            if reply.status_code >= 400:
-                assert set(json.loads(reply.text)["error"]) == {"message", "type", "param", "code"}
-
-        run()
-        seed += 1
+    for i, (operation, mode) in enumerate(work):
+        for status, count in _try(server, operation, mode, -(-examples // len(work)), seed + i).items():
+            statuses[f"{mode.value} {status}"] += count
     return statuses
 
 

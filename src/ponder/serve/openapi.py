@@ -116,7 +116,7 @@ def operations(models: ServedModels, limits: Limits) -> list[Operation]:
         )
         generate = _recorded(
             lambda fields: read_generate(fields, models, limits),
-            ({"token_ids": [0], "model": model}, {"token_ids": [0], "model": model, "sampling_params": {"n": 1}}),
+            ({"token_ids": [0], "model": model, "sampling_params": {"max_tokens": 1}},),
         )
     page: dict[str, Schema] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": 100},
