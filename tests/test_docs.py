@@ -245,7 +245,7 @@ def test_documented_command_has_what_it_reads(page: Path) -> None:
     made: set[str] = set()
     for line in shell_lines(page):
         words = shlex.split(line)
-        outputs = {value for flag, value in pairwise(words) if flag in ("--run", "--out")}
+        outputs = {value for flag, value in pairwise(words) if flag in ("--run", "--out", "--traces")}
         inputs = [word for word in words if re.search(r"^(reward:)?runs/|\.jsonl?$|^rewards:", word)]
         for word in inputs:
             name = "rewards.py" if word.startswith("rewards:") else word.removeprefix("reward:")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
-from serve.live_server import LiveServer, live_server
+from ponder.types import Sampling
+from serve.live_server import LiveServer, live_server, small_policy
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +31,107 @@ def test_chat_returns_openai_fields(server: LiveServer) -> None:
     assert choice["message"]["role"] == "assistant" and choice["message"]["content"]
     assert choice["finish_reason"] in ("stop", "length")
     assert out["usage"]["completion_tokens"] <= 12
+
+
+def test_plain_chat_is_what_the_policy_itself_samples(server: LiveServer) -> None:
+    choice = server.chat(max_completion_tokens=12, temperature=0, return_token_ids=True).json
+    policy = small_policy()
+    prompt = policy.encode([{"role": "user", "content": "2+2?"}])
+    (own,) = asyncio.run(policy.generate(prompt, Sampling(temperature=0, max_tokens=12)))
+    assert choice["prompt_token_ids"] == prompt.tolist()
+    assert choice["choices"][0]["token_ids"] == own.token_ids.tolist()
+    assert choice["choices"][0]["message"]["content"] == own.text
+
+
+def test_thought_and_answer_are_separate_steps_and_texts(server: LiveServer) -> None:
+    reply = server.chat(model="thinker", max_completion_tokens=60, seed=8, return_trace=True, return_token_ids=True)
+    (choice,), (trace,) = reply.json["choices"], reply.json["traces"]
+    texts = [step["text"] for step in trace["steps"][1:]]
+    thought, answer = choice["message"]["reasoning_content"], choice["message"]["content"]
+    assert texts[-1].lstrip("\n").startswith(answer) and "".join(texts[:-1]).startswith(thought)
+    assert choice["token_ids"] == [token for step in trace["steps"][1:] for token in step["token_ids"]]
+
+
+def test_marker_inside_the_answer_does_not_split_it(server: LiveServer) -> None:
+    body = {"response_format": {"type": "regex", "pattern": "a<b>c>d"}, "max_completion_tokens": 80, "seed": 4}
+    message = server.chat(model="thinker", **body).json["choices"][0]["message"]
+    assert message["content"] == "a<b>c>d"
+
+
+def test_stop_string_ends_the_answer_and_not_the_thought(server: LiveServer) -> None:
+    stops = list("abcdefghijklmnop")
+    reply = server.chat(model="thinker", max_completion_tokens=200, seed=11, stop=stops, logit_bias={"32": -100})
+    message = reply.json["choices"][0]["message"]
+    assert any(stop in message["reasoning_content"] for stop in stops)
+    assert not any(stop in message["content"] for stop in stops)
+
+
+def test_first_choice_does_not_depend_on_n(server: LiveServer) -> None:
+    texts = [
+        [choice["message"]["content"] for choice in server.chat(max_completion_tokens=9, seed=2, n=n).json["choices"]]
+        for n in (1, 3)
+    ]
+    assert texts[0][0] == texts[1][0] and len(set(texts[1])) == 3
+
+
+def test_seed_fixes_the_reply_and_no_seed_does_not(server: LiveServer) -> None:
+    def text(**fields: Any) -> str:
+        return str(server.chat(max_completion_tokens=16, **fields).json["choices"][0]["message"]["content"])
+
+    assert text(seed=1) == text(seed=1) != text(seed=2)
+    assert text() != text()
+
+
+def test_logit_bias_and_penalties_reach_the_sampler(server: LiveServer) -> None:
+    token = small_policy().tokens("z").tolist()[0]
+    biased = server.chat(max_completion_tokens=5, logit_bias={str(token): 100}).json["choices"][0]["message"]
+    assert biased["content"] == "zzzzz"
+    fields = {"temperature": 0, "max_completion_tokens": 30}
+    plain = server.chat(**fields).json["choices"][0]["message"]["content"]
+    varied = server.chat(**fields, frequency_penalty=2, presence_penalty=2).json["choices"][0]["message"]["content"]
+    assert len(set(varied)) > len(set(plain))
+
+
+def test_json_schema_holds_for_votes_too(server: LiveServer) -> None:
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
+              "additionalProperties": False}  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+    for model in ("plain", "thinker"):
+        fields = {"response_format": form, "reasoning_effort": "medium", "max_completion_tokens": 900, "seed": 1}
+        choice = server.chat(model=model, **fields).json["choices"][0]
+        assert isinstance(json.loads(choice["message"]["content"])["ok"], bool)
+    assert server.chat(response_format=form, strategy="beam-search").json["error"]["param"] == "response_format"
+
+
+def test_search_shows_one_line_for_each_step(server: LiveServer) -> None:
+    strategy = {"name": "beam-search", "n": 4, "beam_width": 2, "cut": "tokens:6"}
+    reply = server.chat(strategy=strategy, max_completion_tokens=120, seed=3, return_trace=True).json
+    lines = reply["choices"][0]["message"]["reasoning_content"].splitlines()
+    (trace,) = reply["traces"]
+    steps = [" ".join(step["text"].split())[:200] for step in trace["steps"][1:] if "logprobs" in step]
+    assert len(lines) > 4 and lines == [step for step in steps[: len(lines)] if step]
+    assert reply["usage"]["search"]["nodes"] == len(steps)
+
+
+def test_include_reasoning_false_sends_no_thought_and_counts_it(server: LiveServer) -> None:
+    fields: dict[str, Any] = {"model": "thinker", "max_completion_tokens": 60, "seed": 8}
+    shown, hidden = (server.chat(**fields, include_reasoning=flag).json for flag in (True, False))
+    assert "reasoning_content" not in hidden["choices"][0]["message"]
+    assert hidden["choices"][0]["message"]["content"] == shown["choices"][0]["message"]["content"]
+    assert hidden["usage"]["completion_tokens"] == shown["usage"]["completion_tokens"]
+
+
+def test_long_prompt_is_a_400_with_openais_code(server: LiveServer) -> None:
+    reply = server.chat("x" * 600)
+    assert reply.status == 400 and reply.json["error"]["code"] == "context_length_exceeded"
+
+
+def test_answer_ends_where_the_context_does(server: LiveServer) -> None:
+    reply = server.chat("x" * 500, max_completion_tokens=400, logit_bias={"2": -100}).json
+    assert reply["choices"][0]["finish_reason"] == "length"
+    assert reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"] == 512
+
+
+def test_bookkeeping_fields_are_accepted(server: LiveServer) -> None:
+    fields = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"}
+    assert server.chat(max_completion_tokens=2, **fields).status == 200
