@@ -19,8 +19,18 @@ def _registry():
     path = Path(os.environ.get("PONDER_DATA", "")) / "openai" / "openapi.json"
     if not os.environ.get("PONDER_DATA") or not path.is_file():
         pytest.skip("PONDER_DATA has no openai/openapi.json")
-    document = json.loads(path.read_text())
+    document = _with_nulls(json.loads(path.read_text()))
     return Registry().with_resource("openai", Resource(document, DRAFT202012))
+
+
+def _with_nulls(schema):
+    """Some schemas say `nullable`, a word of OpenAPI 3.0 that JSON schemas do not have."""
+    if isinstance(schema, list):
+        return [_with_nulls(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: _with_nulls(value) for key, value in schema.items()}
+    return {"anyOf": [inner, {"type": "null"}]} if schema.get("nullable") is True else inner
 
 
 @functools.cache
