@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import json
 import re
 import shlex
@@ -37,7 +38,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.registry import import_object
 from ponder.runs import Run, job_json, read_traces
-from ponder.serve import load_models
+from ponder.serve import load_models, local_chat
 from ponder.settings import When
 from ponder.types import Cost, Score
 
@@ -349,6 +350,7 @@ def test_ineffective_flag_is_refused_in_one_sentence(
 
 ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
 SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
+CHAT = "chat {model} --say 'What is 1 + 2?' --max-tokens 4 --seed 1 --temperature 1"
 PLAY = "play tic-tac-toe --player random --against lookahead --games 2 --json"
 PLAY_MODEL = (  # the small model has no letters for the question itself
     "play tic-tac-toe --model {model} --against random --illegal random --json"
@@ -365,6 +367,15 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
+    }),
+    "chat": (CHAT, {
+        "model": (CHAT, CHAT.replace("{model}", "{untrained}")), "effort": "| --effort medium --max-tokens 40",
+        "strategy": "| --strategy majority-vote --max-tokens 40", "max_tokens": "| --max-tokens 2",
+        "temperature": "| --temperature 3", "say": (CHAT, CHAT.replace("1 + 2", "2 + 5")), "seed": "| --seed 7",
+        "system": "--template '{{{{ messages[0].content }}}}' | --system 'What is 2 + 5?'",
+        "guide": "--strategy best-of-n --max-tokens 40 | --guide p_true",
+        "template": "| --template '{{{{ messages[-1].content }}}}'",
+        "device": "| --device cpu", "dtype": "| --dtype bfloat16",
     }),
     "play": (PLAY, {
         "game": (PLAY, PLAY.replace("tic-tac-toe", "connect-four")), "player": "| --player alphabeta",
@@ -592,7 +603,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
 
 
 def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Callable[..., Any]) -> None:
-    """Load what `ponder serve` would serve, and serve nothing."""
+    """Load what `ponder serve` and `ponder chat` would, and serve nothing; nobody types."""
 
     class Listener:
         def __init__(self, host: str, port: int) -> None:
@@ -616,6 +627,8 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
 
     loads = load_models.load_inference_policy
     monkeypatch.setattr(load_models, "load_inference_policy", load)
+    monkeypatch.setattr(local_chat, "load_inference_policy", load)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.setattr("ponder.serve.server.bind", Listener)
     monkeypatch.setattr("ponder.serve.app.make_app", make_app)
     monkeypatch.setattr("ponder.serve.server.run_server", run_server)
@@ -656,7 +669,7 @@ def test_every_output_flag_changes_the_output(
                 code = repr(seen.what)
         said = capsys.readouterr()
         assert code == 0 or i == 0 or command in CAPTURED_COMMANDS, said.err
-        out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free', "", said.out)
+        out = re.sub(r'"seconds": ?[0-9.e-]+|[0-9]+ GFLOP/s[^\n"]*|[0-9.]+ GB free|[0-9.]+ s\b', "", said.out)
         files = {str(f.relative_to(here)): f.stat().st_size for f in sorted(here.rglob("*")) if f.is_file()}
         kept = [f.read_bytes() for f in sorted(here.rglob("*")) if f.suffix in (".csv", ".safetensors", ".gguf")]
         found.append((code, out.replace(str(here), ""), files, kept, list(loaded_models)))
