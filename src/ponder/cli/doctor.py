@@ -27,6 +27,7 @@ EXTRAS = {
     "grammar": ("llguidance",),
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
+    "serve": ("starlette", "uvicorn"),
     "vllm": ("vllm",),
     "serve": ("starlette", "uvicorn"),
 }

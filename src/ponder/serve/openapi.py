@@ -91,7 +91,7 @@ _CONTROL = _object(["id", "action"], id=_TEXT, action={"type": "string", "enum":
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     """One method of one path. `body`: the schema of its request; `streams`: it can reply in server-sent events."""
 
     path: str
@@ -102,7 +102,7 @@ class Operation:
     query: Mapping[str, Schema] | None = None
 
 
-def operations(models: ServedModels, limits: Limits) -> list[Operation]:
+def operations(models: ServedModels, limits: Limits) -> list[ApiOperation]:
     """All that clients may call."""
     model = next(iter(models.models), "")
     chat = _recorded(lambda fields: (read_stream_options(fields), read_chat_request(fields, limits)), _CHAT_EXAMPLES)
@@ -124,24 +124,24 @@ def operations(models: ServedModels, limits: Limits) -> list[Operation]:
         "after": _TEXT,
     }
     return [
-        Operation("/health", "get", "Whether the server takes requests"),
-        Operation("/metrics", "get", "Counters, gauges and histograms in Prometheus' text format"),
-        Operation("/openapi.json", "get", "This document"),
-        Operation("/v1/models", "get", "The models of this server"),
-        Operation("/v1/models/{name}", "get", "One model"),
-        Operation("/v1/chat/completions", "post", "Answer a conversation", chat, True),
-        Operation("/v1/chat/completions/control", "post", "End the thinking of a request, or cancel it", _CONTROL),
-        Operation("/v1/completions", "post", "Continue a text", completions, True),
-        Operation("/v1/responses", "post", "Answer a conversation, by OpenAI's Responses API", responses, True),
-        Operation("/v1/responses/{id}", "get", "A stored response"),
-        Operation("/v1/responses/{id}", "delete", "Forget a stored response"),
-        Operation("/v1/responses/{id}/cancel", "post", "End a response that runs"),
-        Operation("/v1/responses/{id}/input_items", "get", "The input of a stored response", query=page),
-        Operation("/v1/tokenize", "post", "Token ids of a text or of messages", _TOKENIZE),
-        Operation("/v1/detokenize", "post", "The text of token ids", _object(["tokens"], model=_TEXT, tokens=_IDS)),
-        Operation("/v1/tokenizer", "post", "The model's tokenizer", _object(model=_TEXT)),
-        Operation("/v1/score", "post", "Log-probabilities of a text; scores of a reward or value model", _SCORE),
-        Operation("/inference/v1/generate", "post", "Continue token ids", generate, True),
+        ApiOperation("/health", "get", "Whether the server takes requests"),
+        ApiOperation("/metrics", "get", "Counters, gauges and histograms in Prometheus' text format"),
+        ApiOperation("/openapi.json", "get", "This document"),
+        ApiOperation("/v1/models", "get", "The models of this server"),
+        ApiOperation("/v1/models/{name}", "get", "One model"),
+        ApiOperation("/v1/chat/completions", "post", "Answer a conversation", chat, True),
+        ApiOperation("/v1/chat/completions/control", "post", "End the thinking of a request, or cancel it", _CONTROL),
+        ApiOperation("/v1/completions", "post", "Continue a text", completions, True),
+        ApiOperation("/v1/responses", "post", "Answer a conversation, by OpenAI's Responses API", responses, True),
+        ApiOperation("/v1/responses/{id}", "get", "A stored response"),
+        ApiOperation("/v1/responses/{id}", "delete", "Forget a stored response"),
+        ApiOperation("/v1/responses/{id}/cancel", "post", "End a response that runs"),
+        ApiOperation("/v1/responses/{id}/input_items", "get", "The input of a stored response", query=page),
+        ApiOperation("/v1/tokenize", "post", "Token ids of a text or of messages", _TOKENIZE),
+        ApiOperation("/v1/detokenize", "post", "The text of token ids", _object(["tokens"], model=_TEXT, tokens=_IDS)),
+        ApiOperation("/v1/tokenizer", "post", "The model's tokenizer", _object(model=_TEXT)),
+        ApiOperation("/v1/score", "post", "Log-probabilities of a text; scores of a reward or value model", _SCORE),
+        ApiOperation("/inference/v1/generate", "post", "Continue token ids", generate, True),
     ]  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def openapi_document(models: ServedModels, limits: Limits) -> dict[str, Any]:
     }
 
 
-def _operation_json(operation: Operation) -> dict[str, Any]:
+def _operation_json(operation: ApiOperation) -> dict[str, Any]:
     names = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
     where: list[dict[str, Any]] = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
     where += [{"name": name, "in": "query", "schema": schema} for name, schema in (operation.query or {}).items()]
