@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import Counter
 
 import pytest
@@ -76,6 +77,7 @@ def fuzz(server: LiveServer, examples: int, seed: int = 0) -> Counter[str]:
     for i, (operation, mode) in enumerate(work):
         for status, count in _try(server, operation, mode, -(-examples // len(work)), seed + i).items():
             statuses[f"{mode.value} {status}"] += count
+        print(i + 1, "of", len(work), dict(statuses), file=sys.stderr, flush=True)
     return statuses
 
 
