@@ -24,14 +24,15 @@ from serve.served_folders import save_scorer
 
 CASES = 400
 VALUES: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 10**40, 0.5, -0.0, 1e308, "", "a", "the cat", "\x00\ud7ff", "small",
-    "value", [], [1], [1, 2, 3], [-1], [2**31], ["a"], [[1], "b"], [None], [True], {}, {"a": 1}, {"5": 1.0}, {"x": "y"},
-    [{"role": "user", "content": "hi"}], [{"role": "user"}], [{"role": 1, "content": "x"}], [{"content": ["a"]}],
-    [{"role": "user", "content": [{"type": "text", "text": "a"}]}], {"n": 2, "max_tokens": 3}, {"max_tokens": 2, "seed": 1},
-    {"regex": "[ab]+", "max_tokens": 3}, {"structured_outputs": {"json": {"type": "boolean"}}, "max_tokens": 3},
-    {"stop": "a", "max_tokens": 4}, {"logprobs": 2, "max_tokens": 2}, {"token_stats": ["entropy"], "max_tokens": 2},
-    {"forced_token_ids": [1, 2], "max_tokens": 2}, {"logit_bias": {"3": 5}, "max_tokens": 2}, {"regex": "(", "max_tokens": 2},
-    {"logit_bias": {"x": 1}}, {"allowed_token_ids": [1, 10**9]}, {"temperature": float("1e-40")}, {"top_k": -1, "max_tokens": 1},
+    None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 10**40, 0.5, -0.0, 1e308, "", "a", "the cat", "\x00\ud7ff",
+    "small", "value", [], [1], [1, 2, 3], [-1], [2**31], ["a"], [[1], "b"], [None], [True], {}, {"a": 1}, {"5": 1.0},
+    {"x": "y"}, [{"role": "user", "content": "hi"}], [{"role": "user"}], [{"role": 1, "content": "x"}],
+    [{"content": ["a"]}], [{"role": "user", "content": [{"type": "text", "text": "a"}]}], {"n": 2, "max_tokens": 3},
+    {"max_tokens": 2, "seed": 1}, {"regex": "[ab]+", "max_tokens": 3}, {"regex": "(", "max_tokens": 2},
+    {"structured_outputs": {"json": {"type": "boolean"}}, "max_tokens": 3}, {"stop": "a", "max_tokens": 4},
+    {"logprobs": 2, "max_tokens": 2}, {"token_stats": ["entropy"], "max_tokens": 2}, {"temperature": 1e-40},
+    {"forced_token_ids": [1, 2], "max_tokens": 2}, {"logit_bias": {"3": 5}, "max_tokens": 2},
+    {"logit_bias": {"x": 1}}, {"allowed_token_ids": [1, 10**9]}, {"top_k": -1, "max_tokens": 1},
 ]  # fmt: skip
 FIELDS = {
     tokenize: ("model", "prompt", "messages", "token_ids", "add_special_tokens", "return_token_strs", "tools",
