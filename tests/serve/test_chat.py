@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
+from ponder.serve.limits import Limits
 from ponder.types import Sampling
 from serve.live_server import LiveServer, live_server, small_policy
 
@@ -135,3 +136,22 @@ def test_answer_ends_where_the_context_does(server: LiveServer) -> None:
 def test_bookkeeping_fields_are_accepted(server: LiveServer) -> None:
     fields = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"}
     assert server.chat(max_completion_tokens=2, **fields).status == 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"logit_bias": {"5000": 1}}, {"stop_token_ids": [5000]}, {"response_format": {"type": "regex", "pattern": "(("}},
+     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}},
+     {"min_tokens": 50, "max_tokens": 5}],
+)  # fmt: skip
+def test_what_the_engine_refuses_is_a_400_before_a_stream_begins(server: LiveServer, fields: dict[str, Any]) -> None:
+    for stream in (False, True):
+        reply = server.chat(stream=stream, **fields)
+        assert reply.status == 400 and reply.json["error"]["message"], fields
+
+
+def test_silent_stream_is_kept_alive_by_comments() -> None:
+    limits = Limits(keepalive_seconds=0.001)
+    with live_server(limits=limits) as quick:
+        reply = quick.chat(stream=True, max_completion_tokens=40, seed=1)
+    assert b": keepalive\n\n" in reply.body and reply.chunks[-1]["choices"][0]["finish_reason"]

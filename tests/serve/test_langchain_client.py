@@ -7,18 +7,17 @@ from typing import Literal
 
 import pytest
 
-langchain_openai = pytest.importorskip(
-    "langchain_openai", reason="langchain-openai is not installed: pip install -e '.[serve-dev]'"
-)
-pydantic = pytest.importorskip("pydantic")
+pytest.importorskip("langchain_openai", reason="langchain-openai is not installed: pip install -e '.[serve-dev]'")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage  # noqa: E402
-from langchain_core.tools import tool  # noqa: E402
+import langchain_openai
+import pydantic
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 
-from serve.live_server import live_server  # noqa: E402
-from serve.scripted_policy import tool_models  # noqa: E402
+from serve.live_server import live_server
+from serve.scripted_policy import tool_models
 
 BOTH = pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-os.environ["LLM_LOAD_PLUGINS"] = ""  # none but llm's own
+os.environ.update(LLM_LOAD_PLUGINS="")  # none but llm's own
 pytest.importorskip("llm", reason="simonw/llm is not installed: pip install -e '.[serve-dev]'")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")

@@ -8,13 +8,15 @@ from typing import Literal
 
 import pytest
 
-openai = pytest.importorskip("openai", reason="openai-python is not installed")
-pydantic = pytest.importorskip("pydantic")
+pytest.importorskip("openai", reason="openai-python is not installed")
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
-from serve.live_server import live_server  # noqa: E402
-from serve.scripted_policy import tool_models  # noqa: E402
+import openai
+import pydantic
+
+from serve.live_server import live_server
+from serve.scripted_policy import tool_models
 
 
 class City(pydantic.BaseModel):

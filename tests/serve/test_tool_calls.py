@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.serve.tool_calls import CallPiece, ParsedAnswer, ToolCall, ToolCallParser, join_pieces, parse_answer
+from ponder.serve.tool_calls import CallPiece, FunctionCall, ParsedAnswer, ToolCallParser, join_pieces, parse_answer
 
 NAMES = {"add", "weather"}
 _WORDS = st.text(alphabet='ab"\\{}[]<>/é\n\u2028😀', max_size=8)
@@ -53,7 +53,7 @@ def call(name="add", arguments='{"a": 1, "b": 2}'):
     ],
 )  # fmt: skip
 def test_parse_answer_splits_content_and_calls(text, content, calls):
-    assert parse_answer(text, NAMES) == ParsedAnswer(content, tuple(ToolCall(*c) for c in calls))
+    assert parse_answer(text, NAMES) == ParsedAnswer(content, tuple(FunctionCall(*c) for c in calls))
 
 
 @pytest.mark.parametrize(
@@ -78,19 +78,19 @@ def test_parse_answer_keeps_what_is_no_call_as_content(text):
 
 def test_parse_answer_finds_a_call_after_a_broken_one():
     assert parse_answer("<tool_call> <tool_call>" + call()[11:], NAMES) == ParsedAnswer(
-        "<tool_call>", (ToolCall("add", '{"a": 1, "b": 2}'),)
+        "<tool_call>", (FunctionCall("add", '{"a": 1, "b": 2}'),)
     )
 
 
 def test_parse_answer_without_parallel_calls_ends_after_the_first():
     assert parse_answer("x" + call() + call("weather") + "y", NAMES, parallel=False) == ParsedAnswer(
-        "x", (ToolCall("add", '{"a": 1, "b": 2}'),)
+        "x", (FunctionCall("add", '{"a": 1, "b": 2}'),)
     )
 
 
 def test_parse_answer_reads_a_bare_call():
     assert parse_answer('{"name": "add", "arguments": {"a": 1}}', NAMES, bare=True) == ParsedAnswer(
-        "", (ToolCall("add", '{"a": 1}'),)
+        "", (FunctionCall("add", '{"a": 1}'),)
     )
     assert parse_answer("no call", NAMES, bare=True) == ParsedAnswer("no call", ())
 

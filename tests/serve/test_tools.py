@@ -8,11 +8,14 @@ import json
 import jsonschema
 import pytest
 
+from fakes import char_policy
 from ponder.models import chat_templates
+from ponder.models.tokenizer import Tokenizer
 from ponder.serve.errors import ApiError
 from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import Fields
+from ponder.serve.served_models import ServedModel
 from ponder.serve.tool_events import separate_calls, with_forced_call
 from ponder.serve.tools import (
     call_schema,
@@ -208,3 +211,35 @@ def test_forced_call_is_sampled_under_its_schema():
     assert with_forced_call(GenerationRequest("m", tools=(CHAT_ADD,))).sampling.json_schema == ""
     events = separated(request, Content('{"name": "add", "arguments": {"a": 1}}'), Finished(("stop",), Usage()))
     assert [type(e) for e in events] == [ToolCallDelta, Finished] and events[-1].finish_reasons == ("tool_calls",)
+
+
+TOOL_TEMPLATE = """\
+{%- if tools %}{{- 'Tools: ' + tools | map('tojson') | join('\\n') + '\\n' }}{% endif %}
+{%- for message in messages %}
+    {{- '[' + message.role + '] ' + message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) }}
+    {%- endfor %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '[assistant] ' }}{% endif %}"""
+
+
+def test_template_with_tools_renders_them_as_transformers_does():
+    transformers = pytest.importorskip("transformers")
+    tokenizer = Tokenizer.from_alphabet("".join(map(chr, range(32, 127))) + "\n")
+    call = {"type": "function", "id": "c1", "function": {"name": "add", "arguments": {"a": 1}}}
+    talk = [
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer.inner)
+    expected = theirs.apply_chat_template(
+        talk, tools=[CHAT_ADD], chat_template=TOOL_TEMPLATE, tokenize=False, add_generation_prompt=True
+    )
+    policy = char_policy()
+    policy.tokenizer = chat_templates.with_chat_template(tokenizer, TOOL_TEMPLATE)
+    model = ServedModel("m", policy)
+    assert model.text(model.encode(talk, [CHAT_ADD]).tolist()) == expected
+    assert expected.count('"name": "add"') == 2
+    policy.engine.close()

@@ -27,6 +27,7 @@ EXTRAS = {
     "grammar": ("llguidance",),
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
+    "serve": ("starlette", "uvicorn"),
     "vllm": ("vllm",),
 }
 MODULE_NAMES = {"pyyaml": "yaml"}  # where a package is imported by another name

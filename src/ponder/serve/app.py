@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from ponder.errors import PonderError
-from ponder.serve.api.chat import read_chat_request, whole_chat
+from ponder.serve.api.chat import whole_chat
+from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import read_stream_options, stream_chat
 from ponder.serve.api.completions import read_completion_request, stream_completion, whole_completion
 from ponder.serve.api.control import control_request
@@ -23,6 +24,7 @@ from ponder.serve.errors import ApiError, from_exception, method_not_allowed, no
 from ponder.serve.guard import Guard, GuardSettings
 from ponder.serve.http_replies import ErrorReply, Reply, StreamReply, read_fields, unless_disconnected
 from ponder.serve.metrics import CONTENT_TYPE
+from ponder.serve.openapi import openapi_document
 from ponder.serve.server_metrics import ServerMetrics
 from ponder.serve.service import Service, new_id
 from ponder.serve.token_routes import CHAT_PAGE_ROUTES, TOKEN_ROUTES
@@ -86,6 +88,10 @@ async def health(service: Service, http: Request) -> Any:
     return Reply({"status": "ok"})
 
 
+async def show_openapi(service: Service, http: Request) -> Any:
+    return Reply(openapi_document(service.models, service.limits))
+
+
 def metrics_handler(metrics: ServerMetrics) -> Handler:
     async def show_metrics(service: Service, http: Request) -> Any:
         return Reply(metrics.render().encode(), headers={"content-type": CONTENT_TYPE})
@@ -96,6 +102,7 @@ def metrics_handler(metrics: ServerMetrics) -> Handler:
 # Path, method, handler. Each part of the server adds its own.
 ROUTES: list[tuple[str, str, Handler]] = [
     ("/health", "GET", health),
+    ("/openapi.json", "GET", show_openapi),
     ("/v1/models", "GET", models),
     ("/v1/models/{name:path}", "GET", model),
     ("/v1/chat/completions", "POST", chat_completions),
@@ -106,6 +113,12 @@ ROUTES: list[tuple[str, str, Handler]] = [
 ]
 
 
+def own_routes(service: Service, metrics: ServerMetrics) -> list[tuple[str, str, Handler]]:
+    """All routes of the server, those with a state of their own included."""
+    responses = responses_routes(ResponsesApi(service), owner_of)
+    return [*ROUTES, *responses, ("/metrics", "GET", metrics_handler(metrics))]
+
+
 def make_app(
     service: Service, guard: GuardSettings | None = None, routes: Sequence[tuple[str, str, Handler]] = ()
 ) -> Any:
@@ -113,8 +126,7 @@ def make_app(
     table: dict[str, dict[str, Handler]] = {}
     metrics = ServerMetrics(service.models)
     service.observers.append(metrics)
-    own = [*ROUTES, *responses_routes(ResponsesApi(service), owner_of), ("/metrics", "GET", metrics_handler(metrics))]
-    for path, method, handler in (*own, *routes):
+    for path, method, handler in (*own_routes(service, metrics), *routes):
         table.setdefault(path, {})[method] = handler
     starlette_routes = [Route(path, _endpoint(service, handlers), methods=None) for path, handlers in table.items()]
     app = Starlette(routes=starlette_routes, exception_handlers={404: _no_such_route})

@@ -194,13 +194,14 @@ class ChoiceRun:
 
     async def _answer_from_reserve(self, trace: Trace, chosen: int | None) -> None:
         """No branch came to an answer: end the thinking and sample one with the tokens that were kept for it."""
-        at = chosen if chosen is not None else _longest_open_path(trace)
+        ended = chosen is None or trace.steps[chosen].stop == "eos"  # nothing can follow the end of a sequence
+        at = _longest_open_path(trace) if chosen is None or ended else chosen
         show = self._show(Content, self.request.sampling.stop, skip_newlines=self.thinks)
         if self.thinks:
             assert self.model.think is not None
             if not self.is_open(trace.steps[0].token_ids) and at == 0:
                 at = self._write(trace, at, self.model.think.start + "\n")
-            if chosen is None or self._answer_start(trace, chosen) is None:
+            if self._answer_start(trace, at) is None:
                 at = self._write(trace, at, self.model.think.end + ANSWER_SEPARATOR)
         else:
             for step in (trace.steps[i] for i in trace.path(at)[1:]):

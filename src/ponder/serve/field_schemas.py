@@ -1,107 +1,132 @@
 """JSON schemas of request bodies, from the parsers that read them.
 
-`SchemaRecorder` stands in for `Fields`: a parser reads its fields from it, and each reader writes down what it accepts.
-So the published schema has the names, types and bounds that the server checks, because they are the same calls.
+`RecordingFields` stands in for `Fields`: it returns the values of an example body, and writes down what each reader
+accepts. So a published schema has the names, types and bounds that the server checks, because they are the same calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ponder.serve.json_body import Fields
+from ponder.serve.errors import ApiError
+from ponder.serve.json_body import MAX_BODY_BYTES, MAX_VALUES, Fields
 
 T = TypeVar("T", bound=str)
 
 Schema = dict[str, Any]
+_NULL: Schema = {"type": "null"}
 
-_EXAMPLE_TEXT = "x"  # what a required field holds while the schema is recorded
 
+class ObjectSchema:
+    """The schema of an object, as far as it was read."""
 
-class SchemaRecorder(Fields):
-    """`Fields` of a body that is not there: every reader returns its default, and records its schema."""
+    def __init__(self) -> None:
+        self.fields: dict[str, list[Schema]] = {}  # forms that a field may have
+        self.objects: dict[str, ObjectSchema] = {}
+        self.lists: dict[str, ObjectSchema] = {}  # of objects
 
-    def __init__(self, path: str = "", required: Iterable[str] = ()) -> None:
-        super().__init__({}, path)
-        self.properties: dict[str, Schema] = {}
-        self.required: set[str] = set(required)
-        self.children: dict[str, SchemaRecorder] = {}
+    def add(self, field: str, schema: Schema | None = None) -> None:
+        forms = self.fields.setdefault(field, [])
+        if schema is not None and schema not in forms:
+            forms.append(schema)
 
-    def schema(self) -> Schema:
-        """The schema of the object. Fields that no reader knows are refused, and bookkeeping is not described."""
-        properties = dict(self.properties)
-        for name, child in self.children.items():
-            inner = child.schema()
-            listed = properties.get(name, {}).get("type") == ["array", "null"]
-            properties[name] = {**properties[name], "items": inner} if listed else _nullable(inner)
+    def schema(self, required: Sequence[str] = ()) -> Schema:
+        properties: dict[str, Schema] = {}
+        for name, forms in self.fields.items():
+            known = [*forms]
+            if name in self.objects:
+                known.append(self.objects[name].schema())
+            if name in self.lists:
+                known.append({"type": "array", "items": self.lists[name].schema()})
+            if name not in required and known:
+                known.append(_NULL)
+            properties[name] = {} if not known else known[0] if len(known) == 1 else {"anyOf": known}
         out: Schema = {"type": "object", "properties": properties}
-        return {**out, "required": sorted(self.required)} if self.required else out
+        return {**out, "required": list(required)} if required else out
 
-    def _record(self, field: str, schema: Schema) -> None:
-        known = self.properties.get(field)
-        self.properties[field] = schema if not known else known | schema
+
+class RecordingFields(Fields):
+    """`Fields` that add what they are asked for to a schema."""
+
+    def __init__(self, body: Mapping[str, Any], seen: ObjectSchema, path: str = "") -> None:
+        super().__init__(body, path)
+        self.seen = seen
 
     def raw(self, field: str) -> Any:
-        self._read.add(field)
-        self._record(field, {})
-        return None
+        self.seen.add(field)
+        return super().raw(field)
 
-    def text(self, field: str, default: str | None = None, max_chars: int = 0) -> str | None:
-        self._record(field, {"type": ["string", "null"]})
-        return default
-
-    def required_text(self, field: str, max_chars: int = 0) -> str:
-        self._record(field, {"type": "string"})
-        self.required.add(field)
-        return _EXAMPLE_TEXT
+    def text(self, field: str, default: str | None = None, max_chars: int = MAX_BODY_BYTES) -> str | None:
+        self.seen.add(field, {"type": "string"})
+        return super().text(field, default, max_chars)
 
     def integer(self, field: str, default: int | None, low: int, high: int) -> int | None:
-        self._record(field, {"type": ["integer", "null"], "minimum": low, "maximum": high})
-        return default
+        self.seen.add(field, {"type": "integer", "minimum": low, "maximum": high})
+        return super().integer(field, default, low, high)
 
     def number(self, field: str, default: float | None, low: float, high: float) -> float | None:
-        self._record(field, {"type": ["number", "null"], "minimum": low, "maximum": high})
-        return default
+        self.seen.add(field, {"type": "number", "minimum": low, "maximum": high})
+        return super().number(field, default, low, high)
 
     def flag(self, field: str, default: bool = False) -> bool:
-        self._record(field, {"type": ["boolean", "null"]})
-        return default
+        self.seen.add(field, {"type": "boolean"})
+        return super().flag(field, default)
 
     def choice(self, field: str, choices: Sequence[T], default: T | None = None) -> T | None:
-        self._record(field, {"type": ["string", "null"], "enum": [*choices, None]})
-        return default
+        self.seen.add(field, {"type": "string", "enum": list(choices)})
+        return super().choice(field, choices, default)
 
     def object(self, field: str) -> Fields | None:
-        self._record(field, {"type": ["object", "null"]})
-        return self.children.setdefault(field, SchemaRecorder(self.name(field)))
+        self.seen.add(field)
+        inner = super().object(field)
+        if inner is None:
+            self.seen.objects.setdefault(field, ObjectSchema())
+            return None
+        return RecordingFields(inner.body, self.seen.objects.setdefault(field, ObjectSchema()), inner.path)
 
     def array(self, field: str, max_items: int) -> list[Any] | None:
-        self._record(field, {"type": ["array", "null"], "maxItems": max_items})
-        return None
+        value = super().array(field, max_items)
+        if field not in self.seen.lists:
+            self.seen.add(field, {"type": "array", "maxItems": max_items})
+        return value
 
     def objects(self, field: str, max_items: int) -> list[Fields] | None:
-        self._record(field, {"type": ["array", "null"], "maxItems": max_items})
-        return [self.children.setdefault(field, SchemaRecorder(f"{self.name(field)}[0]"))]
+        seen = self.seen.lists.setdefault(field, ObjectSchema())
+        entries = super().objects(field, max_items)
+        return None if entries is None else [RecordingFields(each.body, seen, each.path) for each in entries]
 
     def strings(self, field: str, max_items: int, max_chars: int) -> tuple[str, ...]:
         one = {"type": "string", "maxLength": max_chars}
-        self._record(field, {"anyOf": [one, {"type": "array", "items": one, "maxItems": max_items}, {"type": "null"}]})
-        return ()
+        self.seen.add(field, one)
+        self.seen.add(field, {"type": "array", "items": one, "maxItems": max_items})
+        return super().strings(field, max_items, max_chars)
 
-    def token_ids(self, field: str, max_items: int = 0) -> tuple[int, ...] | None:
-        ids = {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}
-        self._record(field, {"type": ["array", "null"], "items": ids})
-        return None
+    def token_ids(self, field: str, max_items: int = MAX_VALUES) -> tuple[int, ...] | None:
+        token = {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}
+        self.seen.add(field, {"type": "array", "items": token})
+        return super().token_ids(field, max_items)
 
-    def refuse_unread(self, ignored: Iterable[str] = ()) -> None:
-        pass
-
-
-def _nullable(schema: Schema) -> Schema:
-    return {**schema, "type": ["object", "null"]}
+    def ignore(self, *fields: str) -> None:
+        for field in fields:
+            self.seen.add(field)
+        super().ignore(*fields)
 
 
-def merge_schema(schema: Schema, changes: Mapping[str, Any]) -> Schema:
-    """A schema with other properties in place of some: where a field has several forms, a parser reads only one of an
-    empty body."""
-    return {**schema, "properties": {**schema["properties"], **changes}}
+def record_schema(read: Callable[[Fields], object], examples: Sequence[Mapping[str, Any]]) -> Schema:
+    """The schema of the bodies that a parser reads. The examples are read; a field of the first without which it cannot
+    be read is required."""
+    seen = ObjectSchema()
+    for example in examples:
+        read(RecordingFields(example, seen))
+    first = examples[0]
+    required = [name for name in first if not _reads(read, {k: v for k, v in first.items() if k != name})]
+    return seen.schema(required)
+
+
+def _reads(read: Callable[[Fields], object], body: Mapping[str, Any]) -> bool:
+    try:
+        read(Fields(body))
+    except ApiError:
+        return False
+    return True

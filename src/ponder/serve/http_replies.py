@@ -70,64 +70,64 @@ class ErrorReply(Reply):
 
 
 class StreamReply:
-    """An ASGI response that sends pieces as they come. An error before the first piece is an ordinary reply; after it,
-    it is a `data:` object with `error`, which clients raise. Where the client goes away, the generator is closed."""
+    """An ASGI response that sends pieces as they come, and a comment where none came for a while. An error before the
+    first piece is an ordinary reply; after it, it is a `data:` object with `error`, which clients raise. Where the
+    client goes away, the generator is closed."""
 
     def __init__(
         self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None, keepalive_seconds: float = 10.0
     ) -> None:
         self.pieces, self.headers, self.keepalive_seconds = pieces, dict(headers or {}), keepalive_seconds
+        self._is_started = False
+        self._sent_at = 0.0
+        self._sending = asyncio.Lock()  # a piece and a comment never mix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(wait_for_disconnect(receive))
+        pump = asyncio.ensure_future(self._send_pieces(scope, receive, send))
+        others = [asyncio.ensure_future(wait_for_disconnect(receive)), asyncio.ensure_future(self._keep_alive(send))]
         try:
-            async with aclosing(self.pieces):
-                await self._send_pieces(scope, receive, send, gone)
+            await asyncio.wait({pump, others[0]}, return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                pump.result()
         finally:
-            gone.cancel()
+            for task in (pump, *others):
+                task.cancel()
+            await asyncio.wait({pump, *others})
 
-    async def _next(self) -> bytes | None:
-        return await anext(self.pieces, None)
+    async def _send_pieces(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.pieces) as pieces:
+            try:
+                async for piece in pieces:
+                    await self._send(send, piece)
+                await self._send(send, b"", is_last=True)
+            except Exception as reason:
+                error = from_exception(reason)
+                if not self._is_started:
+                    self._is_started = True
+                    await ErrorReply(error, self.headers)(scope, receive, send)
+                else:
+                    await self._send(send, b"data: " + error.body() + b"\n\n", is_last=True)
+                if error.status >= 500:
+                    raise
 
-    async def _send_pieces(self, scope: Scope, receive: Receive, send: Send, gone: asyncio.Future[None]) -> None:
-        started = False
-        following: asyncio.Future[bytes | None] = asyncio.ensure_future(self._next())
-        try:
-            while True:
-                pending: set[asyncio.Future[Any]] = {following, gone}
-                done, _ = await asyncio.wait(
-                    pending, timeout=self.keepalive_seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                if gone in done:
-                    return
-                try:
-                    piece = following.result() if following in done else KEEPALIVE
-                except Exception as reason:
-                    error = from_exception(reason)
-                    if not started:
-                        await ErrorReply(error, self.headers)(scope, receive, send)
-                        return
-                    piece = b"data: " + error.body() + b"\n\n"
-                    await send({"type": "http.response.body", "body": piece, "more_body": False})
-                    if error.status >= 500:
-                        raise
-                    return
-                if not started:
-                    started = True
-                    head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
-                    await send(
-                        {"type": "http.response.start", "status": 200, "headers": _encode({**head, **self.headers})}
-                    )
-                if piece is None:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                if following in done:
-                    following = asyncio.ensure_future(self._next())
-        finally:
-            if not following.done():
-                following.cancel()
-                await asyncio.wait({following})
+    async def _send(self, send: Send, piece: bytes, is_last: bool = False) -> None:
+        async with self._sending:
+            if not self._is_started:
+                self._is_started = True
+                head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **self.headers}
+                await send({"type": "http.response.start", "status": 200, "headers": _encode(head)})
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+            self._sent_at = asyncio.get_running_loop().time()
+
+    async def _keep_alive(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        self._sent_at = loop.time()
+        while True:
+            wait = self._sent_at + self.keepalive_seconds - loop.time()
+            if wait <= 0:
+                await self._send(send, KEEPALIVE)
+            else:
+                await asyncio.sleep(wait)
 
 
 async def unless_disconnected(work: Coroutine[Any, Any, T], receive: Receive) -> T:

@@ -30,14 +30,14 @@ from ponder.serve.served_models import ServedModel, ServedModels, find_think_mar
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class ServedModelSpec:
     """MODEL, or NAME=MODEL to serve it under another name."""
 
     name: str
     model: str
 
     @classmethod
-    def parse(cls, text: str) -> ModelSpec:
+    def parse(cls, text: str) -> ServedModelSpec:
         name, equals, model = text.partition("=")
         if not equals or any(mark in name for mark in "/:?#"):  # an address or a path may have an equals sign
             return cls(default_name(text), text)
@@ -63,7 +63,7 @@ def load_served_models(
     seed: int = 0,
 ) -> ServedModels:
     """Load MODEL or NAME=MODEL, each a policy, an adapter or a scorer."""
-    specs = [ModelSpec.parse(model) for model in models]
+    specs = [ServedModelSpec.parse(model) for model in models]
     if repeated := {spec.name for spec in specs if sum(spec.name == other.name for other in specs) > 1}:
         raise UsageError(f"two models are named {min(repeated)!r}: give one another name, as NAME=MODEL")
     kinds = {spec.name: _kind(spec.model) for spec in specs}
@@ -101,7 +101,7 @@ def _kind(model: str) -> str:
     return "scorer" if found.is_dir() and hf.is_score_model(found) else "policy"
 
 
-def _with_adapter(served: Sequence[ServedModel], spec: ModelSpec) -> ServedModel:
+def _with_adapter(served: Sequence[ServedModel], spec: ServedModelSpec) -> ServedModel:
     """An adapter under its own name, over the first policy that it fits."""
     reasons: list[str] = []
     for base in served:

@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ponder.errors import ModelError, UsageError
+from ponder.models.engine_policy import EnginePolicy
 from ponder.serve.choice_run import ChoiceRun
 from ponder.serve.errors import ApiError, cancelled, invalid
 from ponder.serve.events import Event, Finished, Reasoning, Started
@@ -22,6 +24,7 @@ from ponder.serve.thinking_policy import ANSWER_SEPARATOR
 from ponder.serve.usage import Usage
 from ponder.types import Ids, Message, Problem, Trace, ids, prompt_trace
 
+_LONG_PROMPT_CHARS = 1 << 16  # tokenised in a thread, while others are served
 _TAIL_TOKENS = 16  # of a prompt, in which an opening think marker is looked for
 
 
@@ -34,9 +37,14 @@ async def reason(
     """
     thinks = _thinks(request, model)
     encode = partial(_encode, request, model, thinks)
-    prompt = encode(request.messages) if request.prompt_token_ids is None else ids(request.prompt_token_ids)
+    if request.prompt_token_ids is not None:
+        prompt = ids(request.prompt_token_ids)
+    elif sum(len(str(message.get("content", ""))) for message in request.messages) > _LONG_PROMPT_CHARS:
+        prompt = await asyncio.to_thread(encode, request.messages)
+    else:
+        prompt = encode(request.messages)
     approach = choose_approach(request, model, limits, suffix, _room(request, model, prompt, thinks))
-    _check_grammar(request, approach)
+    await _check_sampling(request, model, prompt, approach)
     yield Started(prompt.tolist())
     events: asyncio.Queue[Event | None] = asyncio.Queue()
     seed = secrets.randbits(64) if request.seed is None else request.seed
@@ -127,13 +135,19 @@ def _room(request: GenerationRequest, model: ServedModel, prompt: Ids, thinks: b
     return room
 
 
-def _check_grammar(request: GenerationRequest, approach: Approach) -> None:
-    if (request.sampling.regex or request.sampling.json_schema) and approach.strategy and not approach.is_flat:
+async def _check_sampling(request: GenerationRequest, model: ServedModel, prompt: Ids, approach: Approach) -> None:
+    """Raise for what the engine would refuse, before the reply begins. A grammar is compiled in a thread, since it may
+    take a while; the engine finds it compiled."""
+    has_grammar = bool(request.sampling.regex or request.sampling.json_schema)
+    if has_grammar and approach.strategy and not approach.is_flat:
         name = request.strategy.name if request.strategy else "this strategy"
         raise ApiError(
             400, f"{name} builds an answer from steps, so response_format cannot hold for it: take chain, majority-vote"
             " or best-of-n", param="response_format",
         )  # fmt: skip
+    if isinstance(base := model.base, EnginePolicy):
+        check = partial(base.request, prompt, replace(approach.sampling, seed=0))
+        await asyncio.to_thread(check) if has_grammar else check()
 
 
 def _is_open(model: ServedModel, prompt: Ids) -> bool:

@@ -18,7 +18,7 @@ from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import STRATEGIES
 from ponder.serve.errors import not_found
 from ponder.serve.tools import takes_tools, without_tool_roles
-from ponder.types import Ids, Message
+from ponder.types import Ids, Message, ids
 
 DEFAULT_THINK_START, DEFAULT_THINK_END = "<think>", "</think>"
 
@@ -72,9 +72,10 @@ class ServedModel:
         return chat_templates.encode_chat(base.tokenizer, messages, **template_fields)
 
     def text(self, token_ids: Sequence[int]) -> str:
-        from ponder.types import ids
-
-        return self.policy.text(ids(token_ids))
+        base = self.base
+        if base is None:
+            return self.policy.text(ids(token_ids))
+        return base.tokenizer.decode(token_ids, keep_special=True)
 
 
 def find_think_markers(policy: Policy) -> ThinkMarkers | None:

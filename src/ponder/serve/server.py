@@ -69,9 +69,13 @@ def run_server(
             on_ready()
         await serving
 
+    _event_loop_runner()(main())
+
+
+def _event_loop_runner() -> Callable[[Any], None]:
+    """uvloop's, where it is installed: it is faster."""
     try:
         import uvloop
-
-        uvloop.run(main())
     except ImportError:
-        asyncio.run(main())
+        return asyncio.run
+    return uvloop.run

@@ -88,7 +88,8 @@ def _chain(bound: int, room: int, sampling: Sampling, prompt: Prompt = PLAIN) ->
 
 def _longest_answer(approach: Approach, longest: int, room: int) -> int:
     """Tokens of one of a strategy's answers: another answer must fit after it."""
-    return max(1, min(longest, approach.search_tokens, room - answer_reserve(approach.max_tokens)))
+    reserve = answer_reserve(min(approach.max_tokens, room))
+    return max(1, min(longest, approach.search_tokens, room - reserve))
 
 
 def _named_approach(

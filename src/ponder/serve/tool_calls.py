@@ -34,7 +34,7 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class FunctionCall:
     """A call of a tool. `arguments` is JSON text, as the model wrote it."""
 
     name: str
@@ -52,7 +52,7 @@ class ParsedAnswer:
     """An answer without its marks: the content, and the calls in order."""
 
     content: str
-    calls: tuple[ToolCall, ...]
+    calls: tuple[FunctionCall, ...]
 
 
 def join_pieces(pieces: Iterable[str | CallPiece]) -> ParsedAnswer:
@@ -68,7 +68,7 @@ def join_pieces(pieces: Iterable[str | CallPiece]) -> ParsedAnswer:
             arguments.append([piece.arguments])
         else:
             arguments[piece.index].append(piece.arguments)
-    calls = tuple(ToolCall(name, "".join(parts)) for name, parts in zip(names, arguments, strict=True))
+    calls = tuple(FunctionCall(name, "".join(parts)) for name, parts in zip(names, arguments, strict=True))
     return ParsedAnswer("".join(content), calls)
 
 

@@ -9,7 +9,7 @@ from ponder.serve.api.chat import counts_logprobs, extensions, logprob_entries, 
 from ponder.serve.api.token_texts import TokenTexts
 from ponder.serve.events import Content, Event, Finished, Reasoning, Started, TextEvent, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
-from ponder.serve.http_replies import DONE, sse
+from ponder.serve.http_replies import DONE, sse, to_json
 from ponder.serve.json_body import Fields
 
 
@@ -40,9 +40,11 @@ async def stream_chat(
     if include_usage:
         head["usage"] = None
 
+    start = b"data: " + to_json(head)[:-1] + b',"choices":['  # the same for every chunk
+
     def chunk(choice: int, delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
         entry = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **more}
-        return sse({**head, "choices": [entry]})
+        return start + to_json(entry) + b"]}\n\n"
 
     prompt: Sequence[int] = ()
     async for event in events:
