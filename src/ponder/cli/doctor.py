@@ -29,7 +29,6 @@ EXTRAS = {
     "proofs": ("z3-solver",),
     "serve": ("starlette", "uvicorn"),
     "vllm": ("vllm",),
-    "serve": ("starlette", "uvicorn"),
 }
 MODULE_NAMES = {"pyyaml": "yaml"}  # where a package is imported by another name
 MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
