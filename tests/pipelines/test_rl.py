@@ -27,7 +27,9 @@ from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs.block_file import ITEMS, BlockReader
 from ponder.runs.records import raw_records, read_records
+from ponder.runs.trace_store import TRACES_FILE
 from ponder.trace_json import trace_to_json
 from ponder.train.distill import Distill
 from ponder.train.imitation import SFT
@@ -209,21 +211,42 @@ def test_damaged_checkpoint_falls_back_to_previous(whole: tuple[Path, PonderPoli
     assert [p.name for p in sorted((folder / "checkpoints").iterdir())][-1] == "step-000006"
 
 
-@pytest.mark.parametrize("name", ["metrics", "traces"])
-@pytest.mark.parametrize("damage", ["digit", "gone", "twice", "moved", "last"])
-def test_resume_verifies_records(damage: str, name: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+DAMAGE = ["digit", "gone", "twice", "moved", "last"]
+
+
+def damaged(parts: list[bytes], damage: str) -> bytes:
+    """Records of a file, one of them changed, missing, doubled or in another place."""
+    middle = len(parts[2]) // 2
+    changed = parts[2][:middle] + bytes([parts[2][middle] ^ 1]) + parts[2][middle + 1 :]
+    return b"".join({
+        "digit": [*parts[:2], changed, *parts[3:]], "gone": [*parts[:2], *parts[3:]], "twice": [*parts[:3], *parts[2:]],
+        "moved": [*parts[:2], parts[3], parts[2], *parts[4:]], "last": parts[:-1],
+    }[damage])  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_verifies_metrics(damage: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
-    path = folder / f"{name}.jsonl"
+    path = folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    lines = [line for line in lines if b'"resumed"' not in line[:12]]
-    changed = {
-        "digit": [*lines[:2], lines[2].replace(b"0", b"9", 1), *lines[3:]], "gone": [*lines[:2], *lines[3:]],
-        "twice": [*lines[:3], *lines[2:]], "moved": [*lines[:2], lines[3], lines[2], *lines[4:]], "last": lines[:-1],
-    }[damage]  # fmt: skip
-    path.write_bytes(b"".join(changed))
-    said = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
-    with pytest.raises(RunError, match=said):
+    path.write_bytes(damaged([line for line in lines if b'"resumed"' not in line[:12]], damage))
+    expected = r"metrics\.jsonl, line [34] is damaged" if damage != "last" else r"metrics\.jsonl lacks 1 records"
+    with pytest.raises(RunError, match=expected):
+        JOB(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_verifies_traces(damage: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    path = folder / TRACES_FILE
+    content = path.read_bytes()
+    with BlockReader(path) as reader:
+        blocks = [block for block, _ in reader.scan() if block.kind == ITEMS]
+    path.write_bytes(damaged([content[block.offset : block.end] for block in blocks], damage))
+    expected = r"traces\.bin, block [345] is damaged" if damage != "last" else rf"run lacks {blocks[-1].count} traces"
+    with pytest.raises(RunError, match=expected):
         JOB(folder)
 
 
