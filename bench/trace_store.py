@@ -17,6 +17,7 @@ import asyncio
 import importlib.util
 import io
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -166,14 +167,17 @@ def parquet_cost(traces: Sequence[Trace], tokens: int) -> StorageCost:
 
 
 def import_seconds(module: str) -> float:
-    """Of a fresh interpreter that imports it, less one that imports numpy alone; the least of several."""
+    """Processor time of a fresh interpreter that imports it, less one that imports numpy alone; the least of several."""
 
     def run(code: str) -> float:
-        began = time.perf_counter()
+        before = os.times()
         subprocess.run([sys.executable, "-c", code], check=True)
-        return time.perf_counter() - began
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
-    return min(run(f"import numpy, {module}") for _ in range(3)) - min(run("import numpy") for _ in range(3))
+    return min(run(f"import numpy, {module}") for _ in range(REPEATS)) - min(
+        run("import numpy") for _ in range(REPEATS)
+    )
 
 
 # A file of many steps

@@ -27,7 +27,9 @@ from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.runs.block_file import ITEMS, BlockReader
 from ponder.runs.records import raw_records, read_records
+from ponder.runs.trace_store import TRACES_FILE
 from ponder.trace_json import trace_to_json
 from ponder.train.distill import Distill
 from ponder.train.imitation import SFT
@@ -209,21 +211,42 @@ def test_damaged_checkpoint_falls_back_to_previous(whole: tuple[Path, PonderPoli
     assert [p.name for p in sorted((folder / "checkpoints").iterdir())][-1] == "step-000006"
 
 
-@pytest.mark.parametrize("name", ["metrics", "traces"])
-@pytest.mark.parametrize("damage", ["digit", "gone", "twice", "moved", "last"])
-def test_resume_verifies_records(damage: str, name: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+DAMAGE = ["digit", "gone", "twice", "moved", "last"]
+
+
+def damaged(parts: list[bytes], damage: str) -> bytes:
+    """Records of a file, one of them changed, missing, doubled or in another place."""
+    middle = len(parts[2]) // 2
+    changed = parts[2][:middle] + bytes([parts[2][middle] ^ 1]) + parts[2][middle + 1 :]
+    return b"".join({
+        "digit": [*parts[:2], changed, *parts[3:]], "gone": [*parts[:2], *parts[3:]], "twice": [*parts[:3], *parts[2:]],
+        "moved": [*parts[:2], parts[3], parts[2], *parts[4:]], "last": parts[:-1],
+    }[damage])  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_verifies_metrics(damage: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(whole[0], folder)
-    path = folder / f"{name}.jsonl"
+    path = folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    lines = [line for line in lines if b'"resumed"' not in line[:12]]
-    changed = {
-        "digit": [*lines[:2], lines[2].replace(b"0", b"9", 1), *lines[3:]], "gone": [*lines[:2], *lines[3:]],
-        "twice": [*lines[:3], *lines[2:]], "moved": [*lines[:2], lines[3], lines[2], *lines[4:]], "last": lines[:-1],
-    }[damage]  # fmt: skip
-    path.write_bytes(b"".join(changed))
-    text = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
-    with pytest.raises(RunError, match=text):
+    path.write_bytes(damaged([line for line in lines if b'"resumed"' not in line[:12]], damage))
+    expected = r"metrics\.jsonl, line [34] is damaged" if damage != "last" else r"metrics\.jsonl lacks 1 records"
+    with pytest.raises(RunError, match=expected):
+        JOB(folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_resume_verifies_traces(damage: str, whole: tuple[Path, PonderPolicy], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    path = folder / TRACES_FILE
+    content = path.read_bytes()
+    with BlockReader(path) as reader:
+        blocks = [block for block, _ in reader.scan() if block.kind == ITEMS]
+    path.write_bytes(damaged([content[block.offset : block.end] for block in blocks], damage))
+    expected = r"traces\.bin, block [345] is damaged" if damage != "last" else rf"run lacks {blocks[-1].count} traces"
+    with pytest.raises(RunError, match=expected):
         JOB(folder)
 
 
@@ -240,8 +263,8 @@ def test_nonfinite_checkpoint_is_not_written(what: str, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(MasterWeights, "step", step)
     job = replace(JOB, frozen_layers=1 if what == "frozen" else 0, save_every=2)
-    text = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
-    with pytest.raises(PonderError, match=f"{text}.* holds a number that is not finite"):
+    said = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
+    with pytest.raises(PonderError, match=f"{said}.* holds a number that is not finite"):
         job(tmp_path / "run")
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
     assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
@@ -389,8 +412,8 @@ def test_sample_metrics() -> None:
 
 
 def test_sample_metrics_without_scores() -> None:
-    result = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
-    assert math.isnan(result["reward"]) and result["frac_undecided"] == 1.0 and result["reward_std"] == 0.0
+    found = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
+    assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
 
 
 def test_sampling_settings_that_bias_the_gradient_are_refused_or_warned() -> None:
@@ -411,14 +434,14 @@ def test_stop_string_ends_an_answer(tmp_path: Path) -> None:
 
 
 def test_settings_without_gradient_are_refused() -> None:
-    for changes, text in (
+    for changes, said in (
         ({"dynamic_sampling_rounds": -1}, "dynamic_sampling_rounds"),
         ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
         ({"algorithm": SFT()}, "RejectionSampling"),
         ({"algorithm": Distill()}, "needs a teacher"),
         ({"strategy": Chain(Sampling(max_tokens=2))}, "group of one"),
     ):
-        with pytest.raises(UsageError, match=text):
+        with pytest.raises(UsageError, match=said):
             replace(JOB, **changes)
     replace(JOB, algorithm=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
 
@@ -459,11 +482,11 @@ def test_diagnosis_is_in_metrics(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", RecordingProgress("phase", 12))
     hopeless(tmp_path / "run")
-    result = findings_by_step(tmp_path / "run")
-    assert 7 in result and any("equal rewards" in text for text in result[7]) and 0 not in result
+    found = findings_by_step(tmp_path / "run")
+    assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
     assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
     replace(hopeless, save_every=8)(tmp_path / "whole")
-    assert findings_by_step(tmp_path / "whole") == result, "a resumed run remembers"
+    assert findings_by_step(tmp_path / "whole") == found, "a resumed run remembers"
 
 
 def test_resume_uses_pinned_start_weights(tmp_path: Path) -> None:
