@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fakes import trace_group
-from ponder.nets import tree_attention
+from ponder.nets import lora, tree_attention
 from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
@@ -134,6 +134,27 @@ def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dty
                 gradient_checkpointing=gradient_checkpointing,
             )
             assert gradient_angle(there.gradient(make_traces()), expected) < most
+
+
+def with_adapters(device: str, dtype: torch.dtype = torch.float32) -> Decoder:
+    made = net("cpu")
+    lora.attach(made, lora.LoRA(rank=8), seed=0)
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            if ".lora_B." in name:
+                p.copy_(torch.randn(p.shape, generator=draw) * 0.05)
+    return made.to(device, dtype)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 4e-2)])
+def test_the_gradient_of_adapters_is_the_processors(dtype: torch.dtype, most: float) -> None:
+    """In compiled blocks."""
+    objective = GRPO(kl=None)
+    expected = Learner(with_adapters("cpu"), objective).gradient(make_traces())
+    there = Learner(with_adapters("cuda", dtype), objective)
+    assert there.compiled and expected and all(".lora_" in name for name in expected)
+    assert gradient_angle(there.gradient(make_traces()), expected) < most
 
 
 def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fakes import CONFIGS, tiny_decoder
-from ponder.nets import lora
+from ponder.nets import decoder, lora
 from ponder.nets.decoder import MLP, Block, Decoder
 from ponder.nets.torch_compile import compile_once
 
@@ -151,3 +152,22 @@ def test_compiled_blocks_with_adapters_have_the_plain_gradient() -> None:
     assert plain.keys() == compiled.keys() and all(".lora_" in name for name in plain) and len(plain) > 6
     assert all(torch.allclose(compiled[n], g, rtol=1e-4, atol=1e-5) for n, g in plain.items())
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_frozen_embeddings_do_not_compile_the_first_block_apart(
+    frozen: int, backend: CountingBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Adapters leave the embeddings frozen. Frozen layers still compute no gradient."""
+    monkeypatch.setattr(
+        decoder, "compile_once", cache(lambda function: torch.compile(function, dynamic=True, backend=backend))
+    )
+    net, positions = with_adapters(), torch.arange(9)
+    net.layers[:frozen].requires_grad_(False)
+    attend = Attend(9, (256, 512), shared=True)
+    attend.can_compile = True  # type: ignore[attr-defined]
+    plain = net(torch.arange(9), positions, attend)
+    compiled = net(torch.arange(9), positions, attend, compiled=True)
+    assert torch.allclose(plain, compiled, atol=1e-5) and backend.graphs == 1 + frozen
+    compiled.sum().backward()
+    assert all(p.grad is not None for n, p in net.named_parameters() if ".lora_" in n and p.requires_grad)

@@ -153,6 +153,8 @@ class Decoder(nn.Module):
         x = self.embed_tokens(ids_T)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
+        if compiled and torch.is_grad_enabled() and not x.requires_grad and _learns(self.layers[0]):
+            x = x.detach().requires_grad_()  # else the first block, under frozen embeddings, is compiled apart
         rotaries = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in self.rope_frequencies]
         for block, window in zip(self.layers, self.config.windows, strict=True):
             rotary = rotaries[1] if self.config.local_rope is not None and window is not None else rotaries[0]
@@ -178,6 +180,10 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor)  # MPS has no float64
         return cos.to(dtype), sin.to(dtype)
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
 def project_logits(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
