@@ -36,9 +36,9 @@ SHORTER_FLAGS = {
     "train": "--steps 1 --problems-per-step 2 --group-size 2 --max-tokens 16",
     "sft": "--steps 1 --batch-size 2",
     # Of these a recipe gets those that it has.
-    "run": "--steps 2 --problems-per-step 4 --problems 6 --limit 6 --n 2 --rounds 1 --group-size 2 --simulations 4",
+    "run": "--steps 2 --problems-per-step 4 --problems 6 --limit 6 --rounds 1 --group-size 2",
     "label": "--limit 12 --answers-per-problem 4 --max-tokens 16",
-    "collect": "--limit 6 --n 4 --max-tokens 24",
+    "collect": "--limit 3 --n 4 --max-tokens 200",  # answers must end by themselves to be harvested
     "reward": "--steps 2 --batch-size 2",
     "processbench": "--limit 40",
     "harvest": "--min-score 0",  # one step of the demo is seldom right
