@@ -11,5 +11,5 @@ def right(completions, answer, **columns):
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
 short = Sampling(max_tokens=8)
-job = RL(task, "smollm2", "qa", group_size=4, sampling=short, steps=2, problems_per_step=2)
+job = RL(task, "smollm2", "qa", group_size=4, sampling=short, steps=2, problems_per_step=4)
 job("runs/times-three")
