@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any, cast
 
+from ponder.errors import TaskError
 from ponder.pipelines.job.python_use import run_as_user_would
 from ponder.protocols import Job, Progress, Strategy
 from ponder.runs.run_summary import HEADLINE_METRICS as HEADLINE_METRICS
@@ -100,9 +101,20 @@ def training_summary(job: Any, folder: Path) -> list[str]:
         took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
         lines.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
     if checkpoints(folder):
-        test = getattr(_task_of(job), "test", None)
-        lines.append(f"try it    {solve_hint(test[0].question if test else '...', folder, job)}")
+        lines.append(f"try it    {solve_hint(_example_question(_task_of(job)), folder, job)}")
     return lines
+
+
+def _example_question(task: Any) -> str:
+    """A held-out question; a training question where none is held out; `...` for data without a task."""
+    for split in ("test", "train"):
+        try:
+            problems = getattr(task, split, None)
+        except TaskError:  # its space is too small for two splits
+            continue
+        if problems:
+            return str(problems[0].question)
+    return "..."
 
 
 def solve_hint(question: str, model: Path, job: Any) -> str:
