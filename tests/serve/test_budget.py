@@ -34,16 +34,19 @@ def sampled() -> Iterator[list[int]]:
 
 def check_budget(server: LiveServer, body: dict[str, Any], sampled: list[int]) -> None:
     sampled.clear()
-    reply = server.post("/v1/chat/completions", body)
+    reply = server.post("/v1/chat/completions", {**body, "return_trace": True})
     assert reply.status == 200, (body, reply.body)
     usage, total = reply.json["usage"], sum(sampled)
     assert total <= body["max_completion_tokens"] * body.get("n", 1), (body, total)
     assert usage["completion_tokens"] == total, (body, usage, total)
     assert usage["completion_tokens_details"]["reasoning_tokens"] <= total
     assert usage["total_tokens"] == usage["prompt_tokens"] + total
-    for choice in reply.json["choices"]:
-        if choice["finish_reason"] == "length":
-            assert choice["message"]["content"], (body, choice)
+    for choice, trace in zip(reply.json["choices"], reply.json["traces"], strict=True):
+        if not choice["message"]["content"]:  # the model's or the client's own end, never the budget's
+            end = trace["steps"][trace["chosen"]]["stop"]
+            assert choice["finish_reason"] == "stop" and end in ("eos", "stop"), (body, choice)
+            assert end == "eos" or "stop" in body, (body, choice)
+            assert end == "stop" or "budget_exhausted" not in trace, (body, choice)
 
 
 def test_budget_holds_and_no_answer_is_empty_in_300_random_requests(server: LiveServer, sampled: list[int]) -> None:

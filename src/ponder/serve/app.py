@@ -11,7 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route
 
 from ponder.errors import PonderError
-from ponder.serve.api.chat import read_chat_request, whole_chat
+from ponder.serve.api.chat import whole_chat
+from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import read_stream_options, stream_chat
 from ponder.serve.api.completions import read_completion_request, stream_completion, whole_completion
 from ponder.serve.api.control import control_request

@@ -215,7 +215,7 @@ class ChoiceRun:
         self.content_tokens += len(answer.token_ids)
         trace.chosen, trace.failed = add_completion(trace, at, answer, last=True), ""
         self._set_finish_reason(trace)
-        if trace.budget_exhausted:
+        if trace.budget_exhausted and answer.stop != "stop":  # a stop string is the client's own end
             self.finish_reason = "length"
 
     def _set_finish_reason(self, trace: Trace) -> None:

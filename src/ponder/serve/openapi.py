@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ponder
-from ponder.serve.api.chat import read_chat_request
+from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import read_stream_options
 from ponder.serve.api.completions import read_completion_request
 from ponder.serve.api.control import ACTIONS
