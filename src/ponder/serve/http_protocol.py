@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import resource
-import time
 from typing import Any
 
 from ponder.serve.errors import invalid
@@ -29,7 +28,7 @@ def bounded_protocol(limits: Limits) -> type[Any]:
         from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(limits.max_connections, max(16, files - _SPARE_FILES))
-    settings = {"max_connections": most, "limits": limits}
+    settings = {"max_connections": most, "limits": limits, "idle": {}}
     return type("BoundedProtocol", (BoundedConnection, Protocol), settings)
 
 
@@ -47,6 +46,7 @@ class BoundedConnection:
 
     limits: Limits
     max_connections: int
+    idle: dict[BoundedConnection, None]  # of all connections, those that have been idle for the longest time first
     # of uvicorn's protocol
     transport: Any
     cycle: Any
@@ -56,23 +56,19 @@ class BoundedConnection:
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _lingers, _thrown_away = False, 0
-    idle_since = 0.0
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
-        self.idle_since = time.monotonic()
+        self.idle[self] = None
         self._await_head()
-        if len(self.connections) > self.max_connections:
-            self._make_room()
-
-    def _make_room(self) -> None:
-        """Close the connection that has been idle for the longest time; this one, if all others are busy."""
-        alive = [each for each in self.connections if not each.transport.is_closing()]
-        if len(alive) > self.max_connections:
-            idle = [each for each in alive if each.is_idle]
-            min(idle, key=lambda each: each.idle_since, default=self).transport.abort()
+        if len(self.connections) > self.max_connections:  # close the idlest: this one, if all others are busy
+            idlest = next(iter(self.idle))
+            del self.idle[idlest]
+            self.connections.discard(idlest)
+            idlest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
         self._cancel_timers()
         super().connection_lost(exc)  # type: ignore[misc]
 
@@ -88,12 +84,14 @@ class BoundedConnection:
             return
         super().data_received(data)  # type: ignore[misc]
         if not self.is_idle:
+            self.idle.pop(self, None)
             self._head_timer = _cancel(self._head_timer)
         elif self._head_timer is None:
             self._await_head()
 
     def on_response_complete(self) -> None:
-        self.idle_since = time.monotonic()
+        if self in self.connections:
+            self.idle[self] = None
         unread = self.cycle is not None and self.cycle.more_body
         super().on_response_complete()  # type: ignore[misc]
         if unread and not self.transport.is_closing():
