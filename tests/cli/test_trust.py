@@ -151,6 +151,10 @@ JOBS: dict[str, Any] = {
     "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
     "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
     "a server": evaluation(job_json.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),
+    "a server as a scorer": evaluation(job_json.encode(Addition()), guide="reward:https://elsewhere.example/v1#v"),
+    "a server as a reduced scorer": evaluation(
+        job_json.encode(Addition()), guide="oracle+reward+product:http://elsewhere.example"
+    ),
     "a server as a judge": evaluation(job_json.encode(Addition()), guide="genrm:openai:https://elsewhere.example/v1"),
 }  # fmt: skip
 

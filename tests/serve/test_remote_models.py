@@ -29,6 +29,7 @@ from ponder.pipelines.solve import solve
 from ponder.protocols import Scorer, Strategy
 from ponder.reason.operators.cut import parse_cut
 from ponder.reason.strategies import MCTS, BeamSearch, BestOfN
+from ponder.runs import read_traces
 from ponder.serve.guard import GuardSettings
 from ponder.serve.load_models import load_served_models
 from ponder.serve.served_models import ServedModel, ServedModels
@@ -122,6 +123,22 @@ def test_command_line_search_over_two_servers(
     here = capsys.readouterr().out.partition("cost:")[0]
     assert main([*how, "--model", addresses["policy"], "--guide", addresses["value"]]) == 0
     assert capsys.readouterr().out.partition("cost:")[0] == here
+
+
+def test_evaluation_over_two_servers_equals_one_process(
+    folders: dict[str, Path], addresses: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole job: its run directory has the same traces, and resumes."""
+    how = ["eval", "addition", "--strategy", "best-of-n", "--n", "3", "--limit", "2", "--max-tokens", "20"]
+    here = ["--model", str(folders["policy"]), "--guide", f"reward:{folders['value']}", "--device", "cpu"]
+    there = ["--model", addresses["policy"], "--guide", addresses["value"]]
+    for name, models in (("here", [*here, "--dtype", "float32"]), ("there", there), ("there", there)):
+        assert main([*how, *models, "--run", str(tmp_path / name)]) == 0, capsys.readouterr().err
+    assert "answer:" in capsys.readouterr().out.rpartition("prompt")[2], "the prompt is shown as text"
+    one, other = ({t.problem.id: t for _, t in read_traces(tmp_path / name)} for name in ("here", "there"))
+    assert one.keys() == other.keys() and len(one) == 2
+    for problem, trace in one.items():
+        assert_same_tree(trace, other[problem])
 
 
 # one server with a policy and scorers over its weights

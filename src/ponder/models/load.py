@@ -4,7 +4,8 @@ Hugging Face hub such as `Qwen/Qwen2.5-0.5B` (`@REVISION` after it names a branc
 With `transformers:` or `vllm:` before it, a folder is run by that library instead of ponder's own networks.
 `openai:URL#MODEL` is a model behind a server, such as `openai:http://127.0.0.1:8000/v1`; a server with a single model
 needs no name. It talks in text, and `?effort=high` asks for that reasoning effort. `openai:URL?tokenizer=FOLDER#MODEL`
-talks in token ids, with the served model's own tokenizer from a local folder or GGUF file.
+talks in token ids, with the served model's own tokenizer from a local folder or GGUF file. A `ponder serve` hands over
+its tokenizer.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from collections.abc import Sequence
 import torch
 
 from ponder.errors import UsageError
-from ponder.models import byte_tokenizer, chat_templates
+from ponder.models import byte_tokenizer, chat_templates, ponder_server
 from ponder.models.added_tokens import add_tokens
 from ponder.models.base_policy import BasePolicy
+from ponder.models.http_client import HttpClient
 from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, split_library_prefix
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.models.server_discovery import ServerName
+from ponder.models.server_discovery import ServerName, api_key_for, choose_model, with_api_path
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.models.vllm_policy import VLLMPolicy
@@ -79,10 +81,21 @@ def load_inference_policy(
 def load_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of the policy of this name."""
     if model.startswith(OPENAI_PREFIX):
-        folder = ServerName.parse(model).tokenizer
-        return byte_tokenizer.make_tokenizer() if folder is None else load_tokenizer(folder)
+        server = ServerName.parse(model)
+        return _served_tokenizer(server) if server.tokenizer is None else load_tokenizer(server.tokenizer)
     path = find_model(split_library_prefix(model)[1], weights=False)
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
+
+
+def _served_tokenizer(server: ServerName) -> Tokenizer:
+    """What a ponder server hands over; any other server talks in text, of which the bytes are the tokens."""
+    if server.effort is None:
+        url = with_api_path(server.url)
+        http = HttpClient(url, api_key_for(url, None), max_concurrency=1, timeout=60.0, retries=1)
+        name, entry = choose_model(http, server.model)
+        if entry.get("owned_by") == ponder_server.OWNED_BY:
+            return ponder_server.fetch_model_info(http, name).tokenizer
+    return byte_tokenizer.make_tokenizer()
 
 
 def _device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:

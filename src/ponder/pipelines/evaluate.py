@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.common_settings import TASK_HELP, Guide, MaxConcurrency, Model, Template
-from ponder.errors import UsageError
+from ponder.errors import ModelError, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.models import byte_tokenizer
 from ponder.models.guides import guide_code, is_oracle, load_guide
 from ponder.models.load import load_inference_policy, load_tokenizer
 from ponder.pipelines.job.base_job import BaseJob
@@ -129,4 +130,10 @@ def first_prompt(model: str, folder: Path) -> str:
     """The first prompt of a run that was answered: the very text that the model saw, from its tokens."""
     _, trace = next(read_traces(folder))
     sent = next((s for i, s in enumerate(trace.steps) if s.parent is None and trace.children(i)), trace.steps[0])
-    return load_tokenizer(model).decode(sent.token_ids, keep_special=True)
+    try:
+        return load_tokenizer(model).decode(sent.token_ids, keep_special=True)
+    except ModelError:  # a server that is gone; one that talks in text has bytes as its tokens
+        plain = byte_tokenizer.make_tokenizer()
+        if sent.token_ids.max(initial=0) >= plain.vocab_size:
+            return "(its tokenizer is at a server that does not answer now)"
+        return plain.decode(sent.token_ids, keep_special=True)

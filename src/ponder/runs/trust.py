@@ -30,7 +30,10 @@ Trust = bool | Collection[str]  # True: everything; else these names, besides po
 TYPE_KEY = "is"  # the key of a dataclass's type in an encoded job
 FLOAT_TYPE = "float"  # its value for NaN and infinity, which JSON does not have
 _CODE_METADATA = "names code"
-_SERVER_PATTERN = re.compile(r"(?:^|:)openai:(?P<url>.*)", re.DOTALL)
+# A model (openai:URL), also as a judge, or a scorer (reward:URL) behind a server.
+_SERVER_PATTERN = re.compile(
+    r"(?:(?:^|:)(?P<model>openai:)|(?:^|\+)(?P<scorer>reward(?:\+\w+)?:)(?=https?://))(?P<url>.*)", re.DOTALL
+)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 _trusted: ContextVar[bool | frozenset[str]] = ContextVar("trusted", default=frozenset())
@@ -108,9 +111,9 @@ def _external_names(data: Any) -> Iterator[str]:
 
 
 def server_names(data: Any) -> list[str]:
-    """The models of an encoded job that a server runs, as `openai:URL`."""
+    """The models of an encoded job that a server runs, as `openai:URL` or `reward:URL`."""
     matches = filter(None, map(_SERVER_PATTERN.search, strings(data)))
-    return list(dict.fromkeys(f"openai:{match['url']}" for match in matches))
+    return list(dict.fromkeys(f"{match['model'] or match['scorer']}{match['url']}" for match in matches))
 
 
 def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
