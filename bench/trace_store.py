@@ -167,7 +167,7 @@ def parquet_cost(traces: Sequence[Trace], tokens: int) -> StorageCost:
 
 
 def import_seconds(module: str) -> float:
-    """Processor time of a fresh interpreter that imports it, less one that imports numpy alone; the least of several."""
+    """Processor time of an interpreter that imports it, less one that imports numpy alone; the least of several."""
 
     def run(code: str) -> float:
         before = os.times()
