@@ -1,4 +1,4 @@
-"""Serve a model, and ask it with OpenAI's own client: a search of eight beams, at most 400 tokens in all."""
+"""Serve a model, and ask it with OpenAI's own client: eight beams, at most 400 tokens in all."""
 
 import subprocess
 import sys

@@ -237,7 +237,7 @@ def test_doctor_knows_what_the_project_needs() -> None:
     assert set(doctor.CORE) == {name(d) for d in project["dependencies"]} - {"typer"}
     extras = {extra: {name(d) for d in needs} for extra, needs in project["optional-dependencies"].items()}
     assert {extra: set(needs) for extra, needs in doctor.EXTRAS.items()} == {
-        extra: needs for extra, needs in extras.items() if extra not in ("dev", "docs")
+        extra: needs for extra, needs in extras.items() if extra not in ("dev", "docs", "serve-dev")
     }
 
 

@@ -17,7 +17,7 @@ from ponder.cli.completion import SCRIPTS, complete
     [
         (["tra"], {"train", "traces"}),
         (["run", "rej"], {"rejection"}),
-        (["plan", "tr"], {"train", "tree_grpo"}),
+        (["plan", "tr"], {"train", "trace_supervision", "tree_grpo"}),
         (["train", "countd"], {"countdown"}),
         (["eval", "addition", "--strategy", "best"], {"best-of-n"}),
         (["train", "addition", "--algorithm", "dr"], {"dr-grpo"}),

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
-from fuzz.fuzzing import fuzz
+from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
 from ponder.runs import block_file
 from ponder.runs.block_file import BlockReader, encode_block
@@ -126,6 +127,11 @@ def test_changed_bytes_are_named_or_cut_off_the_end(calls: list[list[Trace]], da
 @fuzz(st.lists(st.binary(max_size=200) | st.sampled_from([b"PTRACE\x01\n", b"\0" * 90]), max_size=4))
 def test_any_file_is_read_or_refused(parts: list[bytes]) -> None:
     use(b"".join(parts))
+
+
+@pytest.mark.parametrize("content", [bytes.fromhex(entry) for entry in corpus("trace_blocks")])
+def test_stored_files_are_read_or_refused(content: bytes) -> None:
+    use(content)
 
 
 SIZES = st.integers(-1, 9) | st.sampled_from([2**31, 2**40, 2**70, True, None, "x", 1.5])

@@ -42,6 +42,7 @@ def test_cache_folder_that_cannot_be_written_leaves_torch_its_own(
     assert not any(name in os.environ for name in VARIABLES)
 
 
+@pytest.mark.nightly
 def test_compiled_code_is_found_again_by_another_process(tmp_path: Path) -> None:
     """On a CPU torch's own compiler stands in for the GPU's: the second process compiles nothing."""
     program = (

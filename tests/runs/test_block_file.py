@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from ponder.errors import RunError
-from ponder.runs.block_file import ITEMS, LOST, RESUMED, Block, BlockReader, BlockWriter, mark_lost
+from ponder.runs.block_file import ITEMS, LOST, RESUMED, BlockReader, BlockWriter, StoredBlock, mark_lost
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "blocks"
 
 
-def scan(path: Path) -> list[Block]:
+def scan(path: Path) -> list[StoredBlock]:
     with BlockReader(path) as reader:
         return [block for block, _ in reader.scan(check_bodies=True)]
 

@@ -11,7 +11,7 @@ import pytest
 from fake_runs import write_run
 from ponder.errors import RunError
 from ponder.runs import Run, read_traces
-from ponder.runs.block_file import Block, BlockReader
+from ponder.runs.block_file import BlockReader, StoredBlock
 from ponder.runs.job_json import decode
 from ponder.runs.records import RecordWriter, without_checksum
 from ponder.runs.run_dir import read_job
@@ -30,7 +30,7 @@ from ponder.runs.trace_store import (
 from ponder.trace_json import trace_to_json
 
 
-def blocks(path: Path) -> list[Block]:
+def blocks(path: Path) -> list[StoredBlock]:
     with BlockReader(path) as reader:
         return [block for block, _ in reader.scan()]
 

@@ -49,7 +49,7 @@ class DamagedBlock(RunError):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StoredBlock:
     """Where a block is, and what its header says."""
 
     offset: int
@@ -93,12 +93,12 @@ def _unseal(data: bytes, size: int) -> bytes | None:
     return body if len(data) == size + _CRC.size and _CRC.unpack_from(data, size)[0] == crc32(body) else None
 
 
-def parse_header(data: bytes, offset: int) -> Block | None:
+def parse_header(data: bytes, offset: int) -> StoredBlock | None:
     """The block that begins with these bytes; None if they are no header, or one with sizes that nobody writes."""
     header = _unseal(data[:HEADER_BYTES], _HEADER.size)
     if header is None or not header.startswith(_MAGIC):
         return None
-    block = Block(offset, *_HEADER.unpack(header)[1:])
+    block = StoredBlock(offset, *_HEADER.unpack(header)[1:])
     sizes_fit = block.directory_bytes <= MAX_DIRECTORY_BYTES and block.body_bytes <= MAX_BODY_BYTES
     numbers_fit = block.kind in (ITEMS, RESUMED, LOST) and max(block.number, block.before) < _MAX_NUMBER
     return block if sizes_fit and numbers_fit else None
@@ -120,7 +120,7 @@ class BlockReader:
 
     def scan(
         self, check_bodies: bool = False, offset: int = 0, expected: int = 1, before: int = 0
-    ) -> Iterator[tuple[Block, bytes]]:
+    ) -> Iterator[tuple[StoredBlock, bytes]]:
         """Every whole block with its directory, in order. Raises DamagedBlock at the first one that is damaged.
 
         `offset`, `expected`, `before`: where to begin, the number of the block there, and the items before it.
@@ -144,26 +144,26 @@ class BlockReader:
             yield block, directory
             offset, expected, before = block.end, block.number + 1, block.before + block.count
 
-    def block_at(self, offset: int) -> Block:
+    def block_at(self, offset: int) -> StoredBlock:
         """The block that an earlier scan saw there."""
         block = parse_header(self._read(offset, HEADER_BYTES), offset)
         if block is None or block.end > self.size:
             raise DamagedBlock(self.path, 0, "it is not where it was: the file was replaced", offset)
         return block
 
-    def read_directory(self, block: Block) -> bytes:
+    def read_directory(self, block: StoredBlock) -> bytes:
         directory = self._read(block.offset + HEADER_BYTES, block.directory_bytes)
         if crc32(directory) != block.directory_crc:
             raise DamagedBlock(self.path, block.number, "the checksum of its directory differs", block.offset)
         return directory
 
-    def read_body(self, block: Block) -> bytes:
+    def read_body(self, block: StoredBlock) -> bytes:
         body = self._read(block.body_offset, block.body_bytes)
         if crc32(body) != block.body_crc:
             raise DamagedBlock(self.path, block.number, "its checksum differs", block.offset)
         return body
 
-    def last_block(self) -> Block | None:
+    def last_block(self) -> StoredBlock | None:
         """The last block, by the footer at the end of the file; None if the file does not end with one."""
         footer = self._footer(self.size)
         if footer is None or not HEADER_BYTES + FOOTER_BYTES <= footer[0] <= self.size:
@@ -172,7 +172,7 @@ class BlockReader:
         block = parse_header(self._read(offset, HEADER_BYTES), offset)
         return block if block is not None and block.end == self.size and block.number == footer[1] else None
 
-    def next_block(self, offset: int, number: int, here: bool) -> Block | None:
+    def next_block(self, offset: int, number: int, here: bool) -> StoredBlock | None:
         """The first block after this offset (`here`: or at it) that has at least this number and a whole end."""
         offset += not here
         while offset < self.size:
@@ -195,7 +195,7 @@ class BlockReader:
         self._file.seek(offset)
         return self._file.read(max(0, min(count, self.size - offset)))
 
-    def _check_order(self, block: Block, expected: int, before: int) -> None:
+    def _check_order(self, block: StoredBlock, expected: int, before: int) -> None:
         number = block.number
         if number < expected:
             raise DamagedBlock(self.path, expected, f"block {number} stands here again", block.offset)
@@ -207,7 +207,7 @@ class BlockReader:
         if block.before != before:
             raise DamagedBlock(self.path, number, f"it counts {block.before} before it, not {before}", block.offset)
 
-    def _check_body(self, block: Block) -> None:
+    def _check_body(self, block: StoredBlock) -> None:
         crc, end = 0, block.body_offset + block.body_bytes
         for at in range(block.body_offset, end, _CHUNK_BYTES):
             crc = crc32(self._read(at, min(_CHUNK_BYTES, end - at)), crc)
@@ -224,7 +224,7 @@ class BlockReader:
         length, number, _ = _FOOTER.unpack(footer)
         return length, number
 
-    def _has_footer(self, block: Block) -> bool:
+    def _has_footer(self, block: StoredBlock) -> bool:
         return self._footer(block.end) == (block.end - block.offset, block.number)
 
     def _ends_with_block(self, expected: int) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ponder.errors import RunError
 from ponder.runs import block_file
-from ponder.runs.block_file import Block, BlockReader, DamagedBlock
+from ponder.runs.block_file import BlockReader, DamagedBlock, StoredBlock
 from ponder.runs.records import (
     DamagedRecord,
     damaged_record,
@@ -268,7 +268,7 @@ def _block_places(path: Path) -> Iterator[_Place]:
                 yield _Place(block.step, block.offset, block.number, names, True, is_mark)
 
 
-def _summaries(reader: BlockReader, block: Block, directory: bytes) -> Sequence[Any]:
+def _summaries(reader: BlockReader, block: StoredBlock, directory: bytes) -> Sequence[Any]:
     if block.kind != block_file.ITEMS:
         return ()
     try:

@@ -8,7 +8,6 @@ does not read. Each of these is a way to use up a server's connections from one 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import resource
 from typing import Any
 
@@ -21,15 +20,13 @@ _SPARE_FILES = 200  # descriptors that are not connections
 
 
 def bounded_protocol(limits: Limits) -> type[Any]:
-    """The class of connections, with these limits; over httptools where it is installed, else h11."""
-    if importlib.util.find_spec("httptools") is not None:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
-    else:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
+    """The class of connections, with these limits. Over h11: httptools sets no bound on the head of a request."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(limits.max_connections, max(16, files - _SPARE_FILES))
     settings = {"max_connections": most, "limits": limits, "idle": {}}
-    return type("BoundedProtocol", (BoundedConnection, Protocol), settings)
+    return type("BoundedProtocol", (BoundedConnection, H11Protocol), settings)
 
 
 def raise_file_limit(limits: Limits) -> None:
