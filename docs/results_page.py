@@ -290,7 +290,7 @@ def about(on: str, rows: Rows) -> str:
     base = importlib.import_module("_bases").find_base(on)
     first = next(s for row in rows.values() for s in row["stages"] if "right" in s)
     asked = base.task.test[0]
-    question, worked = (repr(text).strip("'") for text in (asked.question, base.task.gold(asked)))
+    question, worked = (repr(text).strip("'") for text in (asked.bare_question, base.task.gold(asked)))
     output = (
         f"`{question}` is to be answered by `{worked}`. Measured on {len(first['right'])} problems, {first['samples']}"
     )

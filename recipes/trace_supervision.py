@@ -2,11 +2,11 @@
 
 MCTS searches for answers to training problems, guided by the gold answer at the ends of rollouts. Each search that came
 to a right answer becomes one text (`ponder harvest --kind operators`): `[generate 1 -> 2 3]` with the new steps,
-`[backtrack 3 -> 0]`, `[prune 2]`, and at its end `[answer 4]` with that step. The fine-tuned model then writes such a
-search by itself, without a guide, and its answer is what stands at the end. Beside it, the same model learns from the
-right chains of the same searches: the difference is what the operators teach.
+`[backtrack 3 -> 0]`, `[prune 2]`, `[answer 4]`, all as a thought, and after it that step. The fine-tuned model then
+writes such a search by itself, without a guide. Beside it, the same model learns from the right chains of the same
+searches: the difference is what the operators teach.
 
-Results with three seeds, hardware and time: docs/results.md.
+It has no kept results yet. 150 steps at 1e-3 were too few for the tiny model to learn the notation.
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 
-OPERATOR_CHARACTERS = "[]->abcdefghijklmnopqrstuvwxyz"  # what the names and arrows of operators are written in
+OPERATOR_CHARACTERS = "[]-></abcdefghijklmnopqrstuvwxyz"  # what the names and arrows of operators are written in
 TEXT_PER_ANSWER = 10  # a search is up to so many times as long as an answer
 
 

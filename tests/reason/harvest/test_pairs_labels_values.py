@@ -278,7 +278,8 @@ def test_operator_text_ends_with_the_answer_and_wrong_searches_are_left_out(grow
     for chosen, text, kept in ((2, "x=3", True), (3, "y=4", False)):
         trace.chosen = chosen
         (one,) = operator_supervision(trace, "accuracy", FilterReport(), O)
-        assert one.row["completion"].split("\n\n")[-1] == f"[answer {chosen}]\n{text}"
+        assert one.row["completion"].startswith("<think>\n[generate 0 -> 1]\na\n\n[generate 1 -> 2 3]\nx=3\ny=4")
+        assert one.row["completion"].endswith(f"\n\n[answer {chosen}]\n</think>\n{text}")
         funnel = FilterReport()
         assert bool(list(operator_supervision(trace, "accuracy", funnel, O, min_score=1.0))) == kept
         assert funnel.stages["with a right answer, or none graded"] == kept

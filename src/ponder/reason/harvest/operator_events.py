@@ -58,14 +58,16 @@ def operator_events(trace: Trace) -> list[dict[str, Any]]:
 
 def operator_text(trace: Trace, events: Sequence[Mapping[str, Any]]) -> str:
     """The events as text that a model can learn to write, one paragraph each: the operator, the steps it was applied
-    at, those it made or went to, and what the new steps say. The answer's step is written out again, so that the text
-    ends as an answer does and is graded as one."""
+    at, those it made or went to, and what the new steps say. Where an answer was chosen, all this is a thought in
+    <think> tags, and the answer's step follows: verifiers read no answers in thoughts, and a search may hold several.
+    """
     out = []
     for event in events:
         at, new_steps = " ".join(map(str, event["at"])), event.get("made", [event["to"]] if "to" in event else [])
         head = f"[{event['operator']} {at}" + (f" -> {' '.join(map(str, new_steps))}]" if new_steps else "]")
-        shown = event["at"] if event["operator"] == "answer" else event.get("made", ())
-        out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in shown)]))
+        out.append("\n".join([head, *(trace.steps[i].text.strip("\n") for i in event.get("made", ()))]))
+    if trace.chosen is not None:
+        return "<think>\n" + "\n\n".join(out) + "\n</think>\n" + trace.steps[trace.chosen].text.strip("\n")
     return "\n\n".join(out)
 
 
