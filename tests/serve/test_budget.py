@@ -44,10 +44,10 @@ def check_budget(server: LiveServer, body: dict[str, Any], sampled: list[int]) -
     for choice, trace in zip(reply.json["choices"], reply.json["traces"], strict=True):
         if not choice["message"]["content"]:  # the model's or the client's own end, never the budget's
             step = trace["steps"][trace["chosen"]]
-            own_end = step["stop"] == "eos" and "budget_exhausted" not in trace
+            own_end = step.get("stop") == "eos" and "budget_exhausted" not in trace
             text = ""
             while step["parent"] is not None:
-                text, step = step["text"] + text, trace["steps"][step["parent"]]
+                text, step = step.get("text", "") + text, trace["steps"][step["parent"]]
             stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop", [])
             assert choice["finish_reason"] == "stop", (body, choice)
             assert own_end or any(stop in text for stop in stops), (body, choice)
