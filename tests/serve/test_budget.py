@@ -43,10 +43,14 @@ def check_budget(server: LiveServer, body: dict[str, Any], sampled: list[int]) -
     assert usage["total_tokens"] == usage["prompt_tokens"] + total
     for choice, trace in zip(reply.json["choices"], reply.json["traces"], strict=True):
         if not choice["message"]["content"]:  # the model's or the client's own end, never the budget's
-            end = trace["steps"][trace["chosen"]]["stop"]
-            assert choice["finish_reason"] == "stop" and end in ("eos", "stop"), (body, choice)
-            assert end == "eos" or "stop" in body, (body, choice)
-            assert end == "stop" or "budget_exhausted" not in trace, (body, choice)
+            step = trace["steps"][trace["chosen"]]
+            own_end = step.get("stop") == "eos" and "budget_exhausted" not in trace
+            text = ""
+            while step["parent"] is not None:
+                text, step = step.get("text", "") + text, trace["steps"][step["parent"]]
+            stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop", [])
+            assert choice["finish_reason"] == "stop", (body, choice)
+            assert own_end or any(stop in text for stop in stops), (body, choice)
 
 
 def test_budget_holds_and_no_answer_is_empty_in_300_random_requests(server: LiveServer, sampled: list[int]) -> None:
@@ -60,6 +64,18 @@ def test_budget_holds_and_no_answer_is_empty_in_10000_random_requests(server: Li
     draw = random.Random(4)
     for _ in range(10_000):
         check_budget(server, random_request(draw), sampled)
+
+
+def test_search_path_that_a_bound_ends_at_the_think_marker_is_continued(server: LiveServer, sampled: list[int]) -> None:
+    body = {"model": "thinker", "messages": [{"role": "user", "content": "a"}], "seed": 783889369206,
+            "max_completion_tokens": 8, "strategy": "x1", "temperature": 0.3}  # fmt: skip
+    check_budget(server, body, sampled)
+
+
+def test_search_answer_that_begins_with_a_stop_string_says_stop(server: LiveServer, sampled: list[int]) -> None:
+    body = {"model": "plain", "messages": [{"role": "user", "content": "a"}], "seed": 96451001958,
+            "max_completion_tokens": 24, "strategy": "rstar-style", "stop": ["a", "b"]}  # fmt: skip
+    check_budget(server, body, sampled)
 
 
 @pytest.mark.parametrize("name", NAMES)

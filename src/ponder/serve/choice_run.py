@@ -46,6 +46,7 @@ class ChoiceRun:
     content_tokens: int = 0
     finish_reason: FinishReason = "stop"
     _shown_steps: int = 1
+    _ended_at_stop: bool = False  # the client's stop string ended the chosen answer
     _thinking_policy: ThinkingPolicy | None = None
 
     async def run(self, problem: Problem, trace: Trace) -> Trace:
@@ -144,6 +145,8 @@ class ChoiceRun:
         else:
             trace.chosen = chosen
             self._set_finish_reason(trace)
+            if self._ended_at_stop:
+                self.finish_reason = "stop"
 
     def _show_new_steps(self, trace: Trace) -> None:
         """One line for each step that the search added, in the order of the trace."""
@@ -162,8 +165,10 @@ class ChoiceRun:
         logprobs = [x for step in path for x in _step_logprobs(step)][start:]
         pieces = self._show(Content, self.request.sampling.stop, skip_newlines=self.thinks).pieces
         text = pieces.feed(tokens) + pieces.finish()
-        if not text and trace.budget_exhausted:
+        was_cut = trace.budget_exhausted or not tokens or path[-1].stop == "length"
+        if not text and was_cut and not pieces.ended_at_stop:  # a bound ended the path before its answer had any text
             return False
+        self._ended_at_stop = pieces.ended_at_stop
         tops = self._top_logprobs(path, start) if self.request.logprobs else []
         self.content_tokens = sum(not math.isnan(x) for x in logprobs)
         self.emit(Content(text, tokens, logprobs if self.request.logprobs else [], tops, self.choice))
@@ -215,8 +220,10 @@ class ChoiceRun:
         self.content_tokens += len(answer.token_ids)
         trace.chosen, trace.failed = add_completion(trace, at, answer, last=True), ""
         self._set_finish_reason(trace)
-        if trace.budget_exhausted and answer.stop != "stop":  # a stop string is the client's own end
+        if trace.budget_exhausted:
             self.finish_reason = "length"
+        if show.pieces.ended_at_stop or answer.stop == "stop":  # a stop string is the client's own end
+            self.finish_reason = "stop"
 
     def _set_finish_reason(self, trace: Trace) -> None:
         is_cut = trace.chosen is None or trace.steps[trace.chosen].stop == "length"

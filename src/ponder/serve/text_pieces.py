@@ -30,6 +30,10 @@ class TextPieces:
         self._held = ""
         self._ended = False
 
+    @property
+    def ended_at_stop(self) -> bool:
+        return self._ended
+
     def feed(self, token_ids: Sequence[int]) -> str:
         self._tokens += [token for token in token_ids if token not in self._silent]
         return self._release(self._decode_new(is_last=False), is_last=False)
