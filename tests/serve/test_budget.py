@@ -62,6 +62,12 @@ def test_budget_holds_and_no_answer_is_empty_in_10000_random_requests(server: Li
         check_budget(server, random_request(draw), sampled)
 
 
+def test_search_path_that_a_bound_ends_at_the_think_marker_is_continued(server: LiveServer, sampled: list[int]) -> None:
+    body = {"model": "thinker", "messages": [{"role": "user", "content": "a"}], "seed": 783889369206,
+            "max_completion_tokens": 8, "strategy": "x1", "temperature": 0.3}  # fmt: skip
+    check_budget(server, body, sampled)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_strategy_answers_within_a_tiny_budget(server: LiveServer, sampled: list[int], name: str) -> None:
     for model in ("plain", "thinker"):

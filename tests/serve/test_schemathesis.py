@@ -28,21 +28,38 @@ LIMITS = Limits(max_tokens=24, default_max_tokens=8, max_choices=3, max_count=3,
 EXAMPLES = 10 * int(os.environ.get("PONDER_FUZZ", "20"))
 
 
-def narrowed(document: dict) -> dict:
-    """The document with names that there are, so that many requests are good. Bad ones have other names."""
-    for methods in document["paths"].values():
+# Fields that are good only beside others, or that few values are good for.
+_PICKY = (
+    "response_format", "tools", "tool_choice", "logit_bias", "stop_token_ids", "text", "include", "background", "top_k",
+    "truncation", "previous_response_id", "stream_options", "chat_template_kwargs", "min_tokens", "top_logprobs",
+    "thinking_token_budget", "echo", "suffix", "best_of", "positions", "steps", "token_ids", "metadata",
+)  # fmt: skip
+
+
+def narrowed(document: dict, picky: bool = True) -> dict:
+    """The document with names that there are; without picky fields, most of its requests are good."""
+    for path, methods in document["paths"].items():
         schema = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})
         properties = schema.get("schema", {}).get("properties", {})
         if "model" in properties:
             properties["model"] = {"type": "string", "enum": ["plain", "thinker"]}
         if "strategy" in properties:
             properties["strategy"] = {"enum": ["chain", "majority-vote", "best-of-n", "beam-search", "mcts", None]}
-        if "tool_calls" in (message := properties.get("messages", {}).get("items", {}).get("properties", {})):
-            message["role"] = {"type": "string", "enum": ["system", "user", "assistant", "tool"]}
-            message["content"] = {"type": "string"}
-            properties["messages"] |= {"minItems": 1, "items": {"type": "object", "properties": {
-                "role": message["role"], "content": message["content"]}, "required": ["role", "content"],
-                "additionalProperties": False}}  # fmt: skip
+        if picky:
+            continue
+        text, word = {"type": "string", "pattern": "^[ -~]{1,40}$"}, {"type": "string", "enum": ["user", "assistant"]}
+        message = {"type": "object", "properties": {"role": word, "content": text}, "required": ["role", "content"],
+                   "additionalProperties": False}  # fmt: skip
+        for name in _PICKY:
+            if path != "/inference/v1/generate":
+                properties.pop(name, None)
+        for name, known in (("messages", {"type": "array", "items": message, "minItems": 1}), ("input", text),
+                            ("prompt", text), ("completion", text), ("token_ids", {"enum": [[1, 2], [3]]}),
+                            ("sampling_params", {"enum": [{"max_tokens": 3}, {"max_tokens": 2, "n": 2}]})):  # fmt: skip
+            if name in properties:
+                properties[name] = known
+        if properties:
+            schema["schema"]["additionalProperties"] = False
     return document
 
 
@@ -68,11 +85,13 @@ def _try(server, operation, mode, examples, seed):
 
 def fuzz(server: LiveServer, examples: int, seed: int = 0) -> Counter[str]:
     """How often each kind of request got each status, over `examples` requests."""
-    schema = schemathesis.openapi.from_dict(narrowed(server.get("/openapi.json").json))
-    operations = [each.ok() for each in schema.get_all_operations()]
-    bodies = [each for each in operations if each.body]
-    work = [(each, mode) for each in bodies for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)] * 3
-    work += [(each, GenerationMode.POSITIVE) for each in operations if not each.body]
+    schemas = [
+        schemathesis.openapi.from_dict(narrowed(server.get("/openapi.json").json, picky)) for picky in (True, False)
+    ]
+    strict, good = ([each.ok() for each in schema.get_all_operations()] for schema in schemas)
+    work = [(each, mode) for each in strict if each.body for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)]
+    work += [(each, GenerationMode.POSITIVE) for each in good if each.body] * 2
+    work += [(each, GenerationMode.POSITIVE) for each in strict if not each.body]
     statuses: Counter[str] = Counter()
     for i, (operation, mode) in enumerate(work):
         for status, count in _try(server, operation, mode, -(-examples // len(work)), seed + i).items():

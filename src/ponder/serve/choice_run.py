@@ -162,7 +162,8 @@ class ChoiceRun:
         logprobs = [x for step in path for x in _step_logprobs(step)][start:]
         pieces = self._show(Content, self.request.sampling.stop, skip_newlines=self.thinks).pieces
         text = pieces.feed(tokens) + pieces.finish()
-        if not text and trace.budget_exhausted:
+        was_cut = trace.budget_exhausted or not tokens or path[-1].stop == "length"
+        if not text and was_cut:  # a bound ended the path before its answer had any text
             return False
         tops = self._top_logprobs(path, start) if self.request.logprobs else []
         self.content_tokens = sum(not math.isnan(x) for x in logprobs)
