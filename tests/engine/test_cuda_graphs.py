@@ -107,7 +107,7 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
     both, real = list[tuple[bool, int]](), fused_forward.decode
 
     def spy(*given: Any, **named: Any) -> Any:
-        if len(given) >= 8:
+        if len(given) >= 8:  # a step of a batch, not one that warms up
             both.append((given[4], len(given[7])))
         return real(*given, **named)
 

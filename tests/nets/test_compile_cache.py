@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and imports beside other work."""
+"""Where compiled kernels are kept."""
 
 from __future__ import annotations
 
@@ -59,9 +59,3 @@ def test_compiled_code_is_found_again_by_another_process(tmp_path: Path) -> None
         hits.append(sum(map(int, done.stdout.split())))
     assert hits[0] == 0 and hits[1] > 0
     assert any((tmp_path / "cache" / "compiled" / "inductor").rglob("*"))
-
-
-def test_background_import_ends_also_where_a_module_is_missing() -> None:
-    thread = compile_cache.import_in_background(["no_such_module_anywhere", "colorsys"])
-    thread.join(30)
-    assert not thread.is_alive() and "colorsys" in sys.modules

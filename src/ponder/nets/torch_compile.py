@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ponder.nets.compile_cache import keep_compiled_kernels
+
 MAX_RECOMPILES = 64  # variants (shapes, dtypes, with and without gradients) of a function that one process may compile
 
 # Dynamo skips these guards while a module's dictionaries are the same objects. Freezing a parameter changes none of
@@ -17,6 +19,8 @@ UNSAFE_GUARD_SHORTCUTS = ("skip_tensor_guards_with_matching_dict_tags", "use_rec
 
 @cache
 def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
+    if backend == "inductor":
+        keep_compiled_kernels()
     from torch._dynamo import config as tracing
     from torch._functorch import config
 

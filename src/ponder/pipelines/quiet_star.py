@@ -22,7 +22,6 @@ from ponder.measure import bootstrap_mean
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.nets.compile_cache import prepare_training
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.shared_fields import TrainingFields
@@ -108,7 +107,6 @@ class QuietStar(TrainingFields, BaseJob):
 
 async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    prepare_training(job.device, uses_lora=False)
     policy = load_policy(
         job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
     )

@@ -25,7 +25,6 @@ from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
-from ponder.nets.compile_cache import prepare_training
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
@@ -122,7 +121,6 @@ class TrainRewardModel(LearnerFields, BaseJob):
 
 def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    prepare_training(job.device, uses_lora=job.lora is not None)
     raw_labels = read_training_labels(
         job.data, job.format, job.scorer, job.skip_bad, job.algorithm.needs_scores, job.include_held_out
     )

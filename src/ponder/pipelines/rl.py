@@ -19,7 +19,6 @@ from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
-from ponder.nets.compile_cache import prepare_training
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
@@ -212,7 +211,6 @@ class RL(LearnerFields, BaseJob):
 
 async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    prepare_training(job.device, uses_lora=job.lora is not None)
     policy = load_policy(
         job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
     )

@@ -19,7 +19,6 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
-from ponder.nets.compile_cache import prepare_training
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
@@ -137,7 +136,6 @@ class FineTune(LearnerFields, BaseJob):
 
 def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    prepare_training(job.device, uses_lora=job.lora is not None)
     problems = _read_problems(job)
     if isinstance(job.data, str):
         warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
