@@ -4,7 +4,7 @@ rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)
 
 
 def right(completions, answer, **columns):  # TRL's form
-    return [float(str(gold) in text) for text, gold in zip(completions, answer, strict=True)]
+    return [float(str(gold) in text.split()) for text, gold in zip(completions, answer, strict=True)]
 
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
