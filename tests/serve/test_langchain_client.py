@@ -25,6 +25,7 @@ BOTH = pytest.mark.parametrize("responses", [False, True], ids=["chat", "respons
 class City(pydantic.BaseModel):
     """A city."""
 
+    model_config = pydantic.ConfigDict(extra="forbid")
     city: Literal["Rome", "Oslo"]
 
 

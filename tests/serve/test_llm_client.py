@@ -17,7 +17,8 @@ from serve.live_server import live_server
 from serve.scripted_policy import tool_models
 
 ADD = "def add(a: int, b: int) -> int:\n    'Add.'\n    return a + b\n"
-CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"],
+        "additionalProperties": False}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from serve.scripted_policy import tool_models
 
 
 class City(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
     city: Literal["Rome", "Oslo"]
 
 

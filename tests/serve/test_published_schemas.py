@@ -10,7 +10,8 @@ pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 from serve.live_server import live_server
 from serve.openai_schemas import check_schema
 
-PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}
+PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"],
+              "additionalProperties": False}  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 CHATS = [
     {},
