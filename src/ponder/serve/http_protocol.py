@@ -8,11 +8,15 @@ does not read. Each of these is a way to use up a server's connections from one 
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any
 
 from ponder.serve.errors import invalid
 from ponder.serve.limits import Limits
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
 
 # The rest of an unwanted body is thrown away for so long, so that the client can read the reply.
 _LINGER_SECONDS, _LINGER_BYTES = 2.0, 8 << 20
@@ -23,14 +27,18 @@ def bounded_protocol(limits: Limits) -> type[Any]:
     """The class of connections, with these limits. Over h11: httptools sets no bound on the head of a request."""
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = min(limits.max_connections, max(16, files - _SPARE_FILES))
+    most = limits.max_connections
+    if resource is not None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(most, max(16, files - _SPARE_FILES))
     settings = {"max_connections": most, "limits": limits, "idle": {}}
     return type("BoundedProtocol", (BoundedConnection, H11Protocol), settings)
 
 
 def raise_file_limit(limits: Limits) -> None:
     """Allow this process as many descriptors as it may have connections, where the system lets it."""
+    if resource is None:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = limits.max_connections + _SPARE_FILES
     if soft < wanted:
