@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import random
 import shlex
 import signal
@@ -51,7 +52,7 @@ class Load:
         return {
             "tokens_per_second": round(self.rate, 1),
             "first_token_p50_ms": round(1000 * statistics.median(waits), 2),
-            "first_token_p99_ms": round(1000 * waits[int(0.99 * (len(waits) - 1))], 2),
+            "first_token_p99_ms": round(1000 * waits[math.ceil(0.99 * len(waits)) - 1], 2),
             "requests": len(waits),
         }
 
