@@ -58,6 +58,8 @@ class Hostile:
 
     def close(self) -> None:
         self.done.set()
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which closing alone does not
         self._listening.close()
 
 
