@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from ponder.runs import Run, read_traces
+from ponder.runs import Run
+from ponder.runs.trace_store import count_records
 from ponder.serve.events import Finished
 from ponder.types import Trace
 
@@ -27,7 +28,7 @@ class TraceLog:
     def __init__(self, folder: Path, job: ServeJob) -> None:
         self._stack, self._run = ExitStack(), Run(folder, job)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="traces")
-        self._step = sum(1 for _ in read_traces(folder)) if (folder / "traces.jsonl").exists() else 0
+        self._step = count_records(folder)
 
     def __enter__(self) -> TraceLog:
         self._stack.enter_context(self._run)
