@@ -129,9 +129,13 @@ class BoundedConnection:
     def _linger(self) -> None:
         """The reply is out, but the client still sends. Closing now would reset the connection under the reply."""
         self._lingers = True
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
         self._head_timer = _cancel(self._head_timer)
+        try:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+        except OSError:  # the client has reset the connection
+            self.transport.abort()
+            return
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _cancel_timers(self) -> None:
