@@ -94,7 +94,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         if "://" in target or target.startswith(("#", "mailto:")):
             return link.group(0)
         path = os.path.normpath(os.path.join(os.path.dirname(page.file.src_uri), target.partition("#")[0]))
-        return link.group(0) if files.get_file_from_path(path) else f"{text} (`{path.removeprefix('../')}`)"
+        if files.get_file_from_path(path):
+            return link.group(0)
+        path = path.removeprefix("../")
+        return f"`{path}`" if path.endswith(text.strip("`")) else f"{text} (`{path}`)"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replaced, markdown)
 
