@@ -50,8 +50,8 @@ NO_MODEL = ("plan eval",)  # of a command in SHORTER_FLAGS: it takes none of tho
 REPLACED = {"TEACHER": "smollm2", '"..."': '"What is 2 + 3?"'}
 PREPARE = {
     "runs/demo/train": "ponder demo",
-    "runs/a": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --run runs/a",
-    "runs/b": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --seed 1 --run runs/b",
+    "runs/a": "ponder eval addition --template qa --n 8 --limit 24 --max-tokens 10 --run runs/a",
+    "runs/b": "ponder eval addition --template qa --n 8 --limit 24 --max-tokens 10 --seed 1 --run runs/b",
     "runs/labels": "ponder label arithmetic --task.level 1 --template qa --run runs/labels",
     "runs/prm": "ponder reward runs/labels --algorithm prm --run runs/prm",
     "runs/mine": "ponder sft addition --template qa --run runs/mine",
@@ -69,7 +69,8 @@ FILES = {
     "def brief(completions, **columns):\n    return [-len(text) / 100 for text in completions]\n",
     "questions.txt": "What is 2 + 3?\nWhat is 4 + 5?\n",
     "successor.py": OWN_TASK,
-    "mine.py": OWN_TASK + "\nTASK = Successor()\n",
+    # of enough numbers that some are held out
+    "mine.py": OWN_TASK.replace("randrange(9)", "randrange(900)") + "\nTASK = Successor()\n",
 }
 # Files that a page says to fetch: published logs, from the folder PONDER_DATA.
 LOGS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -42,8 +43,15 @@ def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
 
 def test_another_job_in_the_same_directory(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "tiny.py", "--steps", "1").code == 0
-    output = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3")
+    output = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3", "--run", "runs/tiny")
     assert output.code == 2 and "optimizer.lr: 0.01 -> 0.001" in output.err and output.err.count("\n") == 1
+
+
+def test_recipe_with_other_settings_has_a_run_of_its_own(ponder: Ponder, here: Path) -> None:
+    for steps, lr in (("1", ()), ("1", ("--lr", "1e-3")), ("2", ("--lr", "1e-3")), ("1", ("--lr", "2e-3"))):
+        assert ponder("run", "tiny.py", "--steps", steps, *lr).code == 0
+    plain, *others = sorted(path.name for path in Path("runs").iterdir())
+    assert plain == "tiny" and len(others) == 2 and all(re.fullmatch("tiny-[0-9a-f]{6}", name) for name in others)
 
 
 def test_run_json(ponder: Ponder, here: Path) -> None:

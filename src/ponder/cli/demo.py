@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ponder.cli import export, solve
+from ponder.cli import export, recipe_files, solve
 from ponder.cli.commands import DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.job_commands import job_from_recipe
@@ -32,7 +32,8 @@ def demo(argv: Sequence[str]) -> int:
     """ponder demo [--run DIR] [--json] [the recipe's flags]"""
     from ponder.pipelines.rl import RL
 
-    job, folder, no_resume, json = job_from_recipe(DEMO_RECIPE, argv, "ponder demo", DEMO_DESCRIPTION)
+    recipe = recipe_files.load_recipe(recipe_files.find_recipe(DEMO_RECIPE))
+    job, folder, no_resume, json = job_from_recipe(recipe, argv, "ponder demo", DEMO_DESCRIPTION)
     if not isinstance(job, RL) or not isinstance(job.model, str):
         raise UsageError(f"the recipe {DEMO_RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"

@@ -12,6 +12,7 @@ from ponder.cli.job_command import Fields, job_command
 from ponder.cli.launch import run_job
 from ponder.cli.named_objects import build_algorithm
 from ponder.cli.reward_flags import Rewards, build_rewarded_task
+from ponder.cli.run_names import recipe_run_folder
 from ponder.errors import UsageError
 from ponder.settings import Named
 
@@ -45,17 +46,20 @@ def run(argv: Sequence[str]) -> int:
             .parse_given(rest)
         )
         return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False))
-    job, folder, no_resume, json = job_from_recipe(name, rest, prog)
-    return run_job(job, folder or Path("runs") / recipe_files.find_recipe(name).stem, json, no_resume)
+    path = recipe_files.find_recipe(name)
+    recipe = recipe_files.load_recipe(path)
+    job, folder, no_resume, json = job_from_recipe(recipe, rest, prog)
+    return run_job(job, folder or recipe_run_folder(path.stem, job, recipe_files.plain_job(recipe)), json, no_resume)
 
 
 def rerun_flags(*, json: opt.Json = False) -> None:
     """The flags for a run directory: its job has all others."""
 
 
-def job_from_recipe(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool, bool]:
+def job_from_recipe(
+    recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = ""
+) -> tuple[Any, Path | None, bool, bool]:
     """The job that a recipe makes of these flags, and the common ones."""
-    recipe = recipe_files.load_recipe(recipe_files.find_recipe(name))
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
     own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json")}

@@ -1,4 +1,4 @@
-"""The run directory of a command without --run: runs/grpo-addition-smollm2-3f9a1c.
+"""The run directory of a command without --run: runs/grpo-addition-smollm2-3f9a1c, or runs/star of a recipe.
 
 The last part is a hash of the job's settings. So the same command finds its run again and resumes, and a command with
 another setting has a run of its own. A number of training steps is not part of it: a larger --steps goes on with the
@@ -21,6 +21,14 @@ DIGEST_CHARS = 6
 def default_run_folder(job: Any, *names: str) -> Path:
     """Where a job runs if the user does not say: these names and a hash of its settings."""
     return RUNS_FOLDER / "-".join([*map(path_slug, names), settings_digest(job)])
+
+
+def recipe_run_folder(name: str, job: Any, plain_job: Any) -> Path:
+    """Where a recipe runs if the user does not say: runs/NAME for the recipe without flags, whose job is `plain_job`
+    (None: it needs some). With flags that change more than a number of training steps, a hash follows."""
+    if plain_job is not None and settings_digest(job) == settings_digest(plain_job):
+        return RUNS_FOLDER / path_slug(name)
+    return default_run_folder(job, name)
 
 
 def settings_digest(job: Any) -> str:
