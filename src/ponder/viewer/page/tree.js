@@ -52,7 +52,7 @@
         hover: (i, x, y) => this.showTip(i, x, y),
       });
       stage.append(this.tip);
-      this.tree.colorBy = this.params.color || (columns.chosen !== null && columns.score ? "score" : "value");
+      this.tree.colorBy = this.params.color || "value"; // or the first column that has numbers
       this.tree.sizeBy = this.params.size || "visits";
       this.tree.setData(columns);
       this.drawTools();
@@ -74,11 +74,10 @@
       const pruned = (columns.pruned || []).filter((reason) => reason !== null && reason !== -1 && reason !== "").length;
       const facts = [format.count(count, "node"), `${format.integer(pruned)} pruned`];
       if (columns.cites?.length) facts.push(format.count(columns.cites.length, "citation"));
-      return h("div", { class: "page-head" },
-        h("h2", null, `Tree of trace ${this.number}`),
-        h("p", { class: "soft" }, facts.join(" · "), " · ",
-          h("a", { href: route.link(`/rollouts/${this.run}/${this.number}`) }, "completions"), " · ",
-          h("a", { href: route.link(`/rollouts/${this.run}`) }, "all rollouts")));
+      return h("div", { class: "headline" },
+        h("h2", null, `Tree of trace ${this.number}`), h("span", { class: "soft" }, facts.join(" · ")), h("span", { class: "spacer" }),
+        h("a", { class: "button", href: route.link(`/rollouts/${this.run}/${this.number}`) }, "Completions"),
+        h("a", { class: "button", href: route.link(`/tree/${this.run}`) }, "All searches"));
     }
 
     drawTools() {

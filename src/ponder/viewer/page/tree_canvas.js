@@ -184,8 +184,8 @@
       return {
         page: color("panel") || "#fff", ink: color("ink") || "#111", soft: color("soft") || "#666",
         line: color("edge") || color("line") || "#ccc", none: color("line") || "#ccc",
-        path: viewer.theme.dark ? "#ff9f40" : "#c2410c", pruned: color("alert") || "#a3261b",
-        cites: viewer.theme.dark ? "#79b8ff" : "#0072b2", selected: color("accent") || "#2f6f62",
+        path: color("lost") || "#c2410c", pruned: color("alert") || "#a3261b",
+        cites: color("won") || "#0072b2", selected: color("accent") || "#2f6f62",
       };
     }
 

@@ -32,8 +32,8 @@
       this.collect();
       this.strokeEdges(this.edges, inks.line, 1);
       this.drawCites();
-      this.strokeEdges(this.pathEdges, inks.path, 2.5);
       this.drawBars();
+      this.strokeEdges(this.pathEdges, inks.path, 2.5);
       for (const i of this.nodes) this.drawNode(i);
       this.drawLabels();
       return this.nodes.length;
@@ -213,17 +213,37 @@
       pen.stroke();
     }
 
+    // The x of the nodes in each band of a line's height.
+    rowsOfNodes() {
+      const rows = new Map();
+      for (const i of this.nodes) {
+        const row = Math.floor(this.y(i) / LABEL_PX);
+        if (!rows.has(row)) rows.set(row, []);
+        rows.get(row).push(this.x(i));
+      }
+      return rows;
+    }
+
+    // How far it is from a node to the next one in its line, or to the end of the window.
+    roomRight(i, rows) {
+      const x = this.x(i), row = Math.floor(this.y(i) / LABEL_PX);
+      let end = this.width;
+      for (const near of [row - 1, row, row + 1]) for (const other of rows.get(near) || []) if (other > x + 1 && other < end) end = other;
+      return end - x;
+    }
+
     // The beginning of each step's text beside its node, where there is room for it.
     drawLabels() {
       const { pen, data, view, tree } = this;
       if (!data.snippet || view.perUnit < 14 || view.perLevel < 70) return;
       pen.font = `${LABEL_PX}px system-ui, sans-serif`;
       pen.textBaseline = "middle";
+      const rows = this.rowsOfNodes();
       for (const i of this.nodes) {
         const text = labelText(data.snippet[i]);
         const isLeaf = tree.children.start[i] === tree.children.start[i + 1];
         const offset = this.nodeRadius(i) + (i === data.chosen || i === this.selected ? 10 : 5);
-        const room = isLeaf ? Math.min(330, this.width - this.x(i)) : view.perLevel - 2 * offset;
+        const room = isLeaf ? Math.min(330, this.roomRight(i, rows) - offset - 8) : view.perLevel - 2 * offset;
         const letters = Math.floor(room / LABEL_WIDTH);
         if (!text || letters < 4) continue;
         pen.fillStyle = this.onPath[i] ? this.inks.ink : this.inks.soft;
