@@ -128,7 +128,7 @@
         if (!isNumber(ys[i])) return void (isPen = false);
         path += `${isPen ? "L" : "M"}${at(x, ys[i]).join(" ")}`;
         isPen = true;
-        if (!faint && (series.points || xs.length < 3)) {
+        if (!faint && (series.points || xs.length < 2)) {
           const [cx, cy] = at(x, ys[i]);
           parts.push(tag("circle", { cx, cy, r: 3.5, fill: stroke }, tag("title", {}, escapeXml(`${series.labels?.[i] || series.name}: ${format.number(ys[i])}`))));
         }

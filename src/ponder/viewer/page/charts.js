@@ -34,6 +34,18 @@
     return low < xs.length ? low : -1;
   }
 
+  // Ticks of a logarithmic axis: decades, and 2 and 5 between them where the range is short.
+  function logSplits(low, high) {
+    const decades = Math.log10(high / low);
+    const every = Math.max(1, Math.ceil(decades / 8));
+    const factors = decades < 0.7 ? [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9] : decades < 3 ? [1, 2, 5] : [1];
+    const ticks = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
+      if (power % every === 0) for (const factor of factors) ticks.push(Number(`${factor}e${power}`));
+    }
+    return ticks.filter((tick) => tick >= low && tick <= high);
+  }
+
   const color = (series) => theme.series(series.color);
   const dashOf = (series) => DASHES[(series.dash ?? Math.floor(series.color / 8)) % DASHES.length];
 
@@ -80,6 +92,7 @@
       const text = theme.color("soft");
       const axis = { stroke: text, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 16, grid: { stroke: theme.color("faint"), width: 1 }, ticks: { stroke: theme.color("line"), width: 1, size: 4 } };
       const scale = (log) => (log ? { distr: 3, log: 10 } : {});
+      const logTicks = { splits: (_, __, low, high) => logSplits(low, high), filter: (_, splits) => splits };
       const options = {
         ...size(),
         mode: 1,
@@ -88,8 +101,8 @@
         cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, sync: state.sync ? { key: state.sync, setSeries: false, scales: ["x", null] } : undefined },
         scales: { x: { time: false, ...scale(state.x?.log), range: xRange }, y: { ...scale(state.y?.log), range: yRange } },
         axes: [
-          { ...axis, label: state.x?.label, size: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
-          { ...axis, label: state.y?.label, size: 52, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
+          { ...axis, ...(state.x?.log ? logTicks : {}), label: state.x?.label, size: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
+          { ...axis, ...(state.y?.log ? logTicks : {}), label: state.y?.label, size: 52, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
         ],
         series: [{}, ...drawn.map(lineOptions)],
         hooks: { drawAxes: [drawBands], draw: [drawMarks, drawErrorBars], setCursor: [onCursor], setSelect: [onSelect] },
@@ -108,7 +121,7 @@
         alpha: faint ? 0.28 : 1,
         width: hasLine ? (faint ? 1 : 1.8) : 0,
         dash: faint ? [] : dashOf(series),
-        points: { show: !faint && (series.points || xs.length < 3), size: 7, fill: color(series), stroke: color(series) },
+        points: { show: !faint && (series.points || xs.length < 2), size: 7, fill: color(series), stroke: color(series) },
       };
     }
 

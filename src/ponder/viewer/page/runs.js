@@ -132,8 +132,7 @@
       shown = version;
       if (!box.firstChild) drawControls();
       try {
-        const names = metricNames();
-        const answer = await data.get(data.path("/api/metrics/preview", { runs: runs.map((run) => run.id).join(","), names: names.join(","), points: 400 }));
+        const answer = await data.get(data.path("/api/metrics/preview", { runs: runs.map((run) => run.id).join(","), names: metricName(), points: 400 }));
         answers = new Map(Object.entries(answer.runs || answer));
         draw();
       } catch (error) {
@@ -142,9 +141,13 @@
       }
     }
 
-    // The metric that is asked for; without one the headline metric of each run.
-    const metricNames = () => (view.metric ? [view.metric] : [...new Set(picked.map((run) => run.metric).filter(Boolean))]);
-    const nameFor = (run) => view.metric || run.metric;
+    // The metric that is asked for; without one the headline metric of most runs.
+    function metricName() {
+      if (view.metric) return view.metric;
+      const counts = new Map();
+      for (const run of picked) if (run.metric) counts.set(run.metric, (counts.get(run.metric) || 0) + 1);
+      return [...counts].sort((a, b) => b[1] - a[1])[0]?.[0] || "reward";
+    }
 
     function drawControls() {
       const axes = ["tokens", "flops", "seconds"];
@@ -155,23 +158,23 @@
       const names = new Set(["reward", "loss", "accuracy"]);
       for (const run of picked) for (const name of run.metrics || [run.metric]) if (name) names.add(name);
       if (view.metric) names.add(view.metric);
-      const options = [["", "headline"], ...[...names].filter((name) => !name.startsWith("x/")).sort().map((name) => [name, name])];
-      metricBox.replaceChildren(viewer.select("Metric", options, view.metric, (value) => { view.metric = value; route.set({ metric: value }); show(picked, note); }));
+      const options = [...names].filter((name) => !name.startsWith("x/")).sort();
+      metricBox.replaceChildren(viewer.select("Metric", options, metricName(), (value) => { view.metric = value; route.set({ metric: value }); show(picked, note); }));
     }
 
     function draw() {
       drawMetricList();
+      const name = metricName();
       const missing = [];
       const series = [];
       picked.forEach((run, i) => {
         const metrics = answers.get(run.id);
-        const y = metrics && metrics.columns[nameFor(run)];
+        const y = metrics && metrics.columns[name];
         const x = metrics && viewer.xValues(metrics, view.x);
         if (x && y) series.push({ name: run.name, x, y, color: i });
         else missing.push(run.name);
       });
-      const names = metricNames();
-      const settings = { series, smoothing: view.smooth, x: { label: viewer.xLabel(view.x), log: view.logx }, y: { label: names.join(" / "), log: view.logy }, title: names.join(" / ") || "metric", legend: true };
+      const settings = { series, smoothing: view.smooth, x: { label: viewer.xLabel(view.x), log: view.logx }, y: { label: name, log: view.logy }, title: name, legend: true };
       words.textContent = [note && `Shown are ${note} runs: choose runs below to see others.`, missing.length && `Without this metric or axis: ${missing.join(", ")}.`].filter(Boolean).join(" ");
       if (chart && chart.element.isConnected) return chart.update(settings);
       if (chart) chart.destroy();
