@@ -11,7 +11,7 @@
   // columns: [{key, title, text(row) -> string | Node, value(row) -> what is sorted by, numeric, sortable, minor,
   //            tip}]; `minor` columns are left out on narrow screens.
   // open(row): Enter or a click on a row. href(row): what a row links to, where `open` is not given.
-  // id(row): its name, for `chosen`. chosen: a Set of ids, with a box before each row; onChoose(chosen) after changes.
+  // id(row): its name, for `chosen`; nameOf(row): the name that people know. chosen: a Set of ids, with a box before each row; onChoose(chosen) after changes.
   // sort: "key" or "-key"; onSort(sort) after a change. `serverSort`: the caller sorts.
   // total, need(from, to): rows that are not there yet; the caller then calls update with a sparse array.
   // rowHeight: pixels of a row; tall: the height of the box as a CSS length.
@@ -81,7 +81,7 @@
         return h("td", { class: cellClass(column) }, content === null || content === undefined ? "–" : content);
       });
       if (chosen) {
-        const box = h("input", { type: "checkbox", tabindex: "-1", checked: chosen.has(settings.id(row)), "aria-label": `choose ${settings.id(row)}`, on: { change: () => choose(row) } });
+        const box = h("input", { type: "checkbox", tabindex: "-1", checked: chosen.has(settings.id(row)), "aria-label": `Choose ${settings.nameOf ? settings.nameOf(row) : settings.id(row)}`, on: { change: () => choose(row) } });
         cells.unshift(h("td", { class: "choose" }, box));
       }
       return h("tr", attributes, cells);
