@@ -41,8 +41,8 @@ def serve(
         raise UsageError("say what to serve: ponder serve MODEL")
     check_extra()
     keys = _api_keys(api_key)
-    from ponder.serve.guard import GuardSettings, is_loopback
-    from ponder.serve.server import bind
+    from ponder.local_http import bind, is_loopback
+    from ponder.serve.guard import GuardSettings
 
     if not is_loopback([host]) and not keys:
         raise UsageError(
