@@ -346,12 +346,14 @@
       update(changes) {
         const onlyData = plot && Object.keys(changes).every((key) => key === "series" || key === "marks") && (!changes.series || changes.series.length === state.series.length);
         Object.assign(state, changes);
+        if (!plot) return; // it will be drawn with them
         if (!onlyData || lines().length !== state.drawn.length) return build();
         state.drawn = lines();
         plot.setData(joined(state.drawn), true);
         describe();
       },
       destroy() {
+        isOver = true;
         watcher.disconnect();
         stopTheme();
         if (plot) plot.destroy();
@@ -359,8 +361,9 @@
       },
     };
     const stopTheme = theme.onChange(() => plot && build());
-    requestAnimationFrame(() => {
-      if (!element.isConnected) return;
+    let isOver = false;
+    setTimeout(() => { // by then the caller has put it into the page, which gives it its width
+      if (isOver || !element.isConnected) return;
       build();
       watcher.observe(plotBox);
     });
