@@ -92,7 +92,8 @@ def _load_service(
         Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent),
     )
     if traces is not None:
-        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template))).keep
+        policies = [model.base for model in service.models.models.values() if model.base is not None]
+        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template), policies)).keep
     return service
 
 

@@ -8,10 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ponder.viewer.errors import NotFound
+from ponder.viewer.metric_slices import MetricSlices, preview, previews
 from ponder.viewer.query import Query
-from ponder.viewer.run_listing import RunLibrary, run_row
+from ponder.viewer.run_listing import RunLibrary
 
 Handler = Callable[..., Any]
+MAX_RUNS = 500  # of one preview
 
 
 class Api:
@@ -19,6 +21,7 @@ class Api:
 
     def __init__(self, library: RunLibrary, exported: bool = False) -> None:
         self.library, self.exported = library, exported
+        self.slices = MetricSlices()
         run, number = r"(?P<run>[0-9a-f]{12})", r"(?P<number>[0-9]{1,12})"
         del number
         self._routes: list[tuple[re.Pattern[str], Handler]] = [
@@ -27,6 +30,9 @@ class Api:
                 (r"/api/info", self.info),
                 (r"/api/runs", self.runs),
                 (rf"/api/runs/{run}", self.run),
+                (rf"/api/runs/{run}/metrics", self.metrics),
+                (rf"/api/runs/{run}/metrics/preview", self.preview),
+                (r"/api/metrics/preview", self.previews),
             )
         ]
 
@@ -43,10 +49,22 @@ class Api:
         }  # fmt: skip
 
     def runs(self, query: Query) -> Any:
-        return {"runs": [run_row(folder) for folder in self.library.folders()]}
+        return {"runs": self.library.rows()}
 
     def run(self, query: Query, run: str) -> Any:
-        return run_row(self.library.find(run))
+        return self.library.details(run)
+
+    def metrics(self, query: Query, run: str) -> Any:
+        folder = self.library.find(run).path
+        return self.slices.slice(folder, query.whole("after", 0), frozenset(query.names("names")))
+
+    def preview(self, query: Query, run: str) -> Any:
+        folder = self.library.find(run).path
+        return preview(folder, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))
+
+    def previews(self, query: Query) -> Any:
+        folders = {run: self.library.find(run).path for run in query.names("runs")[:MAX_RUNS]}
+        return {"runs": previews(folders, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))}
 
 
 def _version() -> str:

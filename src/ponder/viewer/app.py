@@ -9,12 +9,13 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ponder.errors import PonderError
 from ponder.viewer.api import Api
 from ponder.viewer.errors import NotFound
+from ponder.viewer.events import growth_events
 from ponder.viewer.guard import Guard, GuardSettings
 from ponder.viewer.page_files import content_type, page_files
 from ponder.viewer.run_listing import RunLibrary
@@ -34,8 +35,16 @@ def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
     async def answer(request: Request) -> Response:
         return await run_in_threadpool(_answer, api, request.url.path, dict(request.query_params))
 
+    async def events(request: Request) -> Response:
+        try:
+            folder = await run_in_threadpool(library.find, request.query_params.get("run", ""))
+        except PonderError as why:
+            return error_reply(404, str(why))
+        return StreamingResponse(growth_events(folder.path), media_type="text/event-stream")
+
     routes = [
         Route("/", show_file),
+        Route("/api/events", events),
         Route("/api/{rest:path}", answer),
         Route("/{name:path}", show_file),
     ]

@@ -7,6 +7,7 @@
   const GLYPHS = { checkpoint: "▾", resumed: "↻", best: "★", eval: "◆" };
   const MAX_TIP_LINES = 12;
   const MAX_LABELLED_MARKS = 30;
+  const MAX_STYLED_LINES = 48; // more are thin and plain: nobody tells their dashes apart
 
   // Exponential moving average of weight `weight` in [0, 1), free of the bias towards its start (Kingma and Ba 2015).
   // Missing values stay missing.
@@ -71,24 +72,24 @@
 
     const shownSeries = () => state.series.filter((one) => !state.hidden.has(one.name));
 
-    // What uPlot draws: of each series its raw line and, where it is smoothed, the smooth one.
+    // What is drawn: of each series its raw line and, where it is smoothed, the smooth one. Missing values are left out.
     function lines() {
       const out = [];
       for (const series of shownSeries()) {
-        const keep = series.x.map((x, i) => i).filter((i) => isNumber(series.x[i]) && (!state.x?.log || series.x[i] > 0));
-        const xs = keep.map((i) => series.x[i]);
-        const onScale = (value) => (isNumber(value) && (!state.y?.log || value > 0) ? value : null);
-        const raw = keep.map((i) => onScale(series.y[i]));
-        const isSmoothed = state.smoothing > 0 && series.line !== false && raw.length > 2;
-        out.push({ series, xs, ys: raw, faint: isSmoothed });
-        if (isSmoothed) out.push({ series, xs, ys: smooth(keep.map((i) => series.y[i]), state.smoothing).map(onScale), faint: false });
+        const isOnAxes = (x, y) => isNumber(x) && isNumber(y) && (!state.x?.log || x > 0) && (!state.y?.log || y > 0);
+        const keep = [];
+        for (let i = 0; i < series.x.length; i++) if (isOnAxes(series.x[i], series.y[i])) keep.push(i);
+        const [xs, ys] = [keep.map((i) => series.x[i]), keep.map((i) => series.y[i])];
+        const isSmoothed = state.smoothing > 0 && series.line !== false && xs.length > 2;
+        out.push({ series, xs, ys, keep, faint: isSmoothed });
+        if (isSmoothed) out.push({ series, xs, ys: smooth(ys, state.smoothing), keep, faint: false });
       }
       return out;
     }
 
     function build() {
       if (plot) plot.destroy();
-      const drawn = (state.drawn = lines());
+      state.drawn = lines();
       const text = theme.color("soft");
       const axis = { stroke: text, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 16, grid: { stroke: theme.color("faint"), width: 1 }, ticks: { stroke: theme.color("line"), width: 1, size: 4 } };
       const scale = (log) => (log ? { distr: 3, log: 10 } : {});
@@ -99,33 +100,26 @@
         padding: [8, 10, 0, 0],
         legend: { show: false },
         cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false }, sync: state.sync ? { key: state.sync, setSeries: false, scales: ["x", null] } : undefined },
-        scales: { x: { time: false, ...scale(state.x?.log), range: xRange }, y: { ...scale(state.y?.log), range: yRange } },
+        scales: { x: { time: false, ...scale(state.x?.log), range: xRange }, y: { ...scale(state.y?.log), auto: true, range: yRange } },
         axes: [
           { ...axis, ...(state.x?.log ? logTicks : {}), label: state.x?.label, size: 30, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
           { ...axis, ...(state.y?.log ? logTicks : {}), label: state.y?.label, size: 52, values: (_, splits) => splits.map((v) => (v === null ? "" : format.short(v))) },
         ],
-        series: [{}, ...drawn.map(lineOptions)],
-        hooks: { drawAxes: [drawBands], draw: [drawMarks, drawErrorBars], setCursor: [onCursor], setSelect: [onSelect] },
+        series: [{}, { points: { show: false } }],
+        hooks: { drawAxes: [drawBands], draw: [drawLines, drawMarks, drawErrorBars], setCursor: [onCursor], setSelect: [onSelect] },
       };
-      plot = new uPlot(options, joined(drawn), plotBox);
+      plot = new uPlot(options, ends(), plotBox);
       state.plot = plot;
       plot.over.addEventListener("dblclick", () => zoom(null));
       plot.over.addEventListener("mouseleave", hideTip);
       describe();
     }
 
-    function lineOptions({ series, faint, xs }) {
-      const hasLine = series.line !== false;
-      return {
-        stroke: hasLine ? color(series) : undefined,
-        alpha: faint ? 0.28 : 1,
-        width: hasLine ? (faint ? 1 : 1.8) : 0,
-        dash: faint ? [] : dashOf(series),
-        points: { show: !faint && (series.points || xs.length < 2), size: 7, fill: color(series), stroke: color(series) },
-      };
+    // uPlot lays out axes, ticks and the cursor from the ends of the data; the lines are drawn here.
+    function ends() {
+      const xs = state.drawn.flatMap((line) => (line.xs.length ? [line.xs[0], line.xs.at(-1)] : []));
+      return xs.length ? [[Math.min(...xs), Math.max(...xs)], [1, 1]] : [[state.x?.log ? 1 : 0, state.x?.log ? 10 : 1], [1, 1]];
     }
-
-    const joined = (drawn) => (drawn.length ? uPlot.join(drawn.map(({ xs, ys }) => [xs, ys])) : [[], []]);
 
     function xRange(_, low, high) {
       if (state.range) return state.range;
@@ -136,24 +130,28 @@
       return [low - room * (high - low), high + room * (high - low)];
     }
 
-    function yRange(_, low, high) {
-      const bounds = [];
-      for (const series of shownSeries()) {
-        for (const list of [series.low, series.high]) for (const value of list || []) if (isNumber(value) && (!state.y?.log || value > 0)) bounds.push(value);
-      }
-      if (bounds.length) [low, high] = [Math.min(low ?? Infinity, ...bounds), Math.max(high ?? -Infinity, ...bounds)];
+    // From the least to the largest value in sight, raw values and intervals included.
+    function yRange() {
       if (state.y?.range) return state.y.range;
+      let [low, high] = [Infinity, -Infinity];
+      const include = (x, y) => {
+        if (!isNumber(y) || (state.y?.log && y <= 0) || (state.range && (x < state.range[0] || x > state.range[1]))) return;
+        low = Math.min(low, y);
+        high = Math.max(high, y);
+      };
+      for (const { xs, ys } of state.drawn) for (let i = 0; i < xs.length; i++) include(xs[i], ys[i]);
+      for (const series of shownSeries()) for (const bounds of [series.low, series.high]) if (bounds) series.x.forEach((x, i) => include(x, bounds[i]));
+      if (low > high) return state.y?.log ? [0.1, 1] : [0, 1];
       if (state.series.some((one) => one.fill)) return [0, (high || 1) * 1.06];
-      if (!isNumber(low)) return state.y?.log ? [0.1, 1] : [0, 1];
       if (state.y?.log) return low === high ? [low / 2, low * 2] : [low / 1.1, high * 1.1];
       const room = low === high ? Math.abs(low) * 0.1 || 0.5 : 0.06 * (high - low);
-      return [low >= 0 && low - room < 0 ? Math.min(0, low) : low - room, high + room];
+      return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
     }
 
-    // ---- drawing beyond lines
+    // ---- drawing
 
-    const toCanvas = (x, y) => [plot_(x, "x"), plot_(y, "y")];
-    const plot_ = (value, scale) => state.plot.valToPos(value, scale, true);
+    const toPixel = (value, scale) => state.plot.valToPos(value, scale, true);
+    const toCanvas = (x, y) => [toPixel(x, "x"), toPixel(y, "y")];
 
     function clipped(u, draw) {
       const { ctx, bbox } = u;
@@ -164,6 +162,63 @@
       ctx.clip();
       draw(ctx, bbox, devicePixelRatio || 1);
       ctx.restore();
+    }
+
+    // A function from values to canvas pixels: valToPos, made once for a whole line.
+    function pixels(scale, start, length, isDown) {
+      const { min, max, distr } = state.plot.scales[scale];
+      const f = distr === 3 ? Math.log10 : (value) => value;
+      const [low, span] = [f(min), f(max) - f(min)];
+      return isDown ? (value) => start + length * (1 - (f(value) - low) / span) : (value) => start + (length * (f(value) - low)) / span;
+    }
+
+    function drawLines(u) {
+      clipped(u, (ctx, bbox, ratio) => {
+        const [toX, toY] = [pixels("x", bbox.left, bbox.width, false), pixels("y", bbox.top, bbox.height, true)];
+        const { min, max } = u.scales.x;
+        for (const line of state.drawn) {
+          const { series, xs, faint } = line;
+          ctx.strokeStyle = ctx.fillStyle = color(series);
+          ctx.globalAlpha = faint ? 0.28 : 1;
+          const isPlain = faint || state.drawn.length > MAX_STYLED_LINES;
+          ctx.lineWidth = (isPlain ? 1 : 1.8) * ratio;
+          ctx.lineJoin = "bevel"; // round joins and dashes cost most of the time of a drawing
+          ctx.setLineDash(isPlain ? [] : dashOf(series).map((part) => part * ratio));
+          const first = Math.max(0, xs.findIndex((x) => x >= min) - 1);
+          const last = Math.min(xs.length, xs.findLastIndex((x) => x <= max) + 2);
+          if (series.line !== false) {
+            ctx.beginPath();
+            tracePath(ctx, line, first, last, toX, toY);
+            ctx.stroke();
+          }
+          if (!faint && (series.points || xs.length === 1)) {
+            ctx.beginPath();
+            for (let i = first; i < last; i++) {
+              ctx.moveTo(toX(xs[i]) + 3.5 * ratio, toY(line.ys[i]));
+              ctx.arc(toX(xs[i]), toY(line.ys[i]), 3.5 * ratio, 0, 2 * Math.PI);
+            }
+            ctx.fill();
+          }
+        }
+      });
+    }
+
+    // Many points in one column of pixels become its least and its largest.
+    function tracePath(ctx, { xs, ys }, first, last, toX, toY) {
+      if (last - first <= 2 * state.plot.bbox.width) {
+        for (let i = first; i < last; i++) ctx.lineTo(toX(xs[i]), toY(ys[i]));
+        return;
+      }
+      for (let i = first; i < last; ) {
+        const column = Math.round(toX(xs[i]));
+        let [low, high] = [ys[i], ys[i]];
+        for (i++; i < last && Math.round(toX(xs[i])) === column; i++) {
+          low = Math.min(low, ys[i]);
+          high = Math.max(high, ys[i]);
+        }
+        ctx.lineTo(column, toY(low));
+        if (high > low) ctx.lineTo(column, toY(high));
+      }
     }
 
     function drawBands(u) {
@@ -213,7 +268,7 @@
         ctx.font = `${11 * ratio}px system-ui, sans-serif`;
         ctx.textAlign = "center";
         for (const mark of marks) {
-          const x = plot_(mark.x, "x");
+          const x = toPixel(mark.x, "x");
           const isSmall = mark.kind === "checkpoint" || marks.length > MAX_LABELLED_MARKS;
           ctx.globalAlpha = isSmall ? 0.8 : 0.6;
           if (!isSmall) {
@@ -239,7 +294,7 @@
         if (!smoothLine || !smoothLine.xs.length) continue;
         const i = nearestIndex(smoothLine.xs, x);
         const at = smoothLine.xs[i];
-        const source = series.x.indexOf(at);
+        const source = smoothLine.keep[i];
         rows.push({ series, x: at, raw: series.y[source], smooth: smoothLine.faint ? null : smoothLine.ys[i], low: series.low?.[source], high: series.high?.[source], label: series.labels?.[source] });
       }
       return rows.sort((a, b) => Math.abs(a.x - x) - Math.abs(b.x - x));
@@ -344,14 +399,16 @@
       glyphs: GLYPHS,
       // Other series, marks, smoothing, axes or range; what is not named stays.
       update(changes) {
-        const onlyData = plot && Object.keys(changes).every((key) => key === "series" || key === "marks") && (!changes.series || changes.series.length === state.series.length);
+        const onlyData = Object.keys(changes).every((key) => key === "series" || key === "marks" || key === "smoothing");
         Object.assign(state, changes);
-        if (!onlyData || lines().length !== state.drawn.length) return build();
+        if (!plot) return; // it will be drawn with them
+        if (!onlyData) return build();
         state.drawn = lines();
-        plot.setData(joined(state.drawn), true);
+        plot.setData(ends(), true);
         describe();
       },
       destroy() {
+        isOver = true;
         watcher.disconnect();
         stopTheme();
         if (plot) plot.destroy();
@@ -359,8 +416,9 @@
       },
     };
     const stopTheme = theme.onChange(() => plot && build());
-    requestAnimationFrame(() => {
-      if (!element.isConnected) return;
+    let isOver = false;
+    setTimeout(() => { // by then the caller has put it into the page, which gives it its width
+      if (isOver || !element.isConnected) return;
       build();
       watcher.observe(plotBox);
     });

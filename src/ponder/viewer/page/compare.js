@@ -44,7 +44,7 @@
     const detail = h("div", { class: "detail", "aria-live": "polite" });
     body.replaceChildren(systemsPanel(answer, page), differencesPanel(answer, page), problemsPanel(answer, page, detail), detail);
     const opened = answer.pairs.findIndex((pair) => String(pair.problem_id) === page.view.problem);
-    if (opened >= 0) openProblem(detail, answer.pairs[opened], page);
+    if (opened >= 0) openProblem(detail, answer.pairs[opened], page).then(() => detail.scrollIntoView({ block: "nearest" }));
   }
 
   // ---- accuracy of each, and the differences
@@ -141,7 +141,7 @@
       ...answer.names.map((name, i) => ({ key: `result-${i}`, title: name, text: (pair) => resultCell(pair.results[i]), value: (pair) => pair.results[i]?.value ?? null })),
       { key: "outcome", title: "Outcome", text: (pair) => h("span", { class: `result ${outcome(pair, view.other)}` }, outcome(pair, view.other)), value: (pair) => outcome(pair, view.other) },
     ];
-    const table = viewer.table({ columns, rows: [], label: "Problems", tall: "55vh", open: (pair) => { view.problem = String(pair.problem_id); route.set({ problem: view.problem }); openProblem(detail, pair, page).then(() => detail.scrollIntoView({ block: "nearest" })); }, empty: "No problem is like this." });
+    const table = viewer.table({ columns, rows: [], label: "Problems", tall: "42vh", open: (pair) => { view.problem = String(pair.problem_id); route.set({ problem: view.problem }); openProblem(detail, pair, page).then(() => detail.scrollIntoView({ block: "nearest" })); }, empty: "No problem is like this." });
     const fits = (pair, filter) => (filter === "" ? true : filter === "none" ? isNobodyRight(pair) : outcome(pair, view.other) === filter);
     function draw() {
       const words = view.q.toLowerCase();

@@ -408,6 +408,11 @@
   // ---- theme
 
   const themeListeners = new Set();
+  const colors = new Map(); // CSS variables that were asked for
+  function themeChanged() {
+    colors.clear();
+    for (const listener of themeListeners) listener();
+  }
   const darkByDefault = matchMedia("(prefers-color-scheme: dark)");
   const stored = {
     get: (key) => {
@@ -433,10 +438,13 @@
       const chosen = theme.dark ? "light" : "dark";
       document.documentElement.dataset.theme = chosen;
       stored.set("ponder-view-theme", chosen);
-      for (const listener of themeListeners) listener();
+      themeChanged();
     },
     // A CSS variable's present value: theme.color("accent").
-    color: (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim(),
+    color(name) {
+      if (!colors.has(name)) colors.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+      return colors.get(name);
+    },
     // The colour of the i-th series: safe for colour-blind readers.
     series: (i) => theme.color(`series-${i % 8}`),
     // Calls `listener` when light and dark change. Returns the function that ends it.
@@ -445,7 +453,7 @@
       return () => themeListeners.delete(listener);
     },
   };
-  darkByDefault.addEventListener("change", () => themeListeners.forEach((listener) => listener()));
+  darkByDefault.addEventListener("change", themeChanged);
   const chosenTheme = stored.get("ponder-view-theme");
   if (chosenTheme === "light" || chosenTheme === "dark") document.documentElement.dataset.theme = chosenTheme;
 

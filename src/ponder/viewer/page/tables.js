@@ -23,7 +23,7 @@
     const body = h("tbody");
     const element = h(
       "div",
-      { class: "table-box", tabindex: "0", role: "group", "aria-label": `${label}: arrows move, Enter opens`, style: settings.tall ? { "max-height": settings.tall } : null, on: { scroll: () => requestAnimationFrame(() => draw(false)), keydown: onKey } },
+      { class: "table-box", tabindex: "0", role: "group", "aria-label": `${label}: arrows move, Enter opens`, style: settings.tall ? { "max-height": settings.tall } : null, on: { scroll: () => draw(false), keydown: onKey } },
       h("table", { "aria-label": label, style: { "--row-height": `${rowHeight}px` } }, head, body),
     );
 
@@ -176,7 +176,7 @@
     drawHead();
     sortRows();
     draw(true);
-    if (state.rows.length > MAX_DRAWN_ROWS) requestAnimationFrame(() => draw(true)); // its height is known only then
+    if (state.rows.length > MAX_DRAWN_ROWS) setTimeout(() => draw(true)); // its height is known only then
     return handle;
   }
 
