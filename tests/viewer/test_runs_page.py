@@ -48,7 +48,7 @@ def open_view(page: Page, viewer: LiveViewer, view: str) -> None:
     page.messages.clear()
     page.open("about:blank")
     page.open(viewer.url + view)
-    page.wait_for("!document.querySelector('.waiting')")
+    page.wait_for("!!document.querySelector('#main .page *') && !document.querySelector('#main .waiting')")
 
 
 def names_shown(page: Page) -> list[str]:

@@ -372,6 +372,7 @@
       const shown = shownSeries();
       const ends = shown.slice(0, 6).map((one) => `${one.name} ends at ${format.number(one.y.findLast(isNumber))}`);
       plotBox.setAttribute("aria-label", `${state.title}: ${ends.join(", ") || "no data"}. Arrow keys read values, 0 shows all.`);
+      element.querySelector("figcaption b").textContent = state.title;
       legend.hidden = state.legend === false;
       legend.replaceChildren(...(state.legend === false ? [] : state.series.map(legendItem)));
       const lost = state.y?.log ? shown.reduce((sum, one) => sum + one.y.filter((v) => isNumber(v) && v <= 0).length, 0) : 0;
