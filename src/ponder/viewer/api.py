@@ -7,10 +7,16 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ponder.types import Trace
 from ponder.viewer.errors import NotFound
 from ponder.viewer.metric_slices import MetricSlices, preview, previews
 from ponder.viewer.query import Query
 from ponder.viewer.run_listing import RunLibrary
+from ponder.viewer.text_search import MAX_HITS, search_traces
+from ponder.viewer.trace_library import TraceLibrary
+from ponder.viewer.trace_rows import list_traces
+from ponder.viewer.trace_view import node_json, tokens_json, trace_json
+from ponder.viewer.tree_view import tree_json
 
 Handler = Callable[..., Any]
 MAX_RUNS = 500  # of one preview
@@ -21,9 +27,8 @@ class Api:
 
     def __init__(self, library: RunLibrary, exported: bool = False) -> None:
         self.library, self.exported = library, exported
-        self.slices = MetricSlices()
+        self.slices, self.traces = MetricSlices(), TraceLibrary()
         run, number = r"(?P<run>[0-9a-f]{12})", r"(?P<number>[0-9]{1,12})"
-        del number
         self._routes: list[tuple[re.Pattern[str], Handler]] = [
             (re.compile(pattern), handler)
             for pattern, handler in (
@@ -33,6 +38,12 @@ class Api:
                 (rf"/api/runs/{run}/metrics", self.metrics),
                 (rf"/api/runs/{run}/metrics/preview", self.preview),
                 (r"/api/metrics/preview", self.previews),
+                (rf"/api/runs/{run}/traces", self.list_traces),
+                (rf"/api/runs/{run}/traces/{number}", self.trace),
+                (rf"/api/runs/{run}/traces/{number}/tokens", self.tokens),
+                (rf"/api/runs/{run}/traces/{number}/tree", self.tree),
+                (rf"/api/runs/{run}/traces/{number}/node/(?P<node>[0-9]{{1,12}})", self.node),
+                (r"/api/search", self.search),
             )
         ]
 
@@ -65,6 +76,34 @@ class Api:
     def previews(self, query: Query) -> Any:
         folders = {run: self.library.find(run).path for run in query.names("runs")[:MAX_RUNS]}
         return {"runs": previews(folders, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))}
+
+    def list_traces(self, query: Query, run: str) -> Any:
+        return list_traces(self.traces.index(self.library.find(run).path), query)
+
+    def trace(self, query: Query, run: str, number: str) -> Any:
+        step, trace = self._read(run, number)
+        verifier = self.traces.index(self.library.find(run).path).verifier
+        return trace_json(int(number), step, trace, verifier, bool(query.text("whole")))
+
+    def tokens(self, query: Query, run: str, number: str) -> Any:
+        _, trace = self._read(run, number)
+        texts = self.traces.token_texts(self.library.find(run).path)
+        return tokens_json(trace, query.optional_whole("leaf"), texts)
+
+    def tree(self, query: Query, run: str, number: str) -> Any:
+        return tree_json(self._read(run, number)[1])
+
+    def node(self, query: Query, run: str, number: str, node: str) -> Any:
+        return node_json(self._read(run, number)[1], int(node))
+
+    def search(self, query: Query) -> Any:
+        index = self.traces.index(self.library.find(query.text("run")).path)
+        return search_traces(index, query.text("q"), query.whole("limit", 50, 1, MAX_HITS), query.whole("start", 1, 1))
+
+    def _read(self, run: str, number: str) -> tuple[int, Trace]:
+        index = self.traces.index(self.library.find(run).path)
+        index.refresh()
+        return index.read(int(number))
 
 
 def _version() -> str:

@@ -4,6 +4,7 @@ they read files."""
 from __future__ import annotations
 
 import json
+import sqlite3
 from typing import Any
 
 from starlette.applications import Starlette
@@ -19,6 +20,7 @@ from ponder.viewer.events import growth_events
 from ponder.viewer.guard import Guard, GuardSettings
 from ponder.viewer.page_files import content_type, page_files
 from ponder.viewer.run_listing import RunLibrary
+from ponder.viewer.trace_facts import BAD_TRACE_ERRORS
 
 
 def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
@@ -56,11 +58,18 @@ def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
 def _answer(api: Api, path: str, parameters: dict[str, str]) -> Response:
     """Whatever a run directory holds, the reply is JSON: data, or one sentence."""
     try:
-        return Response(to_json(api.get(path, parameters)), media_type="application/json")
+        try:
+            value = api.get(path, parameters)
+        except sqlite3.DatabaseError:  # the index of traces is damaged
+            api.traces.discard_indexes()
+            value = api.get(path, parameters)
+        return Response(to_json(value), media_type="application/json")
     except NotFound as why:
         return error_reply(404, str(why))
     except PonderError as why:
         return error_reply(400, str(why))
+    except BAD_TRACE_ERRORS as why:
+        return error_reply(400, f"this cannot be shown, since the run holds something unusual: {type(why).__name__}")
     except OSError as why:
         return error_reply(400, f"the run cannot be read: {why.strerror or why}")
 

@@ -20,6 +20,7 @@ from ponder.viewer.errors import NotFound
 from ponder.viewer.metric_scan import MetricScan, axis_names, findings, metric_names, read_ends
 from ponder.viewer.metric_slices import METRICS_FILE
 from ponder.viewer.plain_files import file_size
+from ponder.viewer.plain_json import plain_json
 
 SCAN_SECONDS = 0.25  # of one list, over all metrics that were not read before
 MAX_FILES, MAX_MARKS = 500, 500
@@ -173,7 +174,11 @@ def _job_and_environment(folder: Path) -> dict[str, Any]:
     if file_size(folder / "job.json") > _MAX_JOB_CHARS:
         return {"config": None, "environment": {}, "versions": {}, "config_error": "job.json is too large to be shown"}
     versions = environment.get("versions")
-    return {"config": job, "environment": environment, "versions": versions if isinstance(versions, dict) else {}}
+    return {
+        "config": plain_json(job),
+        "environment": plain_json(environment),
+        "versions": plain_json(versions) if isinstance(versions, dict) else {},
+    }
 
 
 def _files(folder: Path) -> list[dict[str, Any]]:
