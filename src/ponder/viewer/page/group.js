@@ -18,7 +18,7 @@
       .catch((error) => viewer.showError(error, root));
     viewer.keys.add(
       { key: "n", text: "next trace", run: () => route.go(`/rollouts/${run}/${Number(number) + 1}`) },
-      { key: "p", text: "previous trace", run: () => number > 0 && route.go(`/rollouts/${run}/${number - 1}`) },
+      { key: "p", text: "previous trace", run: () => number > 1 && route.go(`/rollouts/${run}/${number - 1}`) },
       { key: "t", text: "its tree", run: () => route.go(`/tree/${run}/${number}`) },
       { key: "u", text: "up to all rollouts", run: () => route.go(`/rollouts/${run}`) });
     return () => abort.abort();
@@ -48,7 +48,7 @@
       return h("div", { class: "page-head" },
         h("div", { class: "headline" },
           h("h2", null, `Trace ${number}`), h("span", { class: "soft" }, facts.join(" · ")), h("span", { class: "spacer" }),
-          number > 0 ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${number - 1}`), title: "Previous trace (p)" }, "‹") : "",
+          number > 1 ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${number - 1}`), title: "Previous trace (p)" }, "‹") : "",
           h("a", { class: "button", href: route.link(`/rollouts/${run}/${number + 1}`), title: "Next trace (n)" }, "›"),
           h("a", { class: "button", href: route.link(`/tree/${run}/${number}`) }, "Tree"),
           h("a", { class: "button", href: route.link(`/rollouts/${run}`) }, "All rollouts")),
@@ -75,8 +75,9 @@
       if (box.dataset.done) return;
       box.dataset.done = "1";
       try {
-        const node = await data.get(`${this.place}/node/0`, { signal: this.signal });
-        box.textContent = node.prompt ?? node.text;
+        const { texts } = await data.get(`${this.place}/tokens?leaf=0`, { signal: this.signal });
+        const node = texts ? null : await data.get(`${this.place}/node/0`, { signal: this.signal });
+        box.textContent = texts ? texts.join("") : node.prompt ?? node.text;
       } catch (error) {
         if (error.name !== "AbortError") box.textContent = error.message;
       }

@@ -5,6 +5,7 @@
   const { h, format, data, route } = viewer;
 
   const PAGE_ROWS = 100;
+  const REFRESH_MS = 700; // until the next request, while the server still reads traces
   const STOPS = [["", "any"], ["eos", "end of sequence"], ["stop", "stop string"], ["length", "max_tokens"]];
 
   const span = (pair) => (pair && pair[0] !== null && pair[0] !== undefined
@@ -19,7 +20,7 @@
     { key: "completions", title: "Completions", numeric: true, sortable: false, minor: true, text: (row) => format.integer(row.completions) },
     { key: "length", title: "Tokens", numeric: true, text: (row) => format.integer(row.tokens) },
     { key: "advantage", title: "Advantage", numeric: true, minor: true, tip: "least … greatest of its tokens", text: (row) => span(row.advantage) },
-    { key: "ratio", title: "Ratio", numeric: true, minor: true, tip: "of the present policy's probability to the sampling policy's", text: (row) => format.number(row.ratio) },
+    { key: "ratio", title: "Ratio", numeric: true, minor: true, tip: "mean of |log ratio|: how far the policy is from its reference", text: (row) => format.number(row.ratio) },
     { key: "stop", title: "Stop", sortable: false, minor: true, text: (row) => stopText(row) },
     { key: "open", title: "", sortable: false, text: () => "" },
   ];
@@ -63,6 +64,7 @@
         answer.rows.forEach((row, i) => { rows[number * PAGE_ROWS + i] = row; });
         say(answer);
         show();
+        if (answer.complete === false) setTimeout(() => mine === generation && !abort.signal.aborted && load(number), REFRESH_MS);
       } finally {
         pending.delete(number);
       }

@@ -27,7 +27,7 @@
     const known = new Set(["ids", "texts", "sampled", "step"]);
     const names = [...Object.keys(KINDS), ...Object.keys(trace).filter((name) => !known.has(name) && !(name in KINDS))];
     for (const name of names) if (isColumn(trace[name])) out[name] = trace[name];
-    if (out.logprobs && out.reference) {
+    if (out.logprobs && out.reference && !out.ratio) {
       out.against_reference = out.logprobs.map((value, i) => (isNumber(value) && isNumber(out.reference[i]) ? value - out.reference[i] : null));
     }
     return out;

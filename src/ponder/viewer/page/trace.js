@@ -67,9 +67,16 @@
           names.length ? viewer.select("Colour by", names.map((name) => [name, viewer.tokenColumns.title(name)]), this.colorBy, (name) => this.setColor(name), { name: "color" })
             : h("span", { class: "soft" }, "These tokens have no numbers: they were not sampled."),
           this.legendBox),
+        this.tokens.texts ? "" : this.wholeText(),
         h("div", { class: "token-split" }, h("div", { class: "token-main" }, this.scroller, h("div", { class: "token-strip" }, this.overview, this.frame)), this.side));
       this.prepareColor();
       this.showToken(-1);
+    }
+
+    // Where the texts of single tokens are not known: the texts of the steps, and the tokens by their ids.
+    wholeText() {
+      const pieces = (this.tokens.pieces || []).map((piece) => h("div", { class: "model-text" }, String(piece.text ?? "")));
+      return h("details", { class: "panel", open: true }, h("summary", null, "The text (this run does not have the texts of single tokens)"), pieces);
     }
 
     // ---- colours
