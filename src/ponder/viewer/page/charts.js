@@ -55,7 +55,8 @@
   // settings: {title, file: the name of saved files, height, x: {label, log}, y: {label, log, range: [low, high]},
   //   smoothing: weight in [0, 1), marks: [{x, kind, text}], sync: charts with one name share their cursor,
   //   series: [{name, x: [], y: [], low: [], high: [], color: number, dash: number, points: bool, line: bool,
-  //             fill: bool, down to 0, labels: [text of each point]}], range: [low, high] of x, onZoom(range or null), legend: bool}
+  //             fill: bool, down to 0, labels: [text of each point]}], range: [low, high] of x that is shown, domain: [low, high] that x has at least,
+  //   onZoom(range or null), legend: bool}
   function chart(settings) {
     const state = { hidden: new Set(), range: settings.range || null, ...settings };
     const plotBox = h("div", { class: "plot", tabindex: "0", role: "img", style: { height: `${state.height || 220}px` }, on: { keydown: onKey, blur: hideTip } });
@@ -118,6 +119,7 @@
     // uPlot lays out axes, ticks and the cursor from the ends of the data; the lines are drawn here.
     function ends() {
       const xs = state.drawn.flatMap((line) => (line.xs.length ? [line.xs[0], line.xs.at(-1)] : []));
+      if (state.domain && !(state.x?.log && state.domain[0] <= 0)) xs.push(...state.domain);
       return xs.length ? [[Math.min(...xs), Math.max(...xs)], [1, 1]] : [[state.x?.log ? 1 : 0, state.x?.log ? 10 : 1], [1, 1]];
     }
 
@@ -370,6 +372,7 @@
       const shown = shownSeries();
       const ends = shown.slice(0, 6).map((one) => `${one.name} ends at ${format.number(one.y.findLast(isNumber))}`);
       plotBox.setAttribute("aria-label", `${state.title}: ${ends.join(", ") || "no data"}. Arrow keys read values, 0 shows all.`);
+      element.querySelector("figcaption b").textContent = state.title;
       legend.hidden = state.legend === false;
       legend.replaceChildren(...(state.legend === false ? [] : state.series.map(legendItem)));
       const lost = state.y?.log ? shown.reduce((sum, one) => sum + one.y.filter((v) => isNumber(v) && v <= 0).length, 0) : 0;
@@ -415,6 +418,7 @@
         plot = null;
       },
     };
+    element.chart = handle;
     const stopTheme = theme.onChange(() => plot && build());
     let isOver = false;
     setTimeout(() => { // by then the caller has put it into the page, which gives it its width

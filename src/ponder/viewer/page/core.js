@@ -90,7 +90,7 @@
     number(value) {
       if (!isNumber(value)) return "–";
       const size = Math.abs(value);
-      if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2);
+      if (size !== 0 && (size < 1e-4 || size >= 1e7)) return value.toExponential(2).replace(/\.?0+e/, "e");
       if (Number.isInteger(value)) return value.toLocaleString("en-US");
       return trimZeros(value.toFixed(Math.max(0, Math.min(6, 3 - Math.floor(Math.log10(size))))));
     },

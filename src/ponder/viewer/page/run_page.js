@@ -51,24 +51,28 @@
       if (this.busy) return false;
       this.busy = true;
       try {
-        const more = await data.get(this.offset === null ? this.path : data.path(this.path, { after: this.offset }));
-        const isAnew = more.reset || this.offset === null;
-        this.offset = more.offset;
-        if (isAnew) {
-          [this.steps, this.columns] = [more.steps, more.columns];
-          return true;
+        for (let hasChanged = false; ; ) {
+          const more = await data.get(this.offset === null ? this.path : data.path(this.path, { after: this.offset }));
+          hasChanged = this.take(more) || hasChanged;
+          if (more.complete !== false) return hasChanged;
         }
-        if (!more.steps.length) return false;
-        const before = this.steps.length;
-        this.steps = this.steps.concat(more.steps);
-        for (const name of new Set([...Object.keys(this.columns), ...Object.keys(more.columns)])) {
-          const old = this.columns[name] || new Array(before).fill(null);
-          this.columns[name] = old.concat(more.columns[name] || new Array(more.steps.length).fill(null));
-        }
-        return true;
       } finally {
         this.busy = false;
       }
+    }
+
+    take(more) {
+      const isAnew = more.reset || this.offset === null;
+      this.offset = more.offset;
+      if (isAnew) [this.steps, this.columns] = [[], {}];
+      if (!more.steps.length) return isAnew;
+      const before = this.steps.length;
+      this.steps = this.steps.concat(more.steps);
+      for (const name of new Set([...Object.keys(this.columns), ...Object.keys(more.columns)])) {
+        const old = this.columns[name] || new Array(before).fill(null);
+        this.columns[name] = old.concat(more.columns[name] || new Array(more.steps.length).fill(null));
+      }
+      return true;
     }
 
     names() {
@@ -126,7 +130,7 @@
 
   function headlineOf(run) {
     const facts = [
-      ["Job", run.job], ["Task", run.task], ["Model", run.model],
+      ["Job", (run.job || "").split(" · ")[0]], ["Task", run.task], ["Model", run.model && h("span", { title: run.model }, viewer.shortModel(run.model))],
       ["Steps", viewer.progress(run)],
       [`Best ${run.metric || ""}`, format.number(run.best)], [`Last ${run.metric || ""}`, format.number(run.last)],
       ["Size", format.bytes(run.bytes)], ["Written", `${format.ago(run.modified)}, ${format.date(run.modified)}`],
@@ -274,7 +278,9 @@
     });
     const xs = viewer.xValues(stores[0], view.x) || [];
     const marks = state.marks.map((mark) => ({ ...mark, x: view.x === "step" ? mark.step : xs[viewer.nearestIndex(stores[0].steps, mark.step)] }));
-    return { series, marks, smoothing: view.smooth, range: view.zoom, x: { label: viewer.xLabel(view.x), log: view.logx }, y: { log: view.logy } };
+    const known = stores.flatMap((store) => (viewer.xValues(store, view.x) || []).filter(isNumber));
+    const domain = known.length ? [known.reduce((a, b) => Math.min(a, b)), known.reduce((a, b) => Math.max(a, b))] : null;
+    return { series, marks, domain, smoothing: view.smooth, range: view.zoom, x: { label: viewer.xLabel(view.x), log: view.logx }, y: { log: view.logy } };
   }
 
   function drawOne(state, place) {
@@ -359,7 +365,7 @@
   }
 
   function configPanel(run) {
-    return h("section", { class: "panel", "aria-label": "Job" }, h("h3", null, "Job"), jsonTree(run.config || {}));
+    return h("section", { class: "panel", "aria-label": "Job" }, h("h3", null, "Job"), run.config_error ? h("p", { class: "failure" }, run.config_error) : jsonTree(run.config || {}));
   }
 
   function filesPanel(run) {

@@ -21,8 +21,11 @@
     { key: "modified", title: "Written", numeric: true, minor: true, text: (run) => h("span", { title: format.date(run.modified) }, format.ago(run.modified)) },
   ];
 
+  // The end of a path tells more than its start: of a checkpoint the run and the step.
   const shortModel = (model) => {
     const text = String(model || "–");
+    const saved = /([^/]+)\/checkpoints\/(step-\d+)/.exec(text);
+    if (saved) return `${saved[1]} ${saved[2]}`;
     return text.includes("/") ? text.split("/").slice(-2).join("/") : text;
   };
 
