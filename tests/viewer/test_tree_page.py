@@ -201,9 +201,12 @@ def test_tree_of_100000_nodes_draws_few_marks(page: Page, viewer: LiveViewer) ->
       tree.canvas.style.width = "1000px"; tree.canvas.style.height = "600px";
       const value = parents.map((_, i) => (i % 97) / 97);
       const zeros = parents.map(() => 0);
-      tree.setData({ parent: parents, value, score: value, prior: zeros, visits: zeros, tokens: zeros, pruned: [], chosen: 99999 });
-      const marks = () => { tree.draw(); const d = tree.drawn; let bars = 0; for (const b of d.bars.values()) bars += b.length / 4;
-        return d.nodes.length + bars + d.edges.length / 2; };
+      tree.setData({ parent: parents, value, score: value, prior: zeros, visits: zeros, tokens: zeros, chosen: 99999 });
+      const marks = () => {
+        tree.draw();
+        const { nodes, edges, bars } = tree.drawn;
+        return [...bars.values()].reduce((sum, boxes) => sum + boxes.length / 4, nodes.length + edges.length / 2);
+      };
       const out = { whole: marks(), levels: tree.tree.levels, path: tree.drawn.pathEdges.length / 2 };
       tree.select(99999); tree.zoom(30); out.near = marks(); tree.setUntil(10); out.early = marks();
       out.svg = tree.toSvg().length;
