@@ -15,6 +15,8 @@ from starlette.routing import Route
 
 from ponder.errors import PonderError
 from ponder.viewer.api import Api
+from ponder.viewer.ask_proxy import AskServer
+from ponder.viewer.ask_routes import ASK_PATH, ask_routes
 from ponder.viewer.errors import NotFound
 from ponder.viewer.events import growth_events
 from ponder.viewer.guard import Guard, GuardSettings
@@ -44,7 +46,9 @@ def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
             return error_reply(404, str(why))
         return StreamingResponse(growth_events(folder.path), media_type="text/event-stream")
 
+    asking = ask_routes(AskServer.parse(library.serve_url)) if library.serve_url else []
     routes = [
+        *asking,
         Route("/", show_file),
         Route("/api/events", events),
         Route("/api/{rest:path}", answer),
@@ -52,7 +56,7 @@ def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    return Guard(app, guard)
+    return Guard(app, guard, frozenset({ASK_PATH} if asking else ()))
 
 
 def _answer(api: Api, path: str, parameters: dict[str, str]) -> Response:
