@@ -14,9 +14,14 @@ def write_atomically(path: Path, text: str, sync: bool = False, suffix: str = TE
     `sync`: it is on the disk when this returns. `suffix` ends the name of the temporary file; processes that may write
     the same file at the same time need one each.
     """
+    write_bytes_atomically(path, text.encode("utf-8"), sync, suffix)
+
+
+def write_bytes_atomically(path: Path, data: bytes, sync: bool = False, suffix: str = TEMPORARY_SUFFIX) -> None:
+    """The same for bytes."""
     temporary = path.with_name(path.name + suffix)
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(temporary, "wb") as file:
+        file.write(data)
         if sync:
             file.flush()
             os.fsync(file.fileno())

@@ -630,7 +630,7 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
     monkeypatch.setattr(load_models, "load_inference_policy", load)
     monkeypatch.setattr(local_chat, "load_inference_policy", load)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    monkeypatch.setattr("ponder.serve.server.bind", Listener)
+    monkeypatch.setattr("ponder.local_http.bind", Listener)
     monkeypatch.setattr("ponder.serve.app.make_app", make_app)
     monkeypatch.setattr("ponder.serve.server.run_server", run_server)
 

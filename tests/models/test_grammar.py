@@ -26,10 +26,11 @@ from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError
 from ponder.models import gguf_tokenizer
-from ponder.models.grammar import GrammarCompiler, vocabulary_bytes
+from ponder.models.grammar import GrammarCompiler
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.vocabulary_bytes import vocabulary_bytes
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import init_decoder
 from ponder.types import Completion, Sampling, ids

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ponder.local_http import bind
 from ponder.models import chat_templates
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -22,7 +23,7 @@ from ponder.serve.app import make_app
 from ponder.serve.guard import GuardSettings
 from ponder.serve.limits import Limits
 from ponder.serve.served_models import ServedModel, ServedModels, ThinkMarkers
-from ponder.serve.server import bind, make_uvicorn
+from ponder.serve.server import make_uvicorn
 from ponder.serve.service import Service
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
+from browser import Page, open_browser
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.serve.chat_files import CHAT_PAGE_PATHS
 from ponder.serve.guard import GuardSettings
 from ponder.serve.served_models import ServedModel, ThinkMarkers
-from serve.browser import Page, open_browser
 from serve.live_server import LiveServer, live_server, small_models, small_policy, wait_until
 
 FOLDER = Path(__file__).parents[2] / "src/ponder/serve/chat_page"

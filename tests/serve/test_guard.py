@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
+from ponder.local_http import host_name
 from ponder.serve.app import ROUTES
-from ponder.serve.guard import OPEN_PATHS, GuardSettings, host_name
+from ponder.serve.guard import OPEN_PATHS, GuardSettings
 from ponder.serve.limits import Limits
 from serve.live_server import LiveServer, live_server, wait_until
 

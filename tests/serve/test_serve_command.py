@@ -99,7 +99,7 @@ def test_serve_without_a_model_says_what_to_give(capsys: pytest.CaptureFixture[s
 
 
 def test_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    from ponder.serve.server import bind
+    from ponder.local_http import bind
 
     with bind("127.0.0.1", 0) as taken:
         assert main(["serve", "nothing", "--port", str(taken.getsockname()[1])]) == 2

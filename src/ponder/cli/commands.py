@@ -49,6 +49,7 @@ COMMANDS = {
         "ponder.cli.contamination:contamination", "data", "is an evaluation in the training data?"
     ),
     "runs": CommandSpec("ponder.cli.runs:runs", "measure", "run directories: state, best value, size and age"),
+    "view": CommandSpec("ponder.cli.view:view", "measure", "runs in a browser: curves, rollouts, trees, comparisons"),
     "traces": CommandSpec("ponder.cli.traces:traces", "measure", "what the model wrote in a run, with verdicts"),
     "compare": CommandSpec("ponder.cli.compare:compare", "measure", "runs and logs side by side, with intervals"),
     "plot": CommandSpec("ponder.cli.plot:plot", "measure", "figures of runs and logs, with their numbers"),

@@ -41,8 +41,8 @@ def serve(
         raise UsageError("say what to serve: ponder serve MODEL")
     check_extra()
     keys = _api_keys(api_key)
-    from ponder.serve.guard import GuardSettings, is_loopback
-    from ponder.serve.server import bind
+    from ponder.local_http import bind, is_loopback
+    from ponder.serve.guard import GuardSettings
 
     if not is_loopback([host]) and not keys:
         raise UsageError(
@@ -92,7 +92,8 @@ def _load_service(
         Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent),
     )
     if traces is not None:
-        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template))).keep
+        policies = [model.base for model in service.models.models.values() if model.base is not None]
+        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template), policies)).keep
     return service
 
 

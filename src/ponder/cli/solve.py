@@ -205,7 +205,9 @@ def solve_question(
     folder: Path | None,
 ) -> Trace:
     """A trace about the question: a new one, or the one in the folder, continued."""
+    from ponder.models.base_policy import BasePolicy
     from ponder.pipelines.job.input_fingerprints import input_fingerprints
+    from ponder.pipelines.job.record_tokens import record_tokens
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
@@ -217,6 +219,8 @@ def solve_question(
     if folder is None:
         return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
     with Run(folder, job, input_fingerprints(job)) as run:
+        if isinstance(policy, BasePolicy):
+            record_tokens(run, policy)
         stored = list(read_traces(folder))
         if stored:
             trace = stored[-1][1]

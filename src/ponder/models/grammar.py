@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from ponder.engine.request import GrammarMatcher
 from ponder.errors import MissingExtra, PonderError, UsageError
-from ponder.models.tokenizer import Tokenizer, byte_level_alphabet
+from ponder.models.tokenizer import Tokenizer
+from ponder.models.vocabulary_bytes import NotPiecesOfText, vocabulary_bytes
 from ponder.types import Sampling
 
 MAX_GRAMMAR_SOURCE_CHARS = 30_000  # of a regex or schema: compile time grows faster than the length
@@ -85,9 +86,13 @@ class GrammarCompiler:
         library = _llguidance()
         if not self.tokenizer.eos:
             raise UsageError("the tokenizer has no end-of-sequence token, so a text under a grammar could never end")
-        given = _LLGuidanceTokenizer(
-            vocabulary_bytes(self.tokenizer, self.vocab), sorted(_special_ids(self.tokenizer)), self.tokenizer.eos[0]
-        )
+        try:
+            written = vocabulary_bytes(self.tokenizer, self.vocab)
+        except NotPiecesOfText as why:
+            raise UsageError(
+                f"regexes and JSON schemas need a tokenizer whose tokens are pieces of text; of this one: {why}"
+            ) from None
+        given = _LLGuidanceTokenizer(written, sorted(_special_ids(self.tokenizer)), self.tokenizer.eos[0])
         return library.LLTokenizer(library.TokenizerWrapper(given), eos_token=list(self.tokenizer.eos))
 
 
@@ -132,51 +137,11 @@ class _LLGuidanceTokenizer:
         raise NotImplementedError("needed only to force text, which is not done here")
 
 
-def vocabulary_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
-    """The bytes of each of `size` tokens, by the tokenizer's decoder; empty for ids without a token."""
-    steps = _decoder_steps(tokenizer)
-    kinds = {step["type"] for step in steps}
-    if not kinds or kinds - {"ByteLevel", "Fuse", "Replace", "ByteFallback", "Strip", "Metaspace"}:
-        raise UsageError(
-            f"regexes and JSON schemas need a tokenizer whose tokens are pieces of text; this one decodes with "
-            f"{', '.join(sorted(kinds)) or 'spaces between tokens'}"
-        )
-    written = [b""] * size
-    for text, index in tokenizer.inner.get_vocab(with_added_tokens=True).items():
-        if index < size:
-            written[index] = _token_as_bytes(text, steps)
-    return written
-
-
-def _token_as_bytes(text: str, steps: list[dict[str, Any]]) -> bytes:
-    for step in steps:
-        if step["type"] == "ByteLevel" and all(c in _CHARACTER_BYTES for c in text):
-            return bytes(_CHARACTER_BYTES[c] for c in text)
-        if step["type"] == "ByteFallback" and re.fullmatch("<0x[0-9A-F]{2}>", text):
-            return bytes([int(text[3:5], 16)])
-        if step["type"] == "Replace" and "String" in step["pattern"]:
-            text = text.replace(step["pattern"]["String"], step["content"])
-        if step["type"] == "Metaspace":
-            text = text.replace(step["replacement"], " ")
-    return text.encode()
-
-
-def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    decoder = tokenizer.inner.decoder
-    if decoder is None:
-        return []
-    state: dict[str, Any] = json.loads(decoder.__getstate__())
-    return state["decoders"] if state["type"] == "Sequence" else [state]
-
-
 def _special_ids(tokenizer: Tokenizer) -> set[int]:
     """Tokens that are not text."""
     added = tokenizer.inner.get_added_tokens_decoder().items()
     named = {tokenizer.bos, tokenizer.pad, *tokenizer.eos} - {None}
     return {index for index, token in added if token.special} | {int(i) for i in named if i is not None}
-
-
-_CHARACTER_BYTES = {char: b for b, char in byte_level_alphabet().items()}
 
 
 def _regex_rule(pattern: str) -> str:

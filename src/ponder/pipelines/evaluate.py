@@ -19,6 +19,7 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.named_fields import StrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -91,6 +92,7 @@ class Evaluate(ComputeFields, BaseJob):
         with run:
             progress.phase("load")
             policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            record_tokens(run, policy)
             policy.on_tokens = progress.tokens
             policy.reseed(self.seed)
             guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)

@@ -17,6 +17,7 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.check_inputs import require_problems
 from ponder.pipelines.job.named_fields import StrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
+from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.problems.held_out import raise_if_all_held_out, training_traces
@@ -78,6 +79,7 @@ class Label(ComputeFields, BaseJob):
             answered = read_answers(job)
             progress.phase("load")
             policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
+            record_tokens(run, policy)
             policy.on_tokens = progress.tokens
             policy.reseed(job.seed)
             traces = event_loop.run(label(job, policy, run, progress, answered))

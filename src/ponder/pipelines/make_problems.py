@@ -162,6 +162,7 @@ class MakeProblems(ComputeFields, BaseJob):
         self.check_memory()
         from ponder.models.load import load_inference_policy
         from ponder.pipelines.job.open_run import open_run
+        from ponder.pipelines.job.record_tokens import record_tokens
 
         progress = progress or NoProgress()
         tell = progress.tokens
@@ -172,6 +173,7 @@ class MakeProblems(ComputeFields, BaseJob):
                 loaded.clear()  # one model at a time
                 loaded[name] = load_inference_policy(name, template=self.template, device=self.device, dtype=self.dtype)
                 loaded[name].on_tokens = tell
+                record_tokens(run, loaded[name])
             loaded[name].reseed(self.seed)
             return loaded[name]
 

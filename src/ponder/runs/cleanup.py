@@ -13,16 +13,14 @@ from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
 from ponder.runs.status import STATUS_FILE
+from ponder.runs.token_texts import TOKEN_TEXTS_FILE
 from ponder.runs.trace_store import TRACE_FILES, has_solved_trace
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
+_DESCRIPTION_FILES = (*_RUN_FILES, FILTER_REPORT_FILE, STATUS_FILE, TOKEN_TEXTS_FILE)
 _METADATA_FILES = {
-    *_RUN_FILES,
-    *(f"{name}{TEMPORARY_SUFFIX}" for name in _RUN_FILES),
-    FILTER_REPORT_FILE,
-    f"{FILTER_REPORT_FILE}{TEMPORARY_SUFFIX}",
-    STATUS_FILE,
-    f"{STATUS_FILE}{TEMPORARY_SUFFIX}",
+    *_DESCRIPTION_FILES,
+    *(f"{name}{TEMPORARY_SUFFIX}" for name in _DESCRIPTION_FILES),
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
 _RECORD_NAMES = {"metrics.jsonl", *TRACE_FILES, "checkpoints"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -13,7 +14,7 @@ from starlette.routing import Route
 from ponder.errors import PonderError
 from ponder.serve.api.chat import whole_chat
 from ponder.serve.api.chat_request import read_chat_request
-from ponder.serve.api.chat_stream import read_stream_options, stream_chat
+from ponder.serve.api.chat_stream import StreamOptions, read_stream_options, stream_chat
 from ponder.serve.api.completions import read_completion_request, stream_completion, whole_completion
 from ponder.serve.api.control import control_request
 from ponder.serve.api.models import find_model_entry, list_models
@@ -34,16 +35,16 @@ Handler = Callable[[Service, Request], Awaitable[Any]]
 
 async def chat_completions(service: Service, http: Request) -> Any:
     fields = await read_fields(http, service.limits)
-    stream, include_usage = read_stream_options(fields)
-    request = read_chat_request(fields, service.limits)
-    return await _generate(service, http, request, "chatcmpl-", stream, include_usage, whole_chat, stream_chat)
+    options = read_stream_options(fields, is_chat=True)
+    request = replace(read_chat_request(fields, service.limits), include_steps=options.include_steps)
+    return await _generate(service, http, request, "chatcmpl-", options, whole_chat, stream_chat)
 
 
 async def completions(service: Service, http: Request) -> Any:
     fields = await read_fields(http, service.limits)
-    stream, include_usage = read_stream_options(fields)
+    options = read_stream_options(fields)
     request = read_completion_request(fields, service.limits, service.models)
-    return await _generate(service, http, request, "cmpl-", stream, include_usage, whole_completion, stream_completion)
+    return await _generate(service, http, request, "cmpl-", options, whole_completion, stream_completion)
 
 
 async def _generate(
@@ -51,8 +52,7 @@ async def _generate(
     http: Request,
     request: Any,
     prefix: str,
-    stream: bool,
-    include_usage: bool,
+    options: StreamOptions,
     whole: Any,
     chunks: Any,
 ) -> Any:
@@ -61,8 +61,8 @@ async def _generate(
     request_id, created, texts = new_id(prefix), int(time.time()), TokenTexts(model)
     events = service.events(request, request_id, owner_of(http))
     headers = {"x-request-id": request_id}
-    if stream:
-        pieces = chunks(events, request, request_id, created, texts, include_usage)
+    if options.stream:
+        pieces = chunks(events, request, request_id, created, texts, options.include_usage)
         return StreamReply(pieces, headers, service.limits.keepalive_seconds)
     reply = await unless_disconnected(whole(events, request, request_id, created, texts), http.receive)
     return Reply(reply, headers=headers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ponder.reason.operators.generate import add_completion, add_unless_empty, i
 from ponder.serve.events import Content, FinishReason, Reasoning, TopLogprobs
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.served_models import ServedModel
+from ponder.serve.step_events import StepFeed
 from ponder.serve.strategy_choice import Approach, answer_reserve
 from ponder.serve.streaming_policy import StreamingPolicy
 from ponder.serve.text_pieces import TextPieces
@@ -50,6 +52,16 @@ class ChoiceRun:
     _thinking_policy: ThinkingPolicy | None = None
 
     async def run(self, problem: Problem, trace: Trace) -> Trace:
+        if not self.request.include_steps:
+            return await self._run(problem, trace)
+        feed = StepFeed(trace, self.emit, self.choice)
+        feed.send()
+        self.policy.after_call = feed.send
+        await self._run(problem, trace)
+        feed.send_end()
+        return trace
+
+    async def _run(self, problem: Problem, trace: Trace) -> Trace:
         if self.approach.strategy is None:
             await solve(problem, self._chain, self.policy, budget=Budget(self.approach.max_tokens), trace=trace)
             self._set_finish_reason(trace)
@@ -129,7 +141,7 @@ class ChoiceRun:
                 limit = self.request.thinking_token_budget
                 inner = self._thinking_policy = ThinkingPolicy(policy, self.model.think, self.is_open, limit)
         else:
-            policy.after_call = lambda: self._show_new_steps(trace)
+            policy.after_call = partial(self._after_call, trace, policy.after_call)
         policy.thinking = self._thinking_policy is None
         if approach.search_tokens > 0:
             budget = Budget(approach.search_tokens)
@@ -147,6 +159,10 @@ class ChoiceRun:
             self._set_finish_reason(trace)
             if self._ended_at_stop:
                 self.finish_reason = "stop"
+
+    def _after_call(self, trace: Trace, then: Callable[[], None]) -> None:
+        self._show_new_steps(trace)
+        then()
 
     def _show_new_steps(self, trace: Trace) -> None:
         """One line for each step that the search added, in the order of the trace."""

@@ -1,15 +1,16 @@
 """What happens while a request runs. Every API writes its reply from these events and from nothing else.
 
 The order for one request: `Started`, then for each choice its `Reasoning`, then its `Content` and `ToolCallDelta`;
-finally `Finished`. The texts of one choice's events of a kind, joined, are its whole text. Events of several choices
-may interleave. While nothing happens, `http_replies.StreamReply` keeps the connection alive by itself.
+finally `Finished`. `StepsChanged` comes between them, for requests that ask for it. The texts of one choice's events of
+a kind, joined, are its whole text. Events of several choices may interleave. While nothing
+happens, `http_replies.StreamReply` keeps the connection alive by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ponder.serve.usage import Usage
 from ponder.types import Trace
@@ -72,6 +73,16 @@ class ToolCallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsChanged:
+    """Steps of one choice's trace that are new or have other numbers, each with its `index`; only requests with
+    `include_steps` have these. The last such event of a choice has `chosen`, the step that is the answer."""
+
+    steps: Sequence[Mapping[str, Any]]
+    choice: int = 0
+    chosen: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """All choices are complete. `finish_reasons` and `traces` are by choice; `usage` counts all of them."""
 
@@ -80,5 +91,5 @@ class Finished:
     traces: tuple[Trace, ...] = field(default=(), repr=False)
 
 
-Event = Started | Reasoning | Content | ToolCallDelta | Finished
+Event = Started | Reasoning | Content | ToolCallDelta | StepsChanged | Finished
 EventStream = AsyncIterator[Event]

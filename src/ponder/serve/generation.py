@@ -50,3 +50,4 @@ class GenerationRequest:
     template_fields: Mapping[str, Any] = field(default_factory=dict)  # chat_template_kwargs
     return_token_ids: bool = False
     return_trace: bool = False
+    include_steps: bool = False  # of a stream: emit `StepsChanged` while the search runs

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from ponder.local_http import LOOPBACK_HOSTS, host_name, is_same_origin
 from ponder.serve.chat_files import CHAT_PAGE_PATHS
 from ponder.serve.errors import ApiError, forbidden, invalid, too_large, unauthorized, unavailable
 from ponder.serve.http_replies import ErrorReply, Receive, Scope, Send
 from ponder.serve.service import Service
 
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 # Paths that need no key. A page's files hold nothing that is not public; what they ask for needs the key.
 OPEN_PATHS = ["/health", *CHAT_PAGE_PATHS]
 
@@ -92,7 +90,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or origin in self.settings.origins:
             return
-        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if not is_same_origin(origin, headers.get("host", "")):
             raise forbidden(f"a page of {origin[:100]!r} may not use this server: allow it with --allowed-origin")
 
     def _find_key(self, headers: dict[str, str]) -> bytes | None:
@@ -115,14 +113,3 @@ class Guard:
                 raise invalid("content-length is not a number")
             if len(length) > 18 or int(length) > self.service.limits.max_body_bytes:
                 raise too_large(self.service.limits.max_body_bytes)
-
-
-def host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
-
-
-def is_loopback(hosts: Sequence[str]) -> bool:
-    return all(host in LOOPBACK_HOSTS for host in hosts)

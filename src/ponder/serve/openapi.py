@@ -36,7 +36,7 @@ _CHAT_EXAMPLES: Sequence[Mapping[str, Any]] = (
         "response_format": _JSON_SCHEMA,
         "reasoning_effort": "low",
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "include_steps": True},
     },
     {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "regex", "pattern": "x"}},
 )
@@ -105,7 +105,9 @@ class ApiOperation:
 def operations(models: ServedModels, limits: Limits) -> list[ApiOperation]:
     """All that clients may call."""
     model = next(iter(models.models), "")
-    chat = _recorded(lambda fields: (read_stream_options(fields), read_chat_request(fields, limits)), _CHAT_EXAMPLES)
+    chat = _recorded(
+        lambda fields: (read_stream_options(fields, is_chat=True), read_chat_request(fields, limits)), _CHAT_EXAMPLES
+    )
     responses = _recorded(lambda fields: read_response_request(fields, limits, lambda _: None), _RESPONSE_EXAMPLES)
     completions: Schema = {"type": "object"}
     generate: Schema = {"type": "object"}

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from ponder.errors import MissingExtra, UsageError
+from ponder.errors import MissingExtra
 from ponder.serve.http_protocol import bounded_protocol, raise_file_limit
 from ponder.serve.service import Service
 
-_BACKLOG = 2048
+_BACKLOG = 2048  # as the socket's (local_http.bind)
 _KEEP_ALIVE_SECONDS = 30
 
 
@@ -37,20 +37,6 @@ def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
 
     server.handle_exit = drain
     return server
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0: any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as reason:
-        listener.close()
-        raise UsageError(f"cannot listen on {host}:{port}: {reason.strerror or reason}") from None
-    listener.listen(_BACKLOG)
-    return listener
 
 
 def run_server(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
+from ponder.models.base_policy import BasePolicy
+from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.runs import Run
 from ponder.runs.trace_store import count_records
 from ponder.serve.events import Finished
@@ -25,13 +28,16 @@ class ServeJob:
 class TraceLog:
     """A context manager. `keep` returns at once; a thread writes. A server that starts again appends."""
 
-    def __init__(self, folder: Path, job: ServeJob) -> None:
+    def __init__(self, folder: Path, job: ServeJob, policies: Iterable[BasePolicy] = ()) -> None:
+        self._policies = list(policies)
         self._stack, self._run = ExitStack(), Run(folder, job)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="traces")
         self._step = count_records(folder)
 
     def __enter__(self) -> TraceLog:
         self._stack.enter_context(self._run)
+        for policy in self._policies:
+            record_tokens(self._run, policy)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

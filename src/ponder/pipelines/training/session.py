@@ -26,6 +26,7 @@ from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
 from ponder.pipelines.training.held_out_accuracy import ACCURACY as HELD_OUT_ACCURACY
 from ponder.protocols import Progress
@@ -108,6 +109,7 @@ class TrainingSession:
             self.state.step, "; ".join(filter(None, (latest.fallback_reason if latest else "", mismatch)))
         )
         self.rows = read_metrics(self.run.folder)  # for `diagnose`
+        record_tokens(self.run, self.policy)
         self.policy.version = self.state.step
         return self
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ponder.serve.api.chat import counts_logprobs, extensions, logprob_entries, reply_head
 from ponder.serve.api.token_texts import TokenTexts
-from ponder.serve.events import Content, Event, Finished, Reasoning, Started, TextEvent, ToolCallDelta
+from ponder.serve.events import Content, Event, Finished, Reasoning, Started, StepsChanged, TextEvent, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.http_replies import DONE, sse, to_json
 from ponder.serve.json_body import Fields
 
 
-def read_stream_options(fields: Fields) -> tuple[bool, bool]:
-    """Whether to stream, and whether a chunk with the usage comes at the end."""
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    stream: bool
+    include_usage: bool = False  # a chunk with the usage comes at the end
+    include_steps: bool = False  # of a chat: the steps of a search come while it adds them
+
+
+def read_stream_options(fields: Fields, is_chat: bool = False) -> StreamOptions:
     stream = fields.flag("stream")
     options = fields.object("stream_options")
     if options is None:
-        return stream, False
+        return StreamOptions(stream)
     if not stream:
         raise fields.error("stream_options", "left out, since stream is not true")
-    usage = options.flag("include_usage")
+    usage, steps = options.flag("include_usage"), is_chat and options.flag("include_steps")
     options.ignore("include_obfuscation", "continuous_usage_stats")
     options.refuse_unread(())
-    return stream, usage
+    return StreamOptions(stream, usage, steps)
 
 
 async def stream_chat(
@@ -35,7 +42,8 @@ async def stream_chat(
     texts: TokenTexts,
     include_usage: bool,
 ) -> AsyncGenerator[bytes]:
-    """Server-sent events: first the role of each choice, then its text, why it ended, the usage, and [DONE]."""
+    """Server-sent events: first the role of each choice, then its text (and the
+    steps of its search, in chunks without choices), why it ended, the usage, and [DONE]."""
     head = reply_head(request, request_id, created, "chat.completion.chunk")
     if include_usage:
         head["usage"] = None
@@ -59,6 +67,9 @@ async def stream_chat(
                     yield chunk(event.choice, delta, **more)
             case ToolCallDelta():
                 yield chunk(event.choice, {"tool_calls": [_call_delta(event)]})
+            case StepsChanged():
+                steps = {"index": event.choice, "steps": event.steps, "chosen": event.chosen}
+                yield sse({**head, "choices": [], "search": steps})
             case Finished():
                 for choice, reason in enumerate(event.finish_reasons):
                     yield chunk(choice, {}, reason)

@@ -1,0 +1,49 @@
+"""`ponder view`: run directories in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from ponder.errors import UsageError
+
+HOST = "127.0.0.1"
+
+
+def view(
+    runs: Annotated[Path, "a folder of run directories, or one run directory"] = Path("runs"),
+    /,
+    *,
+    port: Annotated[int, "0: any free one"] = 0,
+    serve: Annotated[str, "the address of a `ponder serve`, as http://127.0.0.1:8000: adds a page that asks it"] = "",
+    open: Annotated[bool, "open the page in the web browser"] = False,
+) -> int:
+    """Look at runs in a browser: curves, rollouts token by token, search trees, comparisons. Ctrl-C ends it.
+
+    Only this machine can reach the page. Runs are read while they are written, and never changed.
+    """
+    from ponder.local_http import bind
+    from ponder.viewer.server import check_extra, run_server
+
+    if not runs.is_dir():
+        raise UsageError(f"{runs} is no folder: name the one that your run directories are in")
+    if serve and not serve.startswith(("http://", "https://")):
+        raise UsageError(f"--serve is {serve!r}; it is the address of a server, such as http://127.0.0.1:8000")
+    check_extra()
+    from ponder.viewer.app import make_app
+    from ponder.viewer.guard import GuardSettings
+    from ponder.viewer.run_listing import RunLibrary
+
+    with bind(HOST, port) as listener:
+        address = f"http://{HOST}:{listener.getsockname()[1]}/"
+
+        def ready() -> None:
+            print(f"{runs} at {address}", flush=True)
+            if open:
+                import webbrowser
+
+                webbrowser.open(address)
+
+        app = make_app(RunLibrary(runs, serve), GuardSettings(listener.getsockname()[1]))
+        run_server(app, listener, ready)
+    return 0

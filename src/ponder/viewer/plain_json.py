@@ -1,0 +1,53 @@
+"""Values that a run directory holds, as JSON of bounded size: a stranger's may be deep, huge, or no number at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_DEPTH, MAX_ITEMS, MAX_CHARS = 12, 1000, 1 << 16
+CUT = "…"
+
+
+def plain_json(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value with nothing deeper, longer or larger than the limits; NaN and infinity become None."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return cut_text(value, MAX_CHARS)
+    if isinstance(value, int | float):
+        return finite(value)
+    if depth <= 0:
+        return CUT
+    if isinstance(value, Mapping):
+        items = list(value.items())[:MAX_ITEMS]
+        return {cut_text(str(key), 200): plain_json(each, depth - 1) for key, each in items}
+    if isinstance(value, Sequence):
+        return [plain_json(each, depth - 1) for each in value[:MAX_ITEMS]]
+    return cut_text(str(value), MAX_CHARS)
+
+
+def cut_text(text: str, chars: int) -> str:
+    return text if len(text) <= chars else text[:chars] + CUT
+
+
+def finite(value: Any) -> float | int | None:
+    """A number that JSON and JavaScript can hold; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) and abs(value) < 1e300 else None
+    except OverflowError:
+        return None
+
+
+def numbers(values: NDArray[Any], digits: int = 6) -> list[float | None]:
+    """An array of floats as a list with so many decimals; None where there is no number."""
+    rounded = np.round(values.astype(np.float64), digits)
+    if bool(np.isfinite(rounded).all()):
+        return rounded.tolist()
+    return [value if math.isfinite(value) else None for value in rounded.tolist()]
