@@ -75,7 +75,7 @@ def test_question_grows_a_tree_and_ends_in_an_answer_and_its_cost(page: Page, vi
     page.evaluate("document.querySelector('.tree-canvas').focus()")
     page.evaluate(
         "document.querySelector('.tree-canvas').dispatchEvent("
-        "new KeyboardEvent('keydown', {key: 'End', bubbles: true}))"
+        "new KeyboardEvent('keydown', {key: 'End', bubbles: true, cancelable: true}))"
     )
     page.wait_for("document.querySelector('.ask-node strong')?.textContent.startsWith('Step ')")
 

@@ -45,7 +45,7 @@ def go(page: Page, viewer: LiveViewer, path: str, ready: str) -> None:
 
 
 def press(page: Page, selector: str, key: str) -> None:
-    event = f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true}})"
+    event = f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true, cancelable: true}})"
     page.evaluate(f"document.querySelector({json.dumps(selector)}).dispatchEvent({event})")
 
 
@@ -58,6 +58,7 @@ def column(page: Page, place: int) -> list[str]:
 
 def test_list_has_every_trace_and_its_facts(page: Page, viewer: LiveViewer, traces: list[tuple[int, Trace]]) -> None:
     go(page, viewer, "rollouts/{rl}", "tbody tr td a")
+    page.wait_for("!document.querySelector('td.waiting')")  # the server answers in part while it reads
     assert column(page, 1) == [str(i + 1) for i in range(len(traces))]
     assert column(page, 2) == [str(step) for step, _ in traces]
     assert column(page, 7) == [str(sum(len(s.token_ids) for s in t.steps if s.sampled)) for _, t in traces]
@@ -214,15 +215,16 @@ def test_32000_tokens_put_few_elements_into_the_document(page: Page, viewer: Liv
     """Only lines in sight are drawn; all of them are there when one scrolls."""
     go(page, viewer, "trace/{rl}/1", ".token")
     page.evaluate(
-        "(() => { const at = (f) => Array.from({length: 32000}, (_, i) => f(i)), texts = at(i => i % 11 ? ` t${i}` : '.\\n');"
-        " const numbers = {logprobs: at(i => -(i % 7)), sampled: at(i => i > 50), step: at(() => 1)};"
+        "(() => { const at = (f) => Array.from({length: 32000}, (_, i) => f(i)),"
+        " texts = at(i => i % 11 ? ` t${i}` : '.\\n'),"
+        " numbers = {logprobs: at(i => -(i % 7)), sampled: at(i => i > 50), step: at(() => 1)};"
         " viewer.shards['/api/runs/aaaaaaaaaaaa/traces/1/tokens'] = {ids: at(i => i), texts, ...numbers}; })()"
     )
     page.evaluate("location.hash = '#/trace/aaaaaaaaaaaa/1'")
     page.wait_for("document.querySelector('h2 + .soft')?.textContent.startsWith('32,000 tokens')")
     assert page.evaluate("document.querySelectorAll('.token').length") < 3000
     page.evaluate("document.querySelector('.token-scroller').scrollTop = 1e9")
-    page.wait_for("document.querySelector('.token-inner').textContent.includes('t31999')")
+    page.wait_for("document.querySelector('.token-inner').textContent.includes('t31998')")
     assert page.evaluate("document.querySelectorAll('.token').length") < 3000
 
 

@@ -50,7 +50,7 @@ def press(page: Page, *keys: str) -> None:
     for key in keys:
         page.evaluate(
             "document.querySelector('.tree-canvas').dispatchEvent("
-            f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true}}))"
+            f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true, cancelable: true}}))"
         )
 
 
@@ -146,7 +146,7 @@ def test_click_on_the_canvas_selects_the_node_there(page: Page, viewer: LiveView
     found = page.evaluate(
         "(() => { const c = document.querySelector('.tree-canvas'); const out = [];"
         f" for (let y = -300; y < 300; y += 6) {{ const e = {{clientX: {box[0]} + 36, clientY: {box[1]} + y,"
-        " pointerId: 7, bubbles: true}; c.setPointerCapture = () => {};"
+        " pointerId: 7, bubbles: true, cancelable: true}; c.setPointerCapture = () => {};"
         " c.dispatchEvent(new PointerEvent('pointerdown', e)); c.dispatchEvent(new PointerEvent('pointerup', e)); }"
         " return document.querySelector('.tree-side h3').textContent; })()"
     )
@@ -218,5 +218,6 @@ def test_tree_of_100000_nodes_draws_few_marks(page: Page, viewer: LiveViewer) ->
     while (above := parents[i]) is not None:
         depth, i = depth + 1, above
     assert counts["path"] == depth
-    assert 500 < counts["whole"] <= 2 * 600 * counts["levels"]
-    assert counts["early"] <= 20 and counts["near"] < counts["whole"] and counts["svg"] < 5_000_000
+    most = 2 * 600 * counts["levels"]  # a node and an edge on each row of pixels, at each depth
+    assert 500 < counts["whole"] < most and 10 < counts["near"] < most
+    assert counts["early"] <= 20 and counts["svg"] < 5_000_000
