@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
 from ponder.errors import RunError
-from ponder.runs.block_file import ITEMS, LOST, RESUMED, BlockReader, BlockWriter, StoredBlock, mark_lost
+from ponder.runs import block_file
+from ponder.runs.block_file import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    ITEMS,
+    LOST,
+    MAX_BODY_BYTES,
+    MAX_DIRECTORY_BYTES,
+    MAX_LISTED_FAULTS,
+    RESUMED,
+    BlockReader,
+    BlockWriter,
+    StoredBlock,
+    encode_block,
+    mark_lost,
+)
 
 
 @pytest.fixture
@@ -138,13 +155,119 @@ def test_mark_lost_keeps_whole_blocks(path: Path, change: str) -> None:
     assert mark_lost(path) == []
 
 
-@pytest.mark.parametrize(("directory", "body"), [(2**26 + 1, 0), (0, 2**30 + 1), (2**26, 2**30), (300, 2**20)])
+@pytest.mark.parametrize(
+    ("directory", "body"),
+    [
+        (MAX_DIRECTORY_BYTES + 1, 0),
+        (0, MAX_BODY_BYTES + 1),
+        (MAX_DIRECTORY_BYTES, MAX_BODY_BYTES),
+        (300, 2**20),
+    ],
+)
 def test_sizes_beyond_the_file_are_not_read(path: Path, directory: int, body: int) -> None:
     fields = struct.pack("<8sQQqIIIQII", b"PTRACE\x01\n", 6, 15, 0, ITEMS, 1, directory, body, 0, 0)
     with path.open("ab") as file:
         file.write(fields + struct.pack("<I", crc32(fields)) + b"x" * 300)
-    if directory > 2**26 or body > 2**30:
+    if directory > MAX_DIRECTORY_BYTES or body > MAX_BODY_BYTES:
         with pytest.raises(RunError, match="its header is not what was written"):
             scan(path)
     else:
         assert len(scan(path)) == 5, "it looks like a block that is being written"
+
+
+# Repair of crafted files: the work is proportional to the size
+
+
+def sealed(data: bytes) -> bytes:
+    return data + struct.pack("<I", crc32(data))
+
+
+def frame(number: int, inside: bytes, directory: int = 0, has_footer: bool = True) -> bytes:
+    """A block around other bytes, with a right header and wrong checksums of what it holds."""
+    length = HEADER_BYTES + len(inside) + FOOTER_BYTES
+    sizes = (directory, len(inside) - directory)
+    header = sealed(struct.pack("<8sQQqIIIQII", b"PTRACE\x01\n", number, 0, 0, ITEMS, 1, *sizes, 7, 7))
+    footer = sealed(struct.pack("<QQ8s", length, number, b"\nPTREND\n"))
+    return header + inside + (footer if has_footer else b"?" * FOOTER_BYTES)
+
+
+def nested(count: int) -> bytes:
+    """Frames in frames: whoever checks each body reads the square of the size."""
+    heads, tails, size = [], [], 0
+    for i in range(count, 0, -1):
+        whole = frame(i, b"\0" * size)
+        heads.append(whole[:HEADER_BYTES])
+        tails.append(whole[-FOOTER_BYTES:])
+        size = len(whole)
+    return b"".join(reversed(heads)) + b"".join(tails)
+
+
+def overlapping(count: int) -> bytes:
+    """Headers whose directories reach over all that follow, without ends."""
+    out, step = [], HEADER_BYTES + 8
+    for i in range(count):
+        size = min(step * (count - i), 1 << 16)
+        out.append(frame(i + 1, b"\0" * size, size, has_footer=False)[:HEADER_BYTES] + b"\1" * 8)
+    return b"".join(out) + b"\1" * (1 << 16)
+
+
+def alternating(count: int) -> bytes:
+    """Whole blocks and damaged ones."""
+    blocks = []
+    for i in range(count):
+        block = encode_block(i + 1, i, 0, ITEMS, 1, b"{}", b"body")
+        blocks.append(block if i % 2 else block[:9] + b"?" + block[10:])
+    return b"".join(blocks)
+
+
+CRAFTED: list[Callable[[int], bytes]] = [
+    nested,
+    overlapping,
+    alternating,
+    lambda count: b"PTRACE\x01\n" * (8 * count),
+    lambda count: (b"\0" * 200 + b"?") * count,
+    lambda count: b"".join(frame(count - i, b"again") for i in range(count)),
+]
+
+
+@pytest.mark.parametrize("make", CRAFTED)
+def test_repair_reads_a_crafted_file_a_few_times_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[int], bytes]
+) -> None:
+    num_read = 0
+
+    class CountingFile(io.FileIO):
+        def readinto(self, buffer: object, /) -> int:
+            nonlocal num_read
+            count = super().readinto(buffer)  # type: ignore[arg-type]
+            num_read += count
+            return count
+
+    def counting_open(path: Path, mode: str, buffering: int = -1) -> object:
+        return io.BufferedReader(CountingFile(path), buffering) if mode == "rb" else open(path, mode)
+
+    monkeypatch.setattr(block_file, "open", counting_open, raising=False)
+    path = tmp_path / "crafted"
+    path.write_bytes(make(4000))
+    size = path.stat().st_size
+    mark_lost(path)
+    assert num_read < 12 * size + (1 << 16)
+    monkeypatch.undo()
+    assert mark_lost(path) == [], "what is left is whole"
+
+
+def test_repair_keeps_the_whole_blocks_between_damaged_ones(tmp_path: Path) -> None:
+    path = tmp_path / "crafted"
+    path.write_bytes(alternating(2 * MAX_LISTED_FAULTS + 10))
+    faults = mark_lost(path)
+    assert len(faults) == MAX_LISTED_FAULTS + 1 and faults[-1] == "5 more blocks"
+    assert [b.number for b in scan(path) if b.kind == ITEMS] == list(range(2, 2 * MAX_LISTED_FAULTS + 11, 2))
+
+
+def test_repair_takes_no_block_out_of_the_body_of_a_damaged_one(tmp_path: Path) -> None:
+    """The body holds bytes that are a block: what a model wrote must not come back as a block of its own."""
+    path = tmp_path / "crafted"
+    forged = encode_block(2, 1, 0, ITEMS, 1, b"{}", b"forged")
+    path.write_bytes(encode_block(1, 0, 0, ITEMS, 1, b"{}", b"a") + frame(2, forged) + frame(3, b""))
+    mark_lost(path)
+    assert [(b.number, b.kind) for b in scan(path)] == [(1, ITEMS), (2, LOST), (3, LOST)]

@@ -28,7 +28,8 @@ from ponder.errors import RunError
 from ponder.runs.append_file import AppendFile
 
 ITEMS, RESUMED, LOST = 1, 2, 3  # kinds of blocks: items, a step that is written again, blocks that are known to be lost
-MAX_DIRECTORY_BYTES, MAX_BODY_BYTES = 1 << 26, 1 << 30
+MAX_DIRECTORY_BYTES, MAX_BODY_BYTES = 1 << 24, 1 << 28
+MAX_LISTED_FAULTS = 1000
 _MAGIC, _END = b"PTRACE\x01\n", b"\nPTREND\n"
 _HEADER = struct.Struct("<8sQQqIIIQII")  # magic, number, before, step, kind, count, directory, body, their checksums
 _FOOTER = struct.Struct("<QQ8s")  # length, number, magic
@@ -36,16 +37,19 @@ _CRC = struct.Struct("<I")  # after the header and after the footer, of what sta
 HEADER_BYTES, FOOTER_BYTES = _HEADER.size + _CRC.size, _FOOTER.size + _CRC.size
 _BUFFER_BYTES = 1 << 13  # what is read at once, of a header and what follows it
 _CHUNK_BYTES = 1 << 20
+_FIRST_CHUNK_BYTES = 1 << 9  # of a search, which reads twice as much each time: the next block is often near
 _MAX_NUMBER = 1 << 62
 
 
 class DamagedBlock(RunError):
-    """A block that differs from what was written."""
+    """A block that differs from what was written. `search_from`: where the next whole block may begin; after the end of
+    this one if its header and footer are as they were written, for a body may hold bytes that look like blocks."""
 
-    def __init__(self, path: Path, number: int, why: str, offset: int) -> None:
+    def __init__(self, path: Path, number: int, why: str, offset: int, search_from: int | None = None) -> None:
         cure = f"restore the file from a copy, or go on without what is lost: ponder traces {path.parent} --repair"
         super().__init__(f"{path}, block {number} is damaged ({why}): {cure}")
         self.number, self.offset, self.why = number, offset, f"block {number}: {why}"
+        self.search_from = offset + 1 if search_from is None else search_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +139,10 @@ class BlockReader:
                 return
             if block is None:
                 raise DamagedBlock(self.path, expected, "its header is not what was written", offset)
-            self._check_order(block, expected, before)
-            directory = self.read_directory(block)
             if not self._has_footer(block):
                 raise DamagedBlock(self.path, block.number, "its end is not what was written", offset)
+            self._check_order(block, expected, before)
+            directory = self.read_directory(block)
             if check_bodies:
                 self._check_body(block)
             yield block, directory
@@ -154,13 +158,14 @@ class BlockReader:
     def read_directory(self, block: StoredBlock) -> bytes:
         directory = self._read(block.offset + HEADER_BYTES, block.directory_bytes)
         if crc32(directory) != block.directory_crc:
-            raise DamagedBlock(self.path, block.number, "the checksum of its directory differs", block.offset)
+            why = "the checksum of its directory differs"
+            raise DamagedBlock(self.path, block.number, why, block.offset, block.end)
         return directory
 
     def read_body(self, block: StoredBlock) -> bytes:
         body = self._read(block.body_offset, block.body_bytes)
         if crc32(body) != block.body_crc:
-            raise DamagedBlock(self.path, block.number, "its checksum differs", block.offset)
+            raise DamagedBlock(self.path, block.number, "its checksum differs", block.offset, block.end)
         return body
 
     def last_block(self) -> StoredBlock | None:
@@ -172,19 +177,18 @@ class BlockReader:
         block = parse_header(self._read(offset, HEADER_BYTES), offset)
         return block if block is not None and block.end == self.size and block.number == footer[1] else None
 
-    def next_block(self, offset: int, number: int, here: bool) -> StoredBlock | None:
-        """The first block after this offset (`here`: or at it) that has at least this number and a whole end."""
-        offset += not here
+    def next_block(self, offset: int, number: int) -> StoredBlock | None:
+        """The first block at this offset or after it that has at least this number and a whole end. Every byte is read
+        about twice at most, whatever the file holds."""
+        size = _FIRST_CHUNK_BYTES
         while offset < self.size:
-            chunk = self._read(offset, _CHUNK_BYTES)
-            at = chunk.find(_MAGIC)
-            if at < 0:
-                offset += max(1, len(chunk) - len(_MAGIC) + 1)
-                continue
-            block = parse_header(self._read(offset + at, HEADER_BYTES), offset + at)
-            if block is not None and block.number >= number and block.end <= self.size and self._has_footer(block):
-                return block
-            offset += at + 1
+            chunk, at = self._read(offset, size), -1
+            last_start = max(1, len(chunk) - HEADER_BYTES + 1)  # headers that begin before it are whole in this chunk
+            while 0 <= (at := chunk.find(_MAGIC, at + 1)) < last_start:
+                block = parse_header(chunk[at : at + HEADER_BYTES], offset + at)
+                if block is not None and block.number >= number and block.end <= self.size and self._has_footer(block):
+                    return block
+            offset, size = offset + last_start, min(2 * size, _CHUNK_BYTES)
         return None
 
     def copy(self, start: int, end: int, target: IO[bytes]) -> None:
@@ -198,21 +202,22 @@ class BlockReader:
     def _check_order(self, block: StoredBlock, expected: int, before: int) -> None:
         number = block.number
         if number < expected:
-            raise DamagedBlock(self.path, expected, f"block {number} stands here again", block.offset)
+            raise DamagedBlock(self.path, expected, f"block {number} stands here again", block.offset, block.end)
         if block.kind == LOST:
             return
         if number > expected:
             missing = f"block {expected} is" if number == expected + 1 else f"blocks {expected} to {number - 1} are"
-            raise DamagedBlock(self.path, number, f"{missing} missing before it", block.offset)
+            raise DamagedBlock(self.path, number, f"{missing} missing before it", block.offset, block.offset)
         if block.before != before:
-            raise DamagedBlock(self.path, number, f"it counts {block.before} before it, not {before}", block.offset)
+            why = f"it counts {block.before} before it, not {before}"
+            raise DamagedBlock(self.path, number, why, block.offset, block.end)
 
     def _check_body(self, block: StoredBlock) -> None:
         crc, end = 0, block.body_offset + block.body_bytes
         for at in range(block.body_offset, end, _CHUNK_BYTES):
             crc = crc32(self._read(at, min(_CHUNK_BYTES, end - at)), crc)
         if crc != block.body_crc:
-            raise DamagedBlock(self.path, block.number, "its checksum differs", block.offset)
+            raise DamagedBlock(self.path, block.number, "its checksum differs", block.offset, block.end)
 
     def _footer(self, end: int) -> tuple[int, int] | None:
         """Length and number of the block that ends here."""
@@ -236,7 +241,12 @@ class BlockReader:
         """Whether only zeros follow, which some systems leave after a power failure."""
         if self.size - offset > MAX_BODY_BYTES:
             return False
-        return not any(any(self._read(at, _CHUNK_BYTES)) for at in range(offset, self.size, _CHUNK_BYTES))
+        size = HEADER_BYTES
+        while chunk := self._read(offset, size):
+            if chunk.count(0) < len(chunk):
+                return False
+            offset, size = offset + len(chunk), min(2 * size, _CHUNK_BYTES)
+        return True
 
 
 class BlockWriter:
@@ -271,8 +281,12 @@ class BlockWriter:
 
 def mark_lost(path: Path) -> list[str]:
     """Replace damaged blocks by marks that they are lost, and remove a torn one. The whole blocks stay as they are, in
-    a new file that takes the old one's place. Returns what was wrong, in words."""
+    a new file that takes the old one's place. Returns what was wrong, in words.
+
+    The work is proportional to the file's size: after each fault the search goes on behind what was read.
+    """
     faults: list[str] = []
+    num_faults = 0
     repaired = path.with_name(path.name + TEMPORARY_SUFFIX)
     with BlockReader(path) as reader, open(repaired, "wb") as target:
         offset, expected, before = 0, 1, 0
@@ -286,8 +300,10 @@ def mark_lost(path: Path) -> list[str]:
             reader.copy(start, offset, target)
             if damage is None:
                 break
-            faults.append(damage.why)
-            following = reader.next_block(damage.offset, expected, damage.number > expected)
+            num_faults += 1
+            if len(faults) < MAX_LISTED_FAULTS:
+                faults.append(damage.why)
+            following = reader.next_block(damage.search_from, expected)
             number, before = (expected, before) if following is None else (following.number - 1, following.before)
             if number >= expected:
                 target.write(encode_block(number, before, 0, LOST, 0, b"", b""))
@@ -296,4 +312,4 @@ def mark_lost(path: Path) -> list[str]:
         os.fsync(target.fileno())
     repaired.replace(path)
     fsync_path(path.parent)
-    return faults
+    return faults if num_faults == len(faults) else [*faults, f"{num_faults - len(faults)} more blocks"]

@@ -23,6 +23,7 @@ from zlib import crc32
 
 from ponder.errors import RunError
 from ponder.runs.append_file import AppendFile
+from ponder.runs.resumptions import ValidRecords
 
 _CHUNK_BYTES = 1 << 16
 _MAX_NUMBER_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
@@ -97,14 +98,14 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records that are valid after all resumptions, each with its line number."""
     if not path.exists():
         return
-    valid: list[tuple[int, int, int]] = []  # (step, line, byte offset)
+    valid = ValidRecords[tuple[int, int]]()  # line, byte offset
     with open(path, "rb") as file:
         for one in _scan_lines(path, file):
             if "resumed" in one.record:
-                valid = [place for place in valid if place[0] < one.record["resumed"]]
+                valid.take_back(one.record["resumed"])
             elif "step" in one.record:
-                valid.append((one.record["step"], one.line, one.offset))
-        for _, number, at in valid:
+                valid.add(one.record["step"], (one.line, one.offset))
+        for _, (number, at) in valid:
             file.seek(at)
             yield number, json.loads(without_checksum(file.readline()))
 
@@ -165,22 +166,22 @@ def _recovery_hint(number: int, where: str = "above it") -> str:
 def _records_before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, DamagedRecord | None, int]:
     """(step, line) of each record of an earlier step, whether some are marked as lost, the first damage, the next
     number."""
-    valid: list[tuple[int, int]] = []
+    valid = ValidRecords[int]()  # lines
     lost, following = False, 1
     if not path.exists():
-        return valid, lost, None, following
+        return [], lost, None, following
     with open(path, "rb") as file:
         try:
             for one in _scan_lines(path, file):
                 following = one.number + 1
                 lost = lost or "lost" in one.record
                 if "resumed" in one.record:
-                    valid = [place for place in valid if place[0] < one.record["resumed"]]
+                    valid.take_back(one.record["resumed"])
                 elif "step" in one.record and one.record["step"] < step:
-                    valid.append((one.record["step"], one.line))
+                    valid.add(one.record["step"], one.line)
         except DamagedRecord as damage:
-            return valid, lost, damage, following
-    return valid, lost, None, following
+            return list(valid), lost, damage, following
+    return list(valid), lost, None, following
 
 
 def _scan_lines(path: Path, file: IO[bytes]) -> Iterator[_Line]:

@@ -19,12 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder.runs import block_file
 from ponder.runs.trace_columns import MAX_RATIO, deflate, inflate, num_planes, pack_column, unpack_column
 from ponder.trace_json import array_dtype, trace_from_json, trace_to_json
 from ponder.types import Trace, ids
+from ponder.validate import MAX_INT32
 
 TARGET_TOKENS, TARGET_CHARS = 1 << 16, 1 << 20  # a block with so much gets no further trace
-MAX_RAW_BYTES = 1 << 30  # of a block before it is compressed, so that a small file cannot fill the memory
+# Of a block before it is compressed, so that a small file cannot fill the memory: 20 million tokens with two numbers
+# each, and a tree of 200,000 steps. Parsed JSON may take twenty times its bytes.
+MAX_RAW_BYTES, MAX_JSON_BYTES = block_file.MAX_BODY_BYTES, 1 << 26
 _MAX_COLUMNS = 1000
 _STEP_CHARS = 100  # about what the JSON of a step takes beside its text
 
@@ -72,7 +76,7 @@ class PackedTraces:
             num_tokens += len(array) if name == "token_ids" else 0
         self.summaries.append(TraceSummary(trace.problem.id, len(trace.steps), num_tokens, bool(trace.failed)))
         self.num_tokens += num_tokens
-        self.num_chars += sum(len(step.text) + _STEP_CHARS for step in trace.steps)
+        self.num_chars += len(trace.problem.id) + sum(len(step.text) + _STEP_CHARS for step in trace.steps)
 
     def finish(self) -> None:
         """Copy the arrays, which their owner may change."""
@@ -82,6 +86,8 @@ class PackedTraces:
         """Directory and body of the block. Raises TypeError or ValueError for what is no plain data, or too much."""
         text = json.dumps(self.records, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         raw = text.encode("utf-8", "surrogatepass")  # a text may hold half of a character
+        if len(raw) > MAX_JSON_BYTES:
+            raise ValueError(f"their texts take {len(raw)} bytes at once, over {MAX_JSON_BYTES}")
         if (size := len(raw) + sum(array.nbytes for (array,) in self.columns.values())) > MAX_RAW_BYTES:
             raise ValueError(f"they take {size} bytes at once, over {MAX_RAW_BYTES}")
         parts = [deflate(raw)]
@@ -109,26 +115,37 @@ def pack_traces(step: int, traces: Iterable[Trace]) -> Iterator[PackedTraces]:
         yield packed
 
 
-def parse_directory(directory: bytes, count: int) -> tuple[list[TraceSummary], dict[str, Any]]:
-    """The summaries of a block's traces, and the whole directory. Raises ValueError if it is none."""
+def parse_rows(directory: bytes, count: int) -> tuple[list[list[Any]], dict[str, Any]]:
+    """Problem id, steps, tokens and whether it failed, of each trace of a block, and the whole directory. Raises
+    ValueError if it is none."""
     try:
         data = json.loads(directory)
-        summaries = [TraceSummary(*row) for row in data["traces"]]
+        rows = data["traces"]
+        is_whole = len(rows) == count and all(map(_is_row, rows))
     except (TypeError, LookupError, RecursionError) as why:
         raise ValueError(f"its directory is none: {why}") from None
-    wrong = [
-        s
-        for s in summaries
-        if (type(s.problem_id), type(s.num_steps), type(s.num_tokens), type(s.failed)) != (str, int, int, bool)
-    ]
-    if wrong or len(summaries) != count:
+    if not is_whole:
         raise ValueError("its directory does not list its traces")
-    return summaries, data
+    return rows, data
+
+
+def _is_row(row: Any) -> bool:
+    return (
+        type(row) is list
+        and [type(value) for value in row] == [str, int, int, bool]
+        and 0 <= row[1] <= MAX_INT32
+        and 0 <= row[2] <= MAX_INT32
+    )
+
+
+def parse_directory(directory: bytes, count: int) -> list[TraceSummary]:
+    """The summaries of a block's traces. Raises ValueError if it is no directory."""
+    return [TraceSummary(*row) for row in parse_rows(directory, count)[0]]
 
 
 def decode_traces(directory: bytes, count: int, body: bytes) -> list[Trace]:
     """The traces of a block. Raises ValueError where it holds something else."""
-    summaries, data = parse_directory(directory, count)
+    rows, data = parse_rows(directory, count)
     try:
         records, columns = _split_body(data, memoryview(body))
         traces = [trace_from_json(record, columns.take) for record in records]
@@ -136,7 +153,7 @@ def decode_traces(directory: bytes, count: int, body: bytes) -> list[Trace]:
         raise
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as why:
         raise ValueError(f"it is no trace: {type(why).__name__}: {why}") from None
-    if [t.problem.id for t in traces] != [s.problem_id for s in summaries] or not columns.is_empty():
+    if [t.problem.id for t in traces] != [row[0] for row in rows] or not columns.is_empty():
         raise ValueError("its directory does not fit its traces")
     return traces
 
@@ -165,7 +182,7 @@ def _split_body(data: Any, body: memoryview) -> tuple[Any, _Columns]:
     sizes = [size, stored, *(n for count, planes in shapes.values() for n in (count, *planes))]
     if any(type(n) is not int or n < 0 for n in sizes) or len(shapes) > _MAX_COLUMNS:
         raise ValueError("its directory has sizes that are none")
-    if size + 4 * sum(count for count, _ in shapes.values()) > MAX_RAW_BYTES:
+    if size > MAX_JSON_BYTES or size + 4 * sum(count for count, _ in shapes.values()) > MAX_RAW_BYTES:
         raise ValueError("it says that it is too large")
     if any(len(planes) != num_planes(array_dtype(name)) for name, (_, planes) in shapes.items()) or len(
         body

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,28 +29,17 @@ from ponder.runs.records import (
     scan_places,
     without_checksum,
 )
+from ponder.runs.resumptions import ValidRecords
 from ponder.runs.symlinks import refuse_symlinks
-from ponder.runs.trace_blocks import decode_traces, parse_directory
+from ponder.runs.trace_blocks import TraceSummary, decode_traces, parse_directory
+from ponder.runs.trace_index import JSONL_FILE as JSONL_FILE
+from ponder.runs.trace_index import TRACES_FILE as TRACES_FILE
+from ponder.runs.trace_index import TraceEntry as TraceEntry
+from ponder.runs.trace_index import TraceIndex as TraceIndex
 from ponder.trace_json import trace_from_json
 from ponder.types import Trace
 
-TRACES_FILE = "traces.bin"
-JSONL_FILE = "traces.jsonl"  # of earlier versions
 TRACE_FILES = (JSONL_FILE, TRACES_FILE)  # in the order of their traces
-
-_LINE_START = re.compile(rb'\{"(step|resumed)":(\d{1,18})[,}](?:"problem":\{"id":("(?:[^"\\]|\\.)*"))?')
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEntry:
-    """Where a trace is. `number` counts the valid traces of the run, from 1 on."""
-
-    number: int
-    step: int
-    problem_id: str
-    offset: int  # of its line or block
-    record: int  # number of the line or block
-    position: int | None  # in the block; None: a line of traces.jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,6 @@ class _Place:
     step: int
     offset: int
     record: int
-    problem_ids: tuple[str, ...] = ()
     in_block: bool = False  # else it is a line of traces.jsonl
     is_mark: bool = False
 
@@ -107,20 +93,14 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
                 yield place.step, lines.read(place.offset, place.record)
 
 
-def index_traces(folder: Path) -> list[TraceEntry]:
-    """The traces that are valid after all resumptions, in order. Only the beginnings of lines and the directories of
-    blocks are read; the checksum of a trace is compared when it is read."""
-    refuse_symlinks(folder)
+def index_traces(folder: Path) -> TraceIndex:
+    """The traces that are valid after all resumptions, in order. It can be extended while the run is written."""
     if not has_traces(folder):
+        refuse_symlinks(folder)
         if (folder / "job.json").is_file():
             raise RunError(f"{folder} holds no traces yet")
         raise RunError(f"{folder} is not a run directory: there is no job.json and no {TRACES_FILE}")
-    entries: list[TraceEntry] = []
-    for place in _valid(_line_beginnings(folder / JSONL_FILE), _block_places(folder / TRACES_FILE)):
-        for position, name in enumerate(place.problem_ids):
-            at = position if place.in_block else None
-            entries.append(TraceEntry(len(entries) + 1, place.step, name, place.offset, place.record, at))
-    return entries
+    return TraceIndex(folder)
 
 
 def read_indexed(folder: Path, entries: Iterable[TraceEntry]) -> Iterator[tuple[TraceEntry, Trace]]:
@@ -141,7 +121,7 @@ def repair_traces(folder: Path, step: int, expected_count: int | None) -> tuple[
     `expected_count`: how many there must be; None: unknown. Returns how many there are, and what was cut off and why,
     or an empty text.
     """
-    counts: list[tuple[int, int]] = []  # step, number of traces
+    counts = ValidRecords[int]()  # number of traces
     lost, damage = False, None
     jsonl, store = (folder / name for name in TRACE_FILES)
     try:
@@ -149,9 +129,9 @@ def repair_traces(folder: Path, step: int, expected_count: int | None) -> tuple[
             if at is None:
                 lost = True
             elif resumed:
-                counts = [each for each in counts if each[0] < at]
+                counts.take_back(at)
             elif at < step:
-                counts.append((at, count))
+                counts.add(at, count)
     except (DamagedRecord, DamagedBlock) as found:
         damage = found
     total = sum(count for _, count in counts)
@@ -221,16 +201,13 @@ def _hash_lines(jsonl: Path, valid: Iterable[_Place] | None, digest: Any) -> Non
 
 def _valid(*places: Iterable[_Place]) -> Iterator[_Place]:
     """The places of traces that no later mark takes back, in order."""
-    valid: dict[int, _Place] = {}
-    latest: list[tuple[int, int]] = []  # a heap: the highest step first, so that many marks cost no more than few
-    for number, place in enumerate(place for each in places for place in each):
+    valid = ValidRecords[_Place]()
+    for place in (place for each in places for place in each):
         if place.is_mark:
-            while latest and -latest[0][0] >= place.step:
-                del valid[heapq.heappop(latest)[1]]
+            valid.take_back(place.step)
         else:
-            valid[number] = place
-            heapq.heappush(latest, (-place.step, number))
-    return iter(valid.values())
+            valid.add(place.step, place)
+    return (place for _, place in valid)
 
 
 def _line_places(path: Path) -> Iterator[_Place]:
@@ -240,39 +217,20 @@ def _line_places(path: Path) -> Iterator[_Place]:
             yield _Place(step, offset, line, is_mark=resumed)
 
 
-def _line_beginnings(path: Path) -> Iterator[_Place]:
-    if not path.is_file():
-        return
-    with open(path, "rb") as file:
-        offset = 0
-        for number, line in enumerate(file, 1):
-            at, offset = offset, offset + len(line)
-            start = _LINE_START.match(line)
-            if start is None or not line.endswith(b"}\n"):
-                continue
-            if start[1] == b"resumed":
-                yield _Place(int(start[2]), at, number, is_mark=True)
-            elif start[3] is not None:
-                with contextlib.suppress(ValueError):  # whoever reads that line is told that it is damaged
-                    yield _Place(int(start[2]), at, number, (json.loads(start[3]),))
-
-
 def _block_places(path: Path) -> Iterator[_Place]:
     if not path.is_file():
         return
     with BlockReader(path) as reader:
-        for block, directory in reader.scan():
+        for block, _ in reader.scan():
             if block.kind != block_file.LOST:
-                names = tuple(s.problem_id for s in _summaries(reader, block, directory))
-                is_mark = block.kind == block_file.RESUMED
-                yield _Place(block.step, block.offset, block.number, names, True, is_mark)
+                yield _Place(block.step, block.offset, block.number, True, block.kind == block_file.RESUMED)
 
 
-def _summaries(reader: BlockReader, block: StoredBlock, directory: bytes) -> Sequence[Any]:
+def _summaries(reader: BlockReader, block: StoredBlock, directory: bytes) -> Sequence[TraceSummary]:
     if block.kind != block_file.ITEMS:
         return ()
     try:
-        return parse_directory(directory, block.count)[0]
+        return parse_directory(directory, block.count)
     except ValueError as why:
         raise DamagedBlock(reader.path, block.number, str(why), block.offset) from None
 
