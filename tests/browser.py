@@ -84,7 +84,7 @@ class Page:
             raise RuntimeError(str(reply["exceptionDetails"]))
         return reply["result"].get("value")
 
-    def wait_for(self, condition: str, seconds: float = 30.0) -> None:
+    def wait_for(self, condition: str, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not self.evaluate(condition):
             if time.monotonic() > deadline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -46,6 +47,15 @@ def _torch_state() -> None:
         torch.default_generator.manual_seed(0)
         if torch.get_num_threads() > THREADS:
             torch.set_num_threads(THREADS)
+
+
+def pytest_configure() -> None:
+    gc.disable()  # nothing that is imported or collected is garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked at again
+    gc.enable()
 
 
 JAILED = ("tests/verify/", "tests/tasks/", "tests/fuzz/")

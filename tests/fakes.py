@@ -38,7 +38,7 @@ CONFIGS: dict[str, DecoderConfig] = {
 }  # fmt: skip
 
 
-def run_async(work: Awaitable[T], seconds: float = 30.0) -> T:
+def run_async(work: Awaitable[T], seconds: float = 240.0) -> T:
     """Run to the end, or fail after `seconds`."""
 
     async def bounded() -> T:

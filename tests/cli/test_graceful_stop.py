@@ -37,7 +37,7 @@ class CliProcess(subprocess.Popen[str]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if kind is not None and self.poll() is None:
             self.send_signal(signal.SIGABRT)  # at which `faulthandler` writes every thread's stack
-            _, text = self.communicate(timeout=10)
+            _, text = self.communicate(timeout=60)
             assert error is not None
             error.add_note(text)
         super().__exit__(kind, error, tb)
@@ -83,7 +83,7 @@ def test_stop_and_go_on(here: Path) -> None:
     with start_cli(*argv) as job:
         seen = read_until(job, "step 2/")
         job.send_signal(signal.SIGINT)
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=240)
     assert job.returncode == 130, (seen, out, err)
     assert "stopping: saving ... (again to quit at once)" in err and "the same command goes on" in err
     done = [int(row["step"]) for row in read_metrics("runs/tiny")]
@@ -122,7 +122,7 @@ def interrupt_at_random_moments(count: int, seed: int, model: Path, trained: Pat
                 if rng.random() < 0.5:
                     time.sleep(rng.choice([0, 0.05]))
                     job.send_signal(number)
-                out, err = job.communicate(timeout=60)
+                out, err = job.communicate(timeout=240)
             text = f"{argv}, {number.name}: {job.returncode}\n{out}\n{err}"
             # While the interpreter closes the signal itself ends the process, which a shell shows as the same code.
             assert job.returncode in (0, CODES[number], -number), text
@@ -201,7 +201,7 @@ def test_a_run_whose_reward_function_hangs_is_stopped(reward_recipe: Path, rewar
     with start_cli(*REWARDED, "--reward", f"own:{reward}", "--run", "run", cwd=reward_recipe) as job:
         read_until(job, "hanging")
         job.send_signal(number)
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=240)
     assert job.returncode == CODES[number], err
     assert "Traceback" not in err
     assert reward != "slow" or "hanging" not in err, "another call began after the stop"
@@ -218,7 +218,7 @@ def test_the_second_signal_stops_at_once(reward_recipe: Path) -> None:
         job.send_signal(signal.SIGINT)
         read_until(job, "stopping")
         job.send_signal(signal.SIGINT)
-        _, err = job.communicate(timeout=60)
+        _, err = job.communicate(timeout=240)
     assert job.returncode == 130 and err.splitlines()[-1] == "stopped"
 
 

@@ -226,16 +226,16 @@ def test_adapters_affect_only_the_engine_thread(tmp_path: Path) -> None:
 
         def adapted(name: str) -> tuple[Tensor, Tensor]:
             with torch.no_grad(), machine.adapters.apply([name], [3]):
-                inside.wait(10)
+                inside.wait(120)
                 first = layer(x)
-                inside.wait(10)
+                inside.wait(120)
             return first, layer(x)
 
         asked = [others.submit(adapted, name) for name in SHAPES]
         while "forward" not in layer.__dict__ and not all(a.done() for a in asked):
             time.sleep(0.001)
         assert torch.equal(layer(x), base)
-        result = [a.result(20) for a in asked]
+        result = [a.result(120) for a in asked]
     alone = []
     for name in SHAPES:
         with torch.no_grad(), machine.adapters.apply([name], [3]):

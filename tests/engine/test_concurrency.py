@@ -97,7 +97,7 @@ def test_requests_from_several_threads_and_loops() -> None:
     for t in threads:
         t.start()
     for t in threads:
-        t.join(30)
+        t.join(120)
     assert [result[i] for i in range(6)] == expected
     wait_until_idle(engine)
 

@@ -201,7 +201,10 @@ RULES: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "storm"), [("llama", 0), ("window", 1), ("gemma", 3), ("llama", 4)])
+@pytest.mark.parametrize(
+    ("kind", "storm"),
+    [("llama", 0), ("window", 1), ("gemma", 3), pytest.param("llama", 4, marks=pytest.mark.nightly)],
+)
 def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
     net, chance = tiny_decoder(kind), random.Random(storm)
     eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))

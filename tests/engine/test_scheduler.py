@@ -128,7 +128,7 @@ def random_workload(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tupl
     return schedule, fake
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2, 3))])
 def test_random_workloads_finish_and_free_all_slots(part: int) -> None:
     pushed = both = 0
     for seed in range(part * 500, part * 500 + 500):

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
-QUICK_EXAMPLES = 50
+QUICK_EXAMPLES = 20
 CORPUS = Path(__file__).with_name("corpus")
 
 

@@ -16,7 +16,7 @@ from ponder.verify.sandbox import SandboxError
 @pytest.mark.parametrize("kind", command.KINDS)
 def test_a_short_soak_of_each_kind_has_no_loss(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        code = command.main([kind, "--minutes", "0.02", "--seed", "7"])
+        code = command.main([kind, "--minutes", "0.001", "--seed", "7"])
     except SandboxError as why:
         pytest.skip(f"this machine cannot build a jail: {why}")
     output = capsys.readouterr().out

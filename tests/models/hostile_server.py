@@ -21,6 +21,7 @@ class Hostile:
     def __init__(self, script: Script, models: Any = MODELS) -> None:
         self.script, self.models, self.sent, self.asked = script, models, 0, 0
         self.done = threading.Event()  # set at the end: whoever drips stops
+        self._reached = threading.Event()
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}/v1"
 
@@ -47,6 +48,7 @@ class Hostile:
                 peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
                 return
             self.asked += 1
+            self._reached.set()
 
             def send(data: bytes) -> None:
                 if self.done.is_set():
@@ -55,6 +57,10 @@ class Hostile:
                 self.sent += len(data)
 
             self.script(send)
+
+    def wait_for_request(self) -> None:
+        """A caller may give up before this server's thread has read its request."""
+        assert self._reached.wait(60), "no request came"
 
     def close(self) -> None:
         self.done.set()

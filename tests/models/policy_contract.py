@@ -149,7 +149,7 @@ def llama_server(path: Path, context: int = CONTEXT, slots: int = 8) -> Iterator
         [sys.executable, str(script), str(path), str(context), str(slots)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
-    late = Timer(120, process.kill)
+    late = Timer(240, process.kill)
     late.start()
     try:
         assert process.stdout is not None
@@ -160,7 +160,7 @@ def llama_server(path: Path, context: int = CONTEXT, slots: int = 8) -> Iterator
     finally:
         late.cancel()
         process.communicate()  # closes its input
-        process.wait(30)
+        process.wait(120)
 
 
 @dataclass
@@ -180,7 +180,7 @@ def ask(policy: BasePolicy, prefixes: Sequence[Sequence[int] | Ids], n: int = 1,
     async def all_of_them() -> list[list[Completion]]:
         return list(await asyncio.gather(*(policy.generate(ids(p), sampling, n) for p in prefixes)))
 
-    return run_async(all_of_them(), 60)
+    return run_async(all_of_them())
 
 
 def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
@@ -354,7 +354,7 @@ class PolicyContract:
             calls = [policy.generate(ids(p), rule) for p in (PROMPT, [], PROMPT)]
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        first, bad, second = run_async(both(), 60)
+        first, bad, second = run_async(both())
         assert isinstance(bad, UsageError)
         assert first[0].token_ids.tolist() == second[0].token_ids.tolist()
 
@@ -366,14 +366,17 @@ class PolicyContract:
     def test_a_cancelled_call_disturbs_no_other(self, policy: BasePolicy) -> None:
         rule = Sampling(max_tokens=CONTEXT - len(PROMPT), logit_bias=((END, -90.0),))
 
-        async def one_gives_up() -> list[Completion]:
+        async def one_gives_up(pause: float) -> tuple[bool, list[Completion]]:
             gone = asyncio.create_task(policy.generate(PROMPT, rule, 4))
             kept = asyncio.create_task(policy.generate(PROMPT, replace(rule, seed=6, max_tokens=8)))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(pause)
             gone.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await gone
-            return await kept
+            (end,) = await asyncio.gather(gone, return_exceptions=True)
+            return isinstance(end, asyncio.CancelledError), await kept
 
-        result = run_async(one_gives_up(), 60)
+        for pause in (0.02, 0.002, 0.0):  # a call may end within the longer ones
+            cancelled, result = run_async(one_gives_up(pause))
+            if cancelled:
+                break
+        assert cancelled
         assert tokens([result]) == tokens(ask(policy, [PROMPT], seed=6, logit_bias=((END, -90.0),)))

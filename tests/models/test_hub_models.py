@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 
 from fakes import DigitTask, char_policy
 from hub_mirror import HubMirror, serve_mirror, use_hub
+from ponder.cli import main
 from ponder.errors import ModelError, RunError, UnknownName
 from ponder.hub import RepoName
 from ponder.models.load import load_inference_policy, load_policy, load_tokenizer
@@ -209,14 +208,11 @@ def test_fingerprints_of_a_hub_model_are_those_of_its_files(mirror: HubMirror) -
     assert all(main_commit(mirror) in name for name in marks)
 
 
-def test_command_line_answers_with_a_hub_model(mirror: HubMirror) -> None:
-    command = [sys.executable, "-m", "ponder", "solve", "1", "--model", NAME, "--max-tokens", "2"]
-    done = subprocess.run([*command, "--device", "cpu"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    mirror.repos["models", NAME].gated = True
-    refused = subprocess.run([*command[:6], "tiny-org/other"], capture_output=True, text=True, timeout=120)
-    assert refused.returncode == 2
-    assert "no public repository tiny-org/other" in refused.stderr and "Traceback" not in refused.stderr
+def test_command_line_answers_with_a_hub_model(mirror: HubMirror, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "1", "--model", NAME, "--max-tokens", "2", "--device", "cpu"]) == 0, capsys.readouterr().err
+    assert main(["solve", "1", "--model", "tiny-org/other"]) == 2
+    output = capsys.readouterr().err
+    assert "no public repository tiny-org/other" in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize(

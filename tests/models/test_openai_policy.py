@@ -60,7 +60,7 @@ class Server:
 
     def __init__(self, handler: Handler, owner: str = "vllm", **model: Any) -> None:
         self.handler, self.asked, self.headers = handler, [], []  # type: ignore[var-annotated]
-        self.closed = threading.Event()
+        self.closed, self._reached = threading.Event(), threading.Event()
         self.models: Any = {"data": [{"id": "small", "owned_by": owner, "max_model_len": 64, **model}]}
         outer = self
 
@@ -78,6 +78,7 @@ class Server:
                     self._send(Reply(404, b"{}"))
                     return
                 outer.asked.append({"path": self.path, **body})
+                outer._reached.set()
                 outer.headers.append(dict(self.headers))
                 self._send(outer.handler(body))
 
@@ -90,7 +91,7 @@ class Server:
                     self.end_headers()
                     self.wfile.write(reply.body)
                     if reply.hold is not None:
-                        reply.hold.wait(10)
+                        reply.hold.wait(60)
                         self.rfile.peek(1)  # returns nothing where the caller has closed
                         outer.closed.set()
                 except OSError:
@@ -99,6 +100,10 @@ class Server:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Http)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+
+    def wait_for_request(self) -> None:
+        """A caller may give up before this server's thread has read its request."""
+        assert self._reached.wait(60), "no request came"
 
     def __enter__(self) -> Server:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
@@ -498,13 +503,18 @@ def test_malformed_streams(reply: Reply) -> None:
 
 
 def test_silent_server_times_out() -> None:
+    given_up = threading.Event()
+
     def slow(body: Any) -> Any:
-        time.sleep(1.0)
+        given_up.wait(60)
         return answer()
 
-    with policy_over(slow, timeout=0.2) as (policy, server):
+    with policy_over(slow) as (policy, server):
+        policy.http.timeout = 0.2  # once connected: on a busy machine the list of models may take longer
         with pytest.raises(ModelError, match=r"silent for 0.2 s.*longer timeout"):
             one(policy)
+        given_up.set()
+        server.wait_for_request()
     assert len(server.asked) == 1, "an answer that takes too long would take too long again"
 
 
@@ -523,12 +533,15 @@ def test_one_failure_fails_the_call_and_no_other(no_waiting: list[float]) -> Non
 
 
 def test_max_concurrency_is_kept() -> None:
-    now, most, lock = 0, 0, threading.Lock()
+    now, most, lock, full = 0, 0, threading.Lock(), threading.Event()
 
     def busy(body: Any) -> Any:
         nonlocal now, most
         with lock:
             now, most = now + 1, max(most, now + 1)
+            if now == 4:
+                full.set()
+        full.wait(60)  # the first four wait for each other
         time.sleep(0.02)
         with lock:
             now -= 1
@@ -553,7 +566,7 @@ def test_cancelled_call_closes_its_connections() -> None:
 
         async def give_up() -> None:
             call = asyncio.create_task(policy.generate(ids([1]), Sampling(max_tokens=2), 60))
-            await asyncio.to_thread(begun.wait, 10)
+            await asyncio.to_thread(begun.wait, 60)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
@@ -571,11 +584,13 @@ HALF = b'data: {"choices": [{"delta": {"content": "half"}, "finish_reason": null
 
 def test_silent_stream_times_out() -> None:
     hold = threading.Event()
-    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=0.2) as item:
+    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False) as item:
         policy, server = item
+        policy.http.timeout = 0.2
         with pytest.raises(ModelError, match=r"silent for 0.2 s"):
             one(policy, policy.encode(user_messages("?")).tolist())
         hold.set()
+        server.wait_for_request()
     assert len(server.asked) == 1
 
 
@@ -583,7 +598,7 @@ def test_silent_stream_times_out() -> None:
 def test_cancelled_stream_is_closed(how: str) -> None:
     """Or the server would write on, and bill it."""
     hold = threading.Event()
-    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=30) as item:
+    with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False) as item:
         policy, server = item
         prompt = policy.encode(user_messages("?"))
 
@@ -602,7 +617,7 @@ def test_cancelled_stream_is_closed(how: str) -> None:
 
         run_async(leave())
         hold.set()
-        assert server.closed.wait(10), "the connection is still open"
+        assert server.closed.wait(60), "the connection is still open"
 
 
 # addresses, models, keys
@@ -720,7 +735,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
                 await call
 
         run_async(give_up())
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while any(slot["is_processing"] for slot in json.load(urllib.request.urlopen(address + "/slots"))):
             assert time.monotonic() < deadline, "the server still writes for nobody"
             time.sleep(0.05)

@@ -28,7 +28,7 @@ from ponder.nets.lora import LoRA
 pytest.importorskip("gguf")
 
 MAX_EXTRA_MEGABYTES = 400  # that a process may take beyond what an honest model took
-TIMEOUT_SECONDS = 300  # for a whole group on a busy machine; one that loops takes hours
+TIMEOUT_SECONDS = 280  # for all of them on a busy machine; one that loops takes hours
 Change = Callable[[Path], None]
 
 
@@ -473,7 +473,7 @@ HEADS: dict[str, Change] = {
     "strange settings": config(score_head={"of": "outcome", "evil": 1}),
 }  # fmt: skip
 
-# What is loaded in one process: a group's name, what its cases are made of, how they are loaded, and the cases.
+# What is loaded: a group's name, what its cases are made of, how they are loaded, and the cases.
 GROUPS: dict[str, list[tuple[str, str, str, dict[str, Change]]]] = {
     "folders": [
         ("config", "model", "model", CONFIGS),
@@ -507,6 +507,31 @@ def valid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.fixture(scope="module")
+def outcomes(valid_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What became of each file, by group. One process loads them all, since its start takes longer than they do."""
+    groups = {"valid": [{"name": way, "way": way, "path": str(valid_model / way)}
+                        for way in ("model", "adapter", "judge")]}  # fmt: skip
+    groups["valid"].append({"name": "gguf", "way": "model", "path": str(valid_model / "model.gguf")})
+    for group in GROUPS:
+        groups[group] = write_cases(group, valid_model, tmp_path_factory.mktemp("cases"))
+    warm = {"name": "warm", "way": "model", "path": str(valid_model / "model")}
+    results = iter(attempts([warm, *(case for cases in groups.values() for case in cases)]))
+    return {group: [next(results) for _ in cases] for group, cases in groups.items()}
+
+
+def write_cases(group: str, valid_model: Path, folder: Path) -> list[dict[str, str]]:
+    cases = []
+    for kind, source, way, changes in GROUPS[group]:
+        for number, (name, change) in enumerate(changes.items()):
+            path = folder / (f"{kind}-{number}" if source else f"{number}.gguf")
+            if source:
+                shutil.copytree(valid_model / source, path)
+            change(path)
+            cases.append({"name": f"{kind}: {name}", "way": way, "path": str(path)})
+    return cases
+
+
 def attempts(cases: list[dict[str, str]]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, hostile_models.__file__, str(MAX_EXTRA_MEGABYTES)], input="\n".join(map(json.dumps, cases)),
@@ -514,29 +539,18 @@ def attempts(cases: list[dict[str, str]]) -> list[dict[str, Any]]:
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert done.returncode == 0, f"{lines[-1:]} ended the process: {done.stderr[-2000:]}"
-    return [line for line in lines if "said" in line]
+    results = [line for line in lines if "said" in line]
+    assert [result["name"] for result in results] == [case["name"] for case in cases[1:]]
+    return results
 
 
-def test_valid_models_load(valid_model: Path) -> None:
-    cases = [{"name": "warm", "way": "model", "path": str(valid_model / "model")}]
-    cases += [{"name": way, "way": way, "path": str(valid_model / way)} for way in ("model", "adapter", "judge")]
-    cases += [{"name": "gguf", "way": "model", "path": str(valid_model / "model.gguf")}]
-    assert [result["said"] for result in attempts(cases)] == ["loaded"] * 4
+def test_valid_models_load(outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    assert [result["said"] for result in outcomes["valid"]] == ["loaded"] * 4
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_malicious_files_are_refused_in_one_sentence(group: str, valid_model: Path, tmp_path: Path) -> None:
-    cases = [{"name": "warm", "way": "model", "path": str(valid_model / "model")}]
-    for kind, source, way, changes in GROUPS[group]:
-        for number, (name, change) in enumerate(changes.items()):
-            path = tmp_path / (f"{kind}-{number}" if source else f"{number}.gguf")
-            if source:
-                shutil.copytree(valid_model / source, path)
-            change(path)
-            cases.append({"name": f"{kind}: {name}", "way": way, "path": str(path)})
-    result = attempts(cases)
-    assert [f["name"] for f in result] == [case["name"] for case in cases[1:]]
-    assert {case["name"]: case["said"][:200] for case in result if not is_refused(case)} == {}
+def test_malicious_files_are_refused_in_one_sentence(group: str, outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    assert {case["name"]: case["said"][:200] for case in outcomes[group] if not is_refused(case)} == {}
 
 
 def is_refused(case: dict[str, Any]) -> bool:

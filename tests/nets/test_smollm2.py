@@ -127,7 +127,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meet = threading.Barrier(2, timeout=20)
+    meet = threading.Barrier(2, timeout=120)
     calls: list[Path] = []
 
     def convert_gguf(source: Path, target: Path) -> None:

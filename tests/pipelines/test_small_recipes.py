@@ -19,9 +19,18 @@ from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {
-    "genrm": {"base_steps": 60, "problems": 300, "orm_steps": 2, "steps": 2, "batch": 4, "n": 2, "operations": 1},
+    "genrm": {
+        "base_steps": 60,
+        "problems": 300,
+        "orm_steps": 2,
+        "steps": 2,
+        "batch": 4,
+        "n": 2,
+        "operations": 1,
+        "limit": 20,
+    },
     "proofs": {"start_steps": 2, "steps": 1, "problems_per_step": 2, "group_size": 2, "test_size": 4, "max_tokens": 8},
-    "quiet_star": {"base_steps": 2, "steps": 2, "batch": 2, "more": 2},
+    "quiet_star": {"base_steps": 2, "steps": 2, "batch": 2, "more": 2, "limit": 20},
 }
 
 

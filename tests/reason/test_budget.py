@@ -50,7 +50,7 @@ def test_budget_is_never_exceeded_by_a_token(tokens: int, asked: list[tuple[int,
         ledger = BudgetLedger(Budget(tokens))
         policy = BudgetedPolicy(Random(seed=seed), ledger)
         work = (policy.generate(ids([1]), Sampling(max_tokens=m), n) for m, n in asked)
-        return ledger, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
+        return ledger, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 120))
 
     ledger, result = asyncio.run(storm())
     written = sum(len(c.token_ids) for group in result if isinstance(group, list) for c in group)

@@ -43,7 +43,7 @@ def test_submit_waits_while_the_backlog_is_full(queue: BackgroundQueue) -> None:
     other.start()
     assert not entered.wait(0.1), "101 bytes are more than 100"
     go.set()
-    assert entered.wait(10)
+    assert entered.wait(60)
     other.join()
     queue.submit(lambda: None, 1000)  # alone it may be larger
     queue.wait()

@@ -179,7 +179,7 @@ def test_locked_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert contents(tmp_path) == before
     finally:
         other.kill()  # as a crash would: the lock goes with the process
-        other.communicate(timeout=10)
+        other.communicate(timeout=120)
     with Run(tmp_path, Job()) as run:
         run.write_metrics(0, {})
     assert steps(tmp_path) == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,13 @@ def test_backlog_is_bounded(tmp_path: Path, slow: threading.Event, monkeypatch: 
 
     thread = threading.Thread(target=write)
     thread.start()
+    deadline = time.monotonic() + 60
+    while not done and time.monotonic() < deadline:
+        time.sleep(0.001)
     thread.join(0.3)
     assert thread.is_alive() and 1 <= len(done) <= 3
     slow.set()
-    thread.join(30)
+    thread.join(120)
     writer.close()
     assert names(tmp_path) == [str(i) for i in range(20)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import threading
 import time
@@ -75,7 +76,7 @@ class LiveServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def connect(self, timeout: float = 60.0) -> http.client.HTTPConnection:
+    def connect(self, timeout: float = 240.0) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def send(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Reply:
@@ -124,11 +125,29 @@ def live_server(
         yield LiveServer(service, listener.getsockname()[1], loops[0])
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(120)
         listener.close()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+@contextmanager
+def pausing_engine(steps: int = 20) -> Iterator[threading.Event]:
+    """After so many steps the engine of `small_policy` waits until the event is set: no reply ends before, however slow
+    the client is."""
+    event, count, policy = threading.Event(), itertools.count(), small_policy()
+
+    def pause(tokens: int) -> None:
+        if next(count) >= steps:
+            event.wait(120)
+
+    policy.on_tokens = pause
+    try:
+        yield event
+    finally:
+        event.set()
+        policy.on_tokens = lambda tokens: None
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not become true"

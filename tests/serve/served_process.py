@@ -24,18 +24,21 @@ def served_processes(*servers: Sequence[str | Path]) -> Iterator[list[str]]:
         )
         for arguments in servers
     ]  # fmt: skip
-    late = [Timer(180, process.kill) for process in processes]
+    late = [Timer(240, process.kill) for process in processes]
     for timer in late:
         timer.start()
     try:
-        yield [_read_address(process) for process in processes]
+        addresses = [_read_address(process) for process in processes]
+        for timer in late:
+            timer.cancel()
+        yield addresses
     finally:
         for timer, process in zip(late, processes, strict=True):
+            timer.cancel()
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(60)
+                process.wait(120)
             finally:
-                timer.cancel()
                 process.kill()
                 process.communicate()
 

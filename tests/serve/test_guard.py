@@ -15,7 +15,7 @@ from ponder.local_http import host_name
 from ponder.serve.app import ROUTES
 from ponder.serve.guard import OPEN_PATHS, GuardSettings
 from ponder.serve.limits import Limits
-from serve.live_server import LiveServer, live_server, wait_until
+from serve.live_server import LiveServer, live_server, pausing_engine, wait_until
 
 KEY, OTHER = "secret-1", "secret-2"
 LONG = {"max_completion_tokens": 450, "logit_bias": {"2": -100}}
@@ -88,10 +88,11 @@ def test_chunked_body_is_bounded_too(server: LiveServer) -> None:
 def test_more_requests_than_allowed_get_429_with_retry_after(server: LiveServer) -> None:
     body = {"messages": [{"role": "user", "content": "2+2?"}], "model": "plain", **LONG}
     connections = [server.connect() for _ in range(2)]
-    for connection in connections:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), bearer(KEY))
-    wait_until(lambda: len(server.service.running) == 2)
-    reply = server.post("/v1/chat/completions", body, **bearer(KEY))
+    with pausing_engine():
+        for connection in connections:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), bearer(KEY))
+        wait_until(lambda: len(server.service.running) == 2)
+        reply = server.post("/v1/chat/completions", body, **bearer(KEY))
     assert reply.status == 429 and int(reply.headers["retry-after"]) >= 1
     for connection in connections:
         connection.close()
@@ -104,13 +105,14 @@ def test_another_key_cannot_end_a_request(server: LiveServer) -> None:
     thread = threading.Thread(
         target=lambda: statuses.append(server.post("/v1/chat/completions", body, **bearer(KEY)).status)
     )
-    thread.start()
-    wait_until(lambda: len(server.service.running) == 1)
-    (request_id,) = list(server.service.running.ids())
-    control = {"id": request_id, "action": "cancel"}
-    assert server.post("/v1/chat/completions/control", control, **bearer(OTHER)).status == 404
-    assert server.post("/v1/chat/completions/control", control, **bearer(KEY)).status == 200
-    thread.join(30)
+    with pausing_engine():
+        thread.start()
+        wait_until(lambda: len(server.service.running) == 1)
+        (request_id,) = list(server.service.running.ids())
+        control = {"id": request_id, "action": "cancel"}
+        assert server.post("/v1/chat/completions/control", control, **bearer(OTHER)).status == 404
+        assert server.post("/v1/chat/completions/control", control, **bearer(KEY)).status == 200
+    thread.join(120)
     assert statuses == [409]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import http.client
 import json
 import re
 import select
@@ -17,13 +18,13 @@ pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
 from ponder.serve.limits import Limits
-from serve.live_server import live_server
+from serve.live_server import live_server, wait_until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
 
 @contextmanager
-def raw_connection(server, data=b"", seconds=20.0):
+def raw_connection(server, data=b"", seconds=120.0):
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
         connection.sendall(data)
         yield connection
@@ -60,7 +61,13 @@ def split_reply(data):
 
 
 def is_served(server):
-    return server.get("/health").status == 200
+    """Again where the server hung up first: on a busy machine a head may take longer than these tests allow it to."""
+    for _ in range(100):
+        try:
+            return server.get("/health").status == 200
+        except (OSError, http.client.HTTPException):
+            continue
+    return False
 
 
 @pytest.mark.parametrize("data", [b"", b"GET / HT", HEAD, HEAD + b"x-a: " + b"x" * 1000])
@@ -143,7 +150,7 @@ def test_bodies_together_are_bounded():
     part = HEAD + b"content-length: 900000\r\n\r\n" + b" " * 600_000
     with live_server(limits=limits) as server, ExitStack() as stack:
         first, second = (stack.enter_context(raw_connection(server, part)) for _ in range(2))
-        (refused, *_), _, _ = select.select([first, second], [], [], 20.0)
+        (refused, *_), _, _ = select.select([first, second], [], [], 120.0)
         assert read_reply(refused)[0] == 503
         assert is_served(server)
         first.close()
@@ -157,16 +164,17 @@ def test_more_connections_than_allowed_displace_idle_ones():
         idle = [stack.enter_context(raw_connection(server, b"GET / HT")) for _ in range(150)]
         for _ in range(5):
             assert is_served(server)
-        closed = 0
-        for one in idle:
-            one.settimeout(0.01)
-            try:
-                closed += one.recv(1) == b""
-            except ConnectionResetError:
-                closed += 1
-            except TimeoutError:
-                pass
-        assert closed >= 120
+        wait_until(lambda: sum(map(is_closed, idle)) >= 120)
+
+
+def is_closed(connection):
+    connection.settimeout(0.01)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def test_client_that_does_not_read_is_closed():
@@ -207,4 +215,7 @@ def test_what_is_not_http_gets_a_400_in_json(data):
 def test_websocket_is_not_there():
     ask = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n"
     with live_server(limits=Limits(head_seconds=1)) as server, raw_connection(server, ask) as odd:
-        assert odd.recv(65536).startswith(b"HTTP/1.1 200")
+        reply = b""
+        while len(reply) < 12:
+            reply += odd.recv(65536)
+        assert reply.startswith(b"HTTP/1.1 200")

@@ -21,11 +21,11 @@ def depth_of(value):
 
 _TEXTS = st.text(alphabet='ab"\\[]{},é\n', max_size=6)
 _VALUES = st.recursive(
-    st.none() | st.integers() | _TEXTS, lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner), max_leaves=20
+    st.none() | st.integers() | _TEXTS, lambda inner: st.lists(inner) | st.dictionaries(_TEXTS, inner), max_leaves=8
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(_TEXTS, _VALUES, min_size=1), st.booleans(), st.integers(1, 8))
 def test_depth_is_counted_outside_of_strings(value, ascii_only, bound):
     data = b" " * 70 + json.dumps(value, ensure_ascii=ascii_only).encode()

@@ -501,7 +501,7 @@ def test_some_references_pass_and_mutants_fail(problems):
     assert len(failing(mutants, verifier)) == len({name for name, *_ in mutants})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_references_pass_and_all_mutants_fail(problems):
     verifier = AssertTests(limits=SLOW)
     assert failing(problems, verifier) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
 
 import torch
 
@@ -36,8 +37,12 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cpu" and fast_bfloat16() else torch.float32
 
 
+@cache
 def fast_bfloat16() -> bool:
-    """Whether bfloat16 is faster: with matrix units for it (AMX, Arm's bf16) it is, emulated it is slower."""
+    """Whether bfloat16 is faster: with matrix units for it (AMX, Arm's bf16) it is, emulated it is slower.
+
+    Measured once in a process, so that all its models get the same dtype.
+    """
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
     return matmul_rate(torch.bfloat16) > 1.5 * matmul_rate(torch.float32)

@@ -18,6 +18,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -47,11 +48,11 @@ def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
         file = _module_file(name)
         if file is None or file.is_relative_to(_PONDER_FOLDER) or _in_stdlib(file):
             continue
-        tree = _parse_without_recipe(file)
-        if tree is None:
+        parsed = _parse_without_recipe(file.read_bytes())
+        if parsed is None:
             marks[f"{CODE_PREFIX}{name}"] = file_fingerprint(file)
             continue
-        marks[f"{CODE_PREFIX}{name}"] = hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
+        tree, marks[f"{CODE_PREFIX}{name}"] = parsed
         if not _is_installed(file):
             marks |= {
                 f"the file {path.name} that {name} reads": file_fingerprint(path)
@@ -107,12 +108,14 @@ def _package_folders(package: str) -> list[Path]:
     return [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
-def _parse_without_recipe(file: Path) -> ast.Module | None:
-    """The syntax tree of a module without a recipe that only builds the job; None if it does not parse."""
+@lru_cache(maxsize=64)  # the stages of a recipe name the same modules
+def _parse_without_recipe(source: bytes) -> tuple[ast.Module, str] | None:
+    """The syntax tree of a module without a recipe that only builds the job, and its fingerprint; None if it does not
+    parse."""
     collects = gc.isenabled()
     gc.disable()  # a finalizer may parse too, and CPython 3.11 cannot parse while it parses
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
     finally:
@@ -121,7 +124,7 @@ def _parse_without_recipe(file: Path) -> ast.Module | None:
     rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE_FUNCTION)]
     if not any(isinstance(node, ast.Name) and node.id == RECIPE_FUNCTION for top in rest for node in ast.walk(top)):
         tree.body = rest
-    return tree
+    return tree, hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
 
 
 def _imported_modules(tree: ast.Module, package: str) -> Iterator[str]:

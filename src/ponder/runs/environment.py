@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)
@@ -81,8 +83,11 @@ def _version(name: str) -> str | None:
         return None
 
 
+@cache
 def git_commit(folder: Path) -> str | None:
-    """The commit of the checkout that holds this code, with + if it was changed; None outside a checkout."""
+    """The commit of the checkout that holds this code, with + if it was changed; None outside a checkout. Asked once in
+    a process: the code was loaded then.
+    """
     try:
         out = subprocess.run(
             ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],

@@ -17,7 +17,7 @@ except SandboxError as error:
     pytest.skip(f"no jail here: {error}", allow_module_level=True)
 
 VERIFIER = MathAnswer()
-PATIENT = MathAnswer(timeout_seconds=20)  # a busy machine must not decide a test
+PATIENT = MathAnswer(timeout_seconds=120)  # a busy machine must not decide a test
 SUM = r"\sum_{k=1}^{n} k^2"
 HANGS, BESIDE = (rf"\prod_{{k=1}}^{{10^{{{n}}}}} k" for n in (9, 8))  # math-verify works both out for minutes
 
@@ -87,7 +87,7 @@ def test_a_hanging_comparison_is_killed_and_undecided():
 
 
 def test_answer_regex_extracts_and_cannot_hang():
-    judge = MathAnswer(answer_regex=r"FINAL\((.*?)\)", timeout_seconds=20)
+    judge = MathAnswer(answer_regex=r"FINAL\((.*?)\)", timeout_seconds=120)
     assert judge.grade("so FINAL(42)", "42").value == 1.0
     assert judge.grade("FINAL(41) FINAL(42)", "42").reason == "several answers"
     assert judge.grade("<think>FINAL(42)</think>", "42").reason == "no answer"

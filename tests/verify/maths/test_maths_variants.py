@@ -13,7 +13,7 @@ from ponder.verify.maths.expression_tree import parse_expression
 from ponder.verify.maths.function_names import applied_function_names
 
 VERIFIER = MathAnswer()
-PATIENT = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
+PATIENT = MathAnswer(timeout_seconds=120)  # where the jail decides, a busy machine must not
 
 
 @pytest.mark.parametrize(("gold", "output"), EXPLOITS)
