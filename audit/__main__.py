@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from audit.check_result import CheckResult
 
@@ -28,9 +29,17 @@ RESULT_WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"some of: {', '.join(SECTIONS)} (default: all)")
-    chosen = parser.parse_args().sections or list(SECTIONS)
+    parser.add_argument(
+        "--failed", action="store_true", help="of readme: run only what failed last time on such a machine, or is new"
+    )
+    args = parser.parse_args()
+    chosen = args.sections or list(SECTIONS)
     if unknown := [s for s in chosen if s not in SECTIONS]:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    if args.failed and chosen != ["readme"]:
+        parser.error("--failed takes the section readme alone: the others are done in minutes")
+    if args.failed:
+        return _repeat_failed()
     total = failed = 0
     for section in chosen:
         start = time.monotonic()
@@ -42,9 +51,26 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _run(section: str) -> Iterator[CheckResult]:
+def _repeat_failed() -> int:
+    """Of the commands of the README audit, run those that its page calls failed or does not have, and add what came
+    out to the page."""
+    from audit.readme import all_commands
+
+    path = RESULTS / f"readme-{_hardware()}.md"
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if " | FAILED | " not in line]
+    had = {line.split(" | ")[0].removeprefix("| ") for line in lines}
+    again = [line for line in all_commands() if _cell(line) not in had]
+    findings = list(_run("readme", only=again)) if again else []
+    lines += [f"{_row(f)[:-2]} (at commit {_commit()}) |" for f in findings]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    failed = sum(f.passed is False for f in findings)
+    print(f"  written to {path}\n{len(again)} run, {failed} failed")
+    return int(failed > 0)
+
+
+def _run(section: str, **options: Any) -> Iterator[CheckResult]:
     try:
-        for finding in importlib.import_module(f"audit.{section}").check():
+        for finding in importlib.import_module(f"audit.{section}").check(**options):
             print(f"  {RESULT_WORDS[finding.passed]:8}{finding.name}: {finding.detail}", flush=True)
             yield finding
     except Exception as error:  # a section that breaks is a finding, and the others go on
@@ -57,11 +83,15 @@ def _write(section: str, findings: list[CheckResult], seconds: float) -> Path:
     when = f"`python -m audit {section}` at commit {_commit()}, {datetime.now(UTC):%Y-%m-%d}"
     lines = [f"# {section}", "", doc, "", f"{when}, in {seconds / 60:.1f} min on {_machine()}.", ""]
     lines += ["| what | result | seen |", "|---|---|---|"]
-    lines += [f"| {_cell(f.name)} | {RESULT_WORDS[f.passed]} | {_cell(f.detail)} |" for f in findings]
+    lines += [_row(f) for f in findings]
     path = RESULTS / f"{section}-{_hardware()}.md"
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _row(finding: CheckResult) -> str:
+    return f"| {_cell(finding.name)} | {RESULT_WORDS[finding.passed]} | {_cell(finding.detail)} |"
 
 
 def _cell(text: str) -> str:
