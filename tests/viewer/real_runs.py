@@ -29,7 +29,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 RUN_NAMES = ("after", "before", "mcts", "rl", "search", "sft")
-NUM_PROBLEMS, NUM_SAMPLES, GROUP_SIZE, STEPS = 12, 4, 4, 6
+NUM_PROBLEMS, NUM_SAMPLES, GROUP_SIZE, STEPS = 4, 4, 4, 6  # of one-digit sums only four are held out
 MODEL = ScratchModel("0123456789+= ", width=32, layers=2, heads=4, context=48)
 TASK = Addition(digits=1, prompt="{a}+{b}=", test_size=20)
 _SAMPLING = Sampling(max_tokens=3, token_stats=("entropy",))

@@ -14,7 +14,7 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from browser import Page, open_browser
-from viewer.hostile_runs import COMPLETIONS_PER_TRACE, RUN_NAME, tree_count, write_hostile_run
+from viewer.payload_runs import COMPLETIONS_PER_TRACE, RUN_NAME, tree_count, write_payload_run
 from viewer.live_viewer import LiveViewer, live_viewer
 from viewer.script_payloads import PAYLOADS
 
@@ -27,7 +27,7 @@ FOREIGN = (
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
-    write_hostile_run(root)
+    write_payload_run(root)
     return root
 
 

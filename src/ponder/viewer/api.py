@@ -8,9 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ponder.types import Trace
+from ponder.viewer.comparisons import compare_runs
 from ponder.viewer.errors import NotFound
+from ponder.viewer.fronts import front_figures
 from ponder.viewer.metric_slices import MetricSlices, preview, previews
 from ponder.viewer.query import Query
+from ponder.viewer.run_attempts import AttemptsLibrary
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.text_search import MAX_HITS, search_traces
 from ponder.viewer.trace_library import TraceLibrary
@@ -27,7 +30,7 @@ class Api:
 
     def __init__(self, library: RunLibrary, exported: bool = False) -> None:
         self.library, self.exported = library, exported
-        self.slices, self.traces = MetricSlices(), TraceLibrary()
+        self.slices, self.traces, self.attempts = MetricSlices(), TraceLibrary(), AttemptsLibrary()
         run, number = r"(?P<run>[0-9a-f]{12})", r"(?P<number>[0-9]{1,12})"
         self._routes: list[tuple[re.Pattern[str], Handler]] = [
             (re.compile(pattern), handler)
@@ -44,6 +47,8 @@ class Api:
                 (rf"/api/runs/{run}/traces/{number}/tree", self.tree),
                 (rf"/api/runs/{run}/traces/{number}/node/(?P<node>[0-9]{{1,12}})", self.node),
                 (r"/api/search", self.search),
+                (r"/api/compare", self.compare),
+                (r"/api/fronts", self.fronts),
             )
         ]
 
@@ -99,6 +104,12 @@ class Api:
     def search(self, query: Query) -> Any:
         index = self.traces.index(self.library.find(query.text("run")).path)
         return search_traces(index, query.text("q"), query.whole("limit", 50, 1, MAX_HITS), query.whole("start", 1, 1))
+
+    def compare(self, query: Query) -> Any:
+        return compare_runs(self.attempts.read([self.library.find(run) for run in query.names("runs")], 2))
+
+    def fronts(self, query: Query) -> Any:
+        return front_figures(self.attempts.read([self.library.find(run) for run in query.names("runs")], 1))
 
     def _read(self, run: str, number: str) -> tuple[int, Trace]:
         index = self.traces.index(self.library.find(run).path)

@@ -65,7 +65,7 @@ def _reliability(system: Attempts, scorer: str | None) -> tuple[ReliabilityCurve
         have = [*system.scorers, *([VOTES_SCORER] if system.has_answers else [])]
         lacking = f"no scores of {name!r}" if name else "several scorers, or none"
         raise UsageError(f"{system.name} has {lacking}: give --scorer, one of {', '.join(have) or 'none'}")
-    pairs = [p for g in system.groups for p in _pairs(g, name)]
+    pairs = [p for g in system.groups for p in scores_and_verdicts(g, name)]
     known = [(s, r) for s, r in pairs if s is not None and r is not None]
     if not known:
         raise UsageError(f"{system.name} has no sample with both a score of {name} and a verdict")
@@ -85,7 +85,7 @@ def _reliability(system: Attempts, scorer: str | None) -> tuple[ReliabilityCurve
     return curve, f"{shorten_name(system.name)}, {name}: {'; '.join(parts)}"
 
 
-def _pairs(group: ProblemAttempts, scorer: str) -> list[tuple[float | None, float | None]]:
+def scores_and_verdicts(group: ProblemAttempts, scorer: str) -> list[tuple[float | None, float | None]]:
     """Score and verdict of each attempt; for votes, share and verdict of the most frequent answer."""
     if scorer != VOTES_SCORER:
         column = group.scores.get(scorer, (None,) * group.size)
