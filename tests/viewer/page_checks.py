@@ -25,6 +25,7 @@ def check_page(page: Page) -> None:
 
 def check_sizes_and_themes(page: Page) -> None:
     """The page that is shown, wide and narrow, light and dark."""
+    page.evaluate("localStorage.clear(); delete document.documentElement.dataset.theme")
     for width, scheme in ((1400, "light"), (400, "light"), (400, "dark"), (1400, "dark")):
         page.resize(width, 900)
         page.prefer(scheme)

@@ -46,6 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def open_view(page: Page, viewer: LiveViewer, view: str) -> None:
     """Open a link as if it had been pasted into a new tab."""
     page.messages.clear()
+    page.resize(1400, 1000)
     page.open("about:blank")
     page.open(viewer.url + view)
     page.wait_for("!!document.querySelector('#main .page *') && !document.querySelector('#main .waiting')")
@@ -59,6 +60,7 @@ def test_list_has_every_run_with_state_and_metric(page: Page, viewer: LiveViewer
     open_view(page, viewer, "#/runs?sort=name")
     page.wait_for(f"!!document.querySelector('{CURVES}')")
     assert names_shown(page) == list(RUN_NAMES)
+    page.wait_for("document.querySelector('tbody').textContent.includes('reward')")  # long files are read bit by bit
     row = texts(page, "tbody tr")[RUN_NAMES.index("rl")]
     assert "finished" in row and f"{STEPS} / {STEPS}" in row and "reward" in row and "RL" in row
     assert texts(page, ".legend li") == ["sft"] or "rl" in texts(page, ".legend li")
@@ -158,7 +160,10 @@ def test_zoom_overlay_and_axes_are_restored_from_the_link(page: Page, viewer: Li
     assert page.evaluate(f"[{state}.plot.scales.x.min, {state}.plot.scales.x.max]") == [1, 3]
     assert page.evaluate(f"{state}.series.map(s => s.name)") == ["rl", "sft"]
     assert page.evaluate(f"{state}.y.log") is True
-    assert all("loss" in name for name in page.evaluate("[...document.querySelectorAll('[data-name]')].map(e => e.dataset.name)"))
+    assert all(
+        "loss" in name
+        for name in page.evaluate("[...document.querySelectorAll('[data-name]')].map(e => e.dataset.name)")
+    )
     page.evaluate("[...document.querySelectorAll('.controls button')].find(b => b.textContent === 'Show all').click()")
     assert "zoom" not in page.evaluate("location.hash")
 
@@ -172,7 +177,9 @@ def test_hover_reads_the_nearest_value(page: Page, viewer: LiveViewer) -> None:
     last = viewer.get(f"/api/runs/{run}/metrics")["columns"]["reward_std"][-1]
     tip = page.text("[data-name=reward_std] .tip")
     assert f"step {STEPS - 1}" in tip
-    assert float(tip.split("rl: ")[1].split("▾")[0].split("★")[0].split("◆")[0]) == pytest.approx(last, rel=1e-3, abs=1e-4)
+    assert float(tip.split("rl: ")[1].split("▾")[0].split("★")[0].split("◆")[0]) == pytest.approx(
+        last, rel=1e-3, abs=1e-4
+    )
 
 
 def test_smoothing_is_the_debiased_moving_average(page: Page, viewer: LiveViewer) -> None:

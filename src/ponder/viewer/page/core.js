@@ -140,7 +140,8 @@
     const [place, query] = path.split("?");
     if (!query) return place;
     const pairs = query.split("&").filter((pair) => pair && !pair.endsWith("=")).sort();
-    return pairs.length ? `${place}?${pairs.join("&")}` : place;
+    const text = pairs.join("&").replaceAll("%2C", ",");
+    return text ? `${place}?${text}` : place;
   }
 
   viewer.shard = (path, json) => {
@@ -201,7 +202,7 @@
     // An API path with a query; empty values are left out.
     path(place, query) {
       const pairs = Object.entries(query || {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-      return pairs.length ? `${place}?${pairs.map(([k, v]) => `${k}=${encodeURIComponent(v)}`).join("&")}` : place;
+      return pairs.length ? `${place}?${pairs.map(([k, v]) => `${k}=${encodeURIComponent(v).replaceAll("%2C", ",")}`).join("&")}` : place;
     },
     // Calls `callback` whenever files of this run grew. Returns the function that ends it.
     watch(run, callback) {

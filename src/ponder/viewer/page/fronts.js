@@ -63,13 +63,6 @@
 
   // ---- accuracy against cost
 
-  // The points that no cheaper one matches or beats, by rising cost.
-  function frontier(points, cost) {
-    const sorted = points.filter((one) => isNumber(one[cost]) && isNumber(one.accuracy)).sort((a, b) => a[cost] - b[cost] || b.accuracy - a.accuracy);
-    let best = -Infinity;
-    return sorted.filter((one) => one.accuracy > best && ((best = one.accuracy), true));
-  }
-
   function frontPanel(answer, page) {
     const { view } = page;
     const known = COSTS.filter(([key]) => answer.points.some((one) => isNumber(one[key])));
@@ -78,7 +71,7 @@
     const settings = () => {
       const label = COSTS.find(([key]) => key === view.x)[1];
       const points = answer.points.filter((one) => isNumber(one[view.x]));
-      const line = frontier(points, view.x);
+      const line = ((answer.front || {})[view.x] || []).map((run) => points.find((one) => one.run === run)).filter(Boolean);
       const series = points.map((one) => ({ name: page.chooser.name(one.run), x: [one[view.x]], y: [one.accuracy], low: [one.low], high: [one.high], color: colorOf(page, one.run), line: false, points: true }));
       if (line.length > 1) series.unshift({ name: "front", x: line.map((one) => one[view.x]), y: line.map((one) => one.accuracy), color: 6, dash: 1 });
       return { series, x: { label, log: view.logx }, y: { label: "accuracy" } };

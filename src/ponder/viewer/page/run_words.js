@@ -73,5 +73,12 @@
     return key === "step" ? metrics.steps : metrics.columns[xColumn(key)] || null;
   }
 
+  // An exported copy holds all rows of each run: its previews are those.
+  viewer.data.answer(/^\/api\/metrics\/preview/, async (_, query) => {
+    const ids = (query.get("runs") || "").split(",").filter(Boolean);
+    const answers = await Promise.all(ids.map((id) => viewer.data.get(`/api/runs/${id}/metrics`).catch(() => ({ steps: [], columns: {} }))));
+    return { runs: Object.fromEntries(ids.map((id, i) => [id, answers[i]])) };
+  });
+
   Object.assign(viewer, { stateBadge, progress, findingsCell, findingList, curveControls, curveView, xLabel, xValues, xColumn });
 })();

@@ -4,7 +4,8 @@
 (() => {
   const { h, format, data, route } = viewer;
   const MAX_CURVES = 12; // without a choice
-  const REFRESH_MS = 5000; // while a run is being written
+  const REFRESH_MS = 5000;
+  const REFRESH_PARTIAL_MS = 600; // while the server still reads metrics
 
   const COLUMNS = [
     { key: "name", title: "Run", class: "name" },
@@ -96,7 +97,8 @@
         drawActions();
         drawCurves();
         viewer.live(runs.some((run) => run.state === "running") ? "● live" : "");
-        if (!viewer.exported) timer = setTimeout(load, REFRESH_MS);
+        const isPartial = runs.some((run) => run.complete === false); // long metrics are read bit by bit
+        if (!viewer.exported) timer = setTimeout(load, isPartial ? REFRESH_PARTIAL_MS : REFRESH_MS);
       } catch (error) {
         if (ended) return;
         if (!runs.length) viewer.showError(error, waiting);
