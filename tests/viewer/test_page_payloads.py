@@ -14,8 +14,8 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from browser import Page, open_browser
-from viewer.payload_runs import COMPLETIONS_PER_TRACE, RUN_NAME, tree_count, write_payload_run
 from viewer.live_viewer import LiveViewer, live_viewer
+from viewer.payload_runs import COMPLETIONS_PER_TRACE, RUN_NAME, tree_count, write_payload_run
 from viewer.script_payloads import PAYLOADS
 
 # Nothing on these pages makes such an element: one that is there was made of a text.
