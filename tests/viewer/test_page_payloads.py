@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from browser import Page, open_browser
+from ponder.viewer.export import export_view
 from viewer.live_viewer import LiveViewer, live_viewer
 from viewer.payload_runs import COMPLETIONS_PER_TRACE, RUN_NAME, tree_count, write_payload_run
 from viewer.script_payloads import PAYLOADS
@@ -144,6 +145,26 @@ def test_tokens_show_texts_only(page: Page, viewer: LiveViewer) -> None:
     payload = PAYLOADS[(tree_count() - 1) * COMPLETIONS_PER_TRACE + 3]
     page.wait_for("!!document.querySelector('.token-side h3')")
     assert json.dumps(payload)[1:-1][:20] in page.text(".token-side .token-text") or payload in page.text(".token-side")
+
+
+def test_exported_copy_shows_texts_only(page: Page, root: Path, tmp_path: Path) -> None:
+    """The same, from `file://` and without a server: its answers are scripts, so a payload might end one of them."""
+    export_view(root, tmp_path / "copy")
+    url = (tmp_path / "copy" / "index.html").as_uri()
+    go(page, url, "typeof viewer === 'object' && !!viewer.info")
+    run = page.evaluate("viewer.data.get('/api/runs').then(answer => answer.runs[0].id)")
+    views = [
+        ("rollouts/{run}", "tbody td a"),
+        ("trace/{run}/2", ".token"),
+        ("tree/{run}/2?node=3", ".tree-side .scores"),
+    ]
+    views += [(f"rollouts/{{run}}/{number}", ".completion") for number in range(1, tree_count() + 1)]
+    for path, ready in views:
+        go(page, f"{url}#/{path.format(run=run)}", f"!!document.querySelector({json.dumps(ready)})")
+        page.evaluate("document.querySelectorAll('details').forEach(d => (d.open = true))")
+        check_harmless(page)
+    last = PAYLOADS[(tree_count() - 1) * COMPLETIONS_PER_TRACE :]
+    assert {p for k, p in enumerate(last) if k % 3 != 2} <= shown_texts(page, ".completion > .model-text")
 
 
 def test_page_files_cannot_make_html_of_text() -> None:
