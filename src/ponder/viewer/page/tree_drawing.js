@@ -235,7 +235,7 @@
     // The beginning of each step's text beside its node, where there is room for it.
     drawLabels() {
       const { pen, data, view, tree } = this;
-      if (!data.snippet || view.perUnit < 14 || view.perLevel < 70) return;
+      if (!data.snippet || view.perUnit < 11.5 || view.perLevel < 70) return;
       pen.font = `${LABEL_PX}px system-ui, sans-serif`;
       pen.textBaseline = "middle";
       const rows = this.rowsOfNodes();
