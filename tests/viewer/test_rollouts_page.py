@@ -17,6 +17,7 @@ from browser import Page, open_browser
 from ponder.runs import read_traces
 from ponder.types import Trace
 from viewer.live_viewer import LiveViewer, live_viewer
+from viewer.page_checks import check_sizes_and_themes
 from viewer.real_runs import real_runs
 
 
@@ -45,7 +46,7 @@ def go(page: Page, viewer: LiveViewer, path: str, ready: str) -> None:
 
 
 def press(page: Page, selector: str, key: str) -> None:
-    event = f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true}})"
+    event = f"new KeyboardEvent('keydown', {{key: {json.dumps(key)}, bubbles: true, cancelable: true}})"
     page.evaluate(f"document.querySelector({json.dumps(selector)}).dispatchEvent({event})")
 
 
@@ -58,6 +59,7 @@ def column(page: Page, place: int) -> list[str]:
 
 def test_list_has_every_trace_and_its_facts(page: Page, viewer: LiveViewer, traces: list[tuple[int, Trace]]) -> None:
     go(page, viewer, "rollouts/{rl}", "tbody tr td a")
+    page.wait_for("!document.querySelector('td.waiting')")  # the server answers in part while it reads
     assert column(page, 1) == [str(i + 1) for i in range(len(traces))]
     assert column(page, 2) == [str(step) for step, _ in traces]
     assert column(page, 7) == [str(sum(len(s.token_ids) for s in t.steps if s.sampled)) for _, t in traces]
@@ -127,6 +129,22 @@ def test_difference_of_two_completions_restores_both(
     sides = [page.evaluate(f"[...document.querySelectorAll('.diff {kind}')].map(e => e.textContent).join('')")
              for kind in ("> :not(ins)", "> :not(del)")]  # fmt: skip
     assert [side.replace("⏎", "") for side in sides] == [trace.text(leaves[k]) for k in pair]
+
+
+@pytest.mark.parametrize(
+    ("path", "ready"),
+    [
+        ("rollouts", "tbody td a"),
+        ("rollouts/{rl}", "tbody td a"),
+        ("rollouts/{rl}/1", ".diff"),
+        ("trace/{rl}/1", ".token"),
+    ],
+)
+def test_pages_are_sound_in_every_size_and_theme(page: Page, viewer: LiveViewer, path: str, ready: str) -> None:
+    page.messages.clear()
+    go(page, viewer, path, ready)
+    check_sizes_and_themes(page)
+    page.resize(1300, 900)
 
 
 def test_difference_is_a_longest_common_subsequence(page: Page, viewer: LiveViewer) -> None:
@@ -214,15 +232,16 @@ def test_32000_tokens_put_few_elements_into_the_document(page: Page, viewer: Liv
     """Only lines in sight are drawn; all of them are there when one scrolls."""
     go(page, viewer, "trace/{rl}/1", ".token")
     page.evaluate(
-        "(() => { const at = (f) => Array.from({length: 32000}, (_, i) => f(i)), texts = at(i => i % 11 ? ` t${i}` : '.\\n');"
-        " const numbers = {logprobs: at(i => -(i % 7)), sampled: at(i => i > 50), step: at(() => 1)};"
+        "(() => { const at = (f) => Array.from({length: 32000}, (_, i) => f(i)),"
+        " texts = at(i => i % 11 ? ` t${i}` : '.\\n'),"
+        " numbers = {logprobs: at(i => -(i % 7)), sampled: at(i => i > 50), step: at(() => 1)};"
         " viewer.shards['/api/runs/aaaaaaaaaaaa/traces/1/tokens'] = {ids: at(i => i), texts, ...numbers}; })()"
     )
     page.evaluate("location.hash = '#/trace/aaaaaaaaaaaa/1'")
     page.wait_for("document.querySelector('h2 + .soft')?.textContent.startsWith('32,000 tokens')")
     assert page.evaluate("document.querySelectorAll('.token').length") < 3000
     page.evaluate("document.querySelector('.token-scroller').scrollTop = 1e9")
-    page.wait_for("document.querySelector('.token-inner').textContent.includes('t31999')")
+    page.wait_for("document.querySelector('.token-inner').textContent.includes('t31998')")
     assert page.evaluate("document.querySelectorAll('.token').length") < 3000
 
 
