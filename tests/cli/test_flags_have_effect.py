@@ -495,13 +495,17 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "allowed_origin": "| --allowed-origin https://a.example", "template": "| --template qa",
         "device": "| --device cpu", "dtype": "| --dtype bfloat16", "access_log": "| --access-log",
     }),
+    "view": ("view {places}", {
+        "runs": ("view {places}", "view {run}"), "port": "| --port 8001", "serve": "| --serve http://127.0.0.1:8000",
+        "open": "| --open", "export": "| --export copy",
+    }),
     "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
     "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
     "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
         "json": "| --json"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
-CAPTURED_COMMANDS = ("demo", "run", "plan", "serve")
+CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view")
 
 
 def test_every_output_flag_has_a_case() -> None:
@@ -616,11 +620,21 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
         def close(self) -> None:
             pass
 
+        def __enter__(self) -> Listener:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
     def make_app(service: Any, guard: Any) -> Any:
         return list(service.models.models), guard, service.limits, service.keep_trace is None
 
     def run_server(app: Any, service: Any, listener: Listener, ready: Any, access_log: bool) -> None:
         stops(app, listener.address, access_log)
+
+    def run_viewer(app: Any, listener: Listener, ready: Any) -> None:
+        ready()
+        stops(app, listener.address)
 
     def load(*given: Any) -> Any:
         seen.append(given[1:])
@@ -633,6 +647,9 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
     monkeypatch.setattr("ponder.local_http.bind", Listener)
     monkeypatch.setattr("ponder.serve.app.make_app", make_app)
     monkeypatch.setattr("ponder.serve.server.run_server", run_server)
+    monkeypatch.setattr("ponder.viewer.app.make_app", lambda library, guard: (str(library.root), library.serve_url))
+    monkeypatch.setattr("ponder.viewer.server.run_server", run_viewer)
+    monkeypatch.setattr("webbrowser.open", seen.append)
 
 
 class _RecordingPRM(PRM):

@@ -17,6 +17,7 @@ from ponder.errors import UsageError
 from ponder.viewer.ask_proxy import MAX_BODY_BYTES, AskError, AskServer, read_question
 from serve.live_server import LiveServer, live_server
 from viewer.live_viewer import LiveViewer, live_viewer
+from viewer.page_checks import check_sizes_and_themes
 
 JSON = {"Content-Type": "application/json"}
 
@@ -78,6 +79,8 @@ def test_question_grows_a_tree_and_ends_in_an_answer_and_its_cost(page: Page, vi
         "new KeyboardEvent('keydown', {key: 'End', bubbles: true, cancelable: true}))"
     )
     page.wait_for("document.querySelector('.ask-node strong')?.textContent.startsWith('Step ')")
+    check_sizes_and_themes(page)
+    page.resize(1200, 900)
 
 
 def test_page_shows_the_servers_refusal(page: Page, viewer: LiveViewer) -> None:

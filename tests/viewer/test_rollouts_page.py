@@ -17,6 +17,7 @@ from browser import Page, open_browser
 from ponder.runs import read_traces
 from ponder.types import Trace
 from viewer.live_viewer import LiveViewer, live_viewer
+from viewer.page_checks import check_sizes_and_themes
 from viewer.real_runs import real_runs
 
 
@@ -128,6 +129,22 @@ def test_difference_of_two_completions_restores_both(
     sides = [page.evaluate(f"[...document.querySelectorAll('.diff {kind}')].map(e => e.textContent).join('')")
              for kind in ("> :not(ins)", "> :not(del)")]  # fmt: skip
     assert [side.replace("⏎", "") for side in sides] == [trace.text(leaves[k]) for k in pair]
+
+
+@pytest.mark.parametrize(
+    ("path", "ready"),
+    [
+        ("rollouts", "tbody td a"),
+        ("rollouts/{rl}", "tbody td a"),
+        ("rollouts/{rl}/1", ".diff"),
+        ("trace/{rl}/1", ".token"),
+    ],
+)
+def test_pages_are_sound_in_every_size_and_theme(page: Page, viewer: LiveViewer, path: str, ready: str) -> None:
+    page.messages.clear()
+    go(page, viewer, path, ready)
+    check_sizes_and_themes(page)
+    page.resize(1300, 900)
 
 
 def test_difference_is_a_longest_common_subsequence(page: Page, viewer: LiveViewer) -> None:

@@ -46,6 +46,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def open_view(page: Page, viewer: LiveViewer, view: str) -> None:
     """Open a link as if it had been pasted into a new tab."""
     page.messages.clear()
+    page.resize(1400, 1000)
     page.open("about:blank")
     page.open(viewer.url + view)
     page.wait_for("!!document.querySelector('#main .page *') && !document.querySelector('#main .waiting')")

@@ -18,6 +18,7 @@ from browser import Page, open_browser
 from ponder.runs import read_traces
 from ponder.types import Trace
 from viewer.live_viewer import LiveViewer, live_viewer
+from viewer.page_checks import check_sizes_and_themes
 from viewer.real_runs import real_runs
 
 
@@ -151,6 +152,14 @@ def test_click_on_the_canvas_selects_the_node_there(page: Page, viewer: LiveView
         " return document.querySelector('.tree-side h3').textContent; })()"
     )
     assert found.startswith("Step 0")
+
+
+def test_page_is_sound_in_every_size_and_theme(page: Page, viewer: LiveViewer) -> None:
+    page.messages.clear()
+    open_tree(page, viewer, "search")
+    page.wait_for("!!document.querySelector('.tree-side table.scores, .tree-side .soft')")
+    check_sizes_and_themes(page)
+    page.resize(1300, 900)
 
 
 # ---- the layout, against its definition

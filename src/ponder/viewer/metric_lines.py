@@ -16,6 +16,7 @@ _NOT_METRICS = ("step", "record", "crc")
 TOKENS, SECONDS = "x/tokens", "x/seconds"  # columns of further x-axes
 TOKENS_METRIC, SECONDS_METRIC = "num_tokens", "step_time"
 
+_NUMBER = rb":(-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?)"
 ROW_START = re.compile(rb'\{"(step|resumed)":(\d{1,15})[,}]')
 
 
@@ -106,4 +107,12 @@ def read_rows(lines: Iterable[bytes], names: Collection[str] = (), seconds: floa
 
 def named_value(name: str) -> re.Pattern[bytes]:
     """Finds the value of a metric in a line without parsing the line."""
-    return re.compile(re.escape(json.dumps(name).encode()) + rb":(-?[0-9][0-9.]{0,30}(?:[eE][-+]?[0-9]{1,3})?)[,}]")
+    return re.compile(
+        re.escape(json.dumps(name).encode()) + rb":(-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?)[,}]"
+    )
+
+
+def match_number(match: re.Match[bytes] | None) -> float:
+    """The value that `named_value` matched; NaN where there is none, or none that is finite."""
+    value = math.nan if match is None else float(match[1])
+    return value if math.isfinite(value) else math.nan

@@ -23,6 +23,7 @@ from ponder.viewer.metric_lines import (
     SECONDS_METRIC,
     TOKENS_METRIC,
     Columns,
+    match_number,
     named_value,
     parse_line,
     read_rows,
@@ -90,7 +91,7 @@ class MetricScan:
             if match is not None and column is None:
                 column = self.values[name] = [math.nan] * len(self.steps)
             if column is not None:
-                column.append(math.nan if match is None else float(match[1]))
+                column.append(match_number(match))
         if len(self.evaluated) < _MAX_MARKS and _EVAL_KEY.search(line):
             self.evaluated.append(step)
         self.steps.append(step)

@@ -6,6 +6,7 @@ the run resumed takes rows back: then the answer holds all rows anew, with `rese
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -19,6 +20,7 @@ from ponder.viewer.metric_lines import (
     TOKENS,
     TOKENS_METRIC,
     Columns,
+    match_number,
     named_value,
     read_rows,
 )
@@ -139,8 +141,8 @@ def _read_named(lines: Sequence[bytes], names: Collection[str]) -> Columns:
         if (start := ROW_START.match(line)) is not None and start[1] == b"step":
             out.steps.append(int(start[2]))
             for name, pattern in patterns.items():
-                match = pattern.search(line)
-                out.columns[name].append(None if match is None else float(match[1]))
+                value = match_number(pattern.search(line))
+                out.columns[name].append(None if math.isnan(value) else value)
     out.columns = {name: column for name, column in out.columns.items() if any(v is not None for v in column)}
     return out
 

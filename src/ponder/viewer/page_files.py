@@ -13,8 +13,9 @@ CONTENT_TYPES = {
 }
 
 
-def page_files() -> dict[str, Traversable]:
-    """Every file of the page by its name, such as `index.html` or `vendor/uPlot.iife.min.js`."""
+def page_files(licences: bool = False) -> dict[str, Traversable]:
+    """Every file of the page by its name, such as `index.html` or `vendor/uPlot.iife.min.js`. `licences`: also those of
+    vendored files, which go with a copy and are not served."""
     out: dict[str, Traversable] = {}
     waiting = [("", resources.files("ponder.viewer") / "page")]
     while waiting:
@@ -22,7 +23,7 @@ def page_files() -> dict[str, Traversable]:
         for entry in folder.iterdir():
             if entry.is_dir():
                 waiting.append((f"{prefix}{entry.name}/", entry))
-            elif content_type(entry.name):
+            elif licences or content_type(entry.name):
                 out[prefix + entry.name] = entry
     return out
 

@@ -20,7 +20,7 @@ from ponder.viewer.errors import NotFound
 from ponder.viewer.metric_scan import MetricScan, axis_names, findings, metric_names, read_ends
 from ponder.viewer.metric_slices import METRICS_FILE
 from ponder.viewer.plain_files import file_size
-from ponder.viewer.plain_json import plain_json
+from ponder.viewer.plain_json import finite, plain_json
 
 SCAN_SECONDS = 0.25  # of one list, over all metrics that were not read before
 MAX_FILES, MAX_MARKS = 500, 500
@@ -122,8 +122,8 @@ def _make_row(folder: RunFolder, scan: MetricScan, complete: bool) -> dict[str, 
 def summary_json(run: RunSummary) -> dict[str, Any]:
     return {
         "name": run.name, "job": run.job, "state": run.state, "message": run.message,
-        "steps": run.steps, "total_steps": run.total_steps, "metric": run.metric, "best": run.best,
-        "last": run.last if run.last == run.last else None, "bytes": run.num_bytes, "modified": run.modified,
+        "steps": run.steps, "total_steps": run.total_steps, "metric": run.metric, "best": finite(run.best),
+        "last": finite(run.last), "bytes": run.num_bytes, "modified": finite(run.modified),
     }  # fmt: skip
 
 

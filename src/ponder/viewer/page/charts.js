@@ -402,10 +402,11 @@
       glyphs: GLYPHS,
       // Other series, marks, smoothing, axes or range; what is not named stays.
       update(changes) {
-        const onlyData = Object.keys(changes).every((key) => key === "series" || key === "marks" || key === "smoothing");
+        const layout = () => JSON.stringify([state.x, state.y, state.height, state.sync]);
+        const before = layout();
         Object.assign(state, changes);
         if (!plot) return; // it will be drawn with them
-        if (!onlyData) return build();
+        if (layout() !== before) return build();
         state.drawn = lines();
         plot.setData(ends(), true);
         describe();

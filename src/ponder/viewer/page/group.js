@@ -50,6 +50,7 @@
           h("h2", null, `Trace ${number}`), h("span", { class: "soft" }, facts.join(" · ")), h("span", { class: "spacer" }),
           number > 1 ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${number - 1}`), title: "Previous trace (p)" }, "‹") : "",
           h("a", { class: "button", href: route.link(`/rollouts/${run}/${number + 1}`), title: "Next trace (n)" }, "›"),
+          this.paths.length > 1 && !trace.is_large ? h("button", { type: "button", title: "Two completions word by word", on: { click: () => this.root.querySelector(".diff")?.scrollIntoView({ block: "center" }) } }, "Difference") : "",
           h("a", { class: "button", href: route.link(`/tree/${run}/${number}`) }, "Tree"),
           h("a", { class: "button", href: route.link(`/rollouts/${run}`) }, "All rollouts")),
         trace.failed ? h("p", { class: "finding serious" }, h("b", null, "Failed: "), String(trace.failed)) : "");

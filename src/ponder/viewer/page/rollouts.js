@@ -73,8 +73,9 @@
     const load = (number) => loadPage(number).catch((error) => viewer.showError(error, table ? null : box));
 
     function say(answer) {
-      const all = answer.indexed !== undefined && answer.indexed !== answer.total ? ` of ${format.integer(answer.indexed)}` : "";
-      heading.textContent = `${format.integer(answer.total)}${all} ${answer.total === 1 ? "trace" : "traces"}${answer.complete === false ? " so far" : ""}`;
+      const reading = answer.complete === false ? `, ${format.integer(answer.indexed)} read so far` : "";
+      const all = !reading && answer.indexed > answer.total ? ` of ${format.integer(answer.indexed)}` : "";
+      heading.textContent = `${format.integer(answer.total)}${all} ${answer.total === 1 ? "trace" : "traces"}${reading}`;
     }
 
     function show() {

@@ -175,6 +175,7 @@
         }
       },
       marks(marks) {
+        if (JSON.stringify(marks || []) === JSON.stringify(state.marks)) return;
         state.marks = marks || [];
         refreshCharts(state);
       },

@@ -70,7 +70,7 @@
     // Colours, radii and sums for the columns that are shown.
     prepare() {
       const colorBy = this.colorChoices().includes(this.colorBy) ? this.colorBy : this.colorChoices()[0];
-      const values = colorBy ? this.data[colorBy] : null;
+      const values = colorBy ? this.knownValues(colorBy) : null;
       const [low, high] = viewer.colors.range(values || []);
       this.colorName = colorBy || "";
       const isPart = low >= 0 && high <= 1; // probabilities and rewards from 0 to 1 keep that range
@@ -82,6 +82,12 @@
       this.radius = sizes ? (i) => 3 + 8 * (Math.log1p(Math.max(0, sizes[i] || 0)) / largest) : () => 5;
       this.sizeName = sizeBy;
       this.summarize();
+    }
+
+    // A node that a search never visited has no value yet, rather than the value 0.
+    knownValues(name) {
+      const { visits } = this.data, values = this.data[name];
+      return name === "value" && hasNumbers(visits) ? values.map((value, i) => (visits[i] ? value : null)) : values;
     }
 
     summarize() { this.summary = viewer.treeDrawing.summarize(this.tree, this.until, this.values); }

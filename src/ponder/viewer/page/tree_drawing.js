@@ -6,7 +6,7 @@
   const BAR_BELOW = 2.5; // px between siblings: below it, small subtrees become bars
   const EDGES_PER_STROKE = 400; // one very long path is slower than several
   const MAX_CITES = 3000;
-  const LABEL_PX = 11, LABEL_WIDTH = 5.9; // of a letter
+  const LABEL_PX = 11, LABEL_WIDTH = 6.7; // of a letter
   const MAX_RADIUS = 11;
 
   // What a drawing needs: `tree` is a layout, `data` the columns of the nodes, `until` how many nodes have grown,
@@ -235,7 +235,7 @@
     // The beginning of each step's text beside its node, where there is room for it.
     drawLabels() {
       const { pen, data, view, tree } = this;
-      if (!data.snippet || view.perUnit < 14 || view.perLevel < 70) return;
+      if (!data.snippet || view.perUnit < 11.5 || view.perLevel < 70) return;
       pen.font = `${LABEL_PX}px system-ui, sans-serif`;
       pen.textBaseline = "middle";
       const rows = this.rowsOfNodes();
