@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ponder.train.ppo import PPO
     from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
     from ponder.verify import AssertTests, FinalNumber, MathAnswer
+    from ponder.viewer.notebook import view
 
 __version__ = "0.1.0"
 
@@ -90,6 +91,7 @@ _MODULES = {
     "ponder.train.ppo": ("PPO",),
     "ponder.types": ("Completion", "Cost", "Problem", "Sampling", "Score", "Step", "Trace", "user_messages"),
     "ponder.verify": ("AssertTests", "FinalNumber", "MathAnswer"),
+    "ponder.viewer.notebook": ("view",),
 }
 _HOMES = {
     entry.rpartition(" ")[2]: (module, entry.partition(" ")[0])
@@ -163,6 +165,7 @@ __all__ = [
     "read_traces",
     "solve",
     "user_messages",
+    "view",
 ]
 
 

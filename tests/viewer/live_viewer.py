@@ -15,7 +15,7 @@ from typing import Any
 
 from ponder.local_http import bind
 from ponder.viewer.app import make_app
-from ponder.viewer.guard import GuardSettings
+from ponder.viewer.guard import ViewerGuardSettings
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.server import make_uvicorn
 
@@ -69,7 +69,7 @@ def live_viewer(root: Path, serve_url: str = "", embed: bool = False) -> Iterato
     """View this folder within this block, in a thread."""
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = make_uvicorn(make_app(RunLibrary(root, serve_url), GuardSettings(port, embed)))
+    server = make_uvicorn(make_app(RunLibrary(root, serve_url), ViewerGuardSettings(port, embed)))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:

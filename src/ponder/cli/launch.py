@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +55,8 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     else:
         if trained is not None:
             print(f"finished  all {described.total} steps were done before; {extension_hint(job)}")
-        print("\n".join([*before.lines(), *described.summary_lines(folder, result)]))
+        look = f"look          ponder view {shlex.quote(str(folder))}"
+        print("\n".join([*before.lines(), *described.summary_lines(folder, result), look]))
     return EXIT_UNMEASURED if is_unmeasured(result) else 0
 
 

@@ -34,7 +34,7 @@ def view(
     if export is not None:
         return _export(runs, export, open)
     from ponder.viewer.app import make_app
-    from ponder.viewer.guard import GuardSettings
+    from ponder.viewer.guard import ViewerGuardSettings
     from ponder.viewer.run_listing import RunLibrary
 
     with bind(HOST, port) as listener:
@@ -45,7 +45,7 @@ def view(
             if open:
                 _open_browser(address)
 
-        app = make_app(RunLibrary(runs, serve), GuardSettings(listener.getsockname()[1]))
+        app = make_app(RunLibrary(runs, serve), ViewerGuardSettings(listener.getsockname()[1]))
         run_server(app, listener, ready)
     return 0
 

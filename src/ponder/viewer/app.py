@@ -19,13 +19,13 @@ from ponder.viewer.ask_proxy import AskServer
 from ponder.viewer.ask_routes import ASK_PATH, ask_routes
 from ponder.viewer.errors import NotFound
 from ponder.viewer.events import growth_events
-from ponder.viewer.guard import Guard, GuardSettings
+from ponder.viewer.guard import ViewerGuard, ViewerGuardSettings
 from ponder.viewer.page_files import content_type, page_files
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.trace_facts import BAD_TRACE_ERRORS
 
 
-def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
+def make_app(library: RunLibrary, guard: ViewerGuardSettings) -> Any:
     """The ASGI application."""
     files, api = page_files(), Api(library)
 
@@ -56,7 +56,7 @@ def make_app(library: RunLibrary, guard: GuardSettings) -> Any:
     ]
     app = Starlette(routes=routes)
     app.router.redirect_slashes = False
-    return Guard(app, guard, frozenset({ASK_PATH} if asking else ()))
+    return ViewerGuard(app, guard, frozenset({ASK_PATH} if asking else ()))
 
 
 def _answer(api: Api, path: str, parameters: dict[str, str]) -> Response:

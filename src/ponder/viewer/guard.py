@@ -33,7 +33,7 @@ MAX_PATH_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class GuardSettings:
+class ViewerGuardSettings:
     """`embed`: pages of this machine, such as a notebook's, may show the viewer in a frame."""
 
     port: int
@@ -45,10 +45,10 @@ class GuardSettings:
         return frozenset(f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in LOOPBACK_HOSTS)
 
 
-class Guard:
+class ViewerGuard:
     """ASGI middleware around the application."""
 
-    def __init__(self, app: Any, settings: GuardSettings, post_paths: frozenset[str] = frozenset()) -> None:
+    def __init__(self, app: Any, settings: ViewerGuardSettings, post_paths: frozenset[str] = frozenset()) -> None:
         """`post_paths`: the only paths that a POST may go to."""
         self.app, self.hosts, self.post_paths = app, settings.hosts, post_paths
         frames = "'self' http://localhost:* http://127.0.0.1:*" if settings.embed else "'none'"

@@ -149,8 +149,10 @@
     viewer.exported = true;
   };
 
-  function loadShard(path) {
-    const file = viewer.shardFiles[path];
+  // The file of a copy that holds this answer; lists may be written with commas or as %2C.
+  const fileOf = (path) => viewer.shardFiles[path] || viewer.shardFiles[path.replaceAll(",", "%2C")];
+
+  function loadShard(path, file) {
     if (!/^data\/[\w.-]+\.js$/.test(file)) return Promise.reject(new Error(`${path} is not part of this copy`));
     return new Promise((resolve, reject) => {
       const script = document.createElement("script");
@@ -189,7 +191,8 @@
     async get(path, { signal } = {}) {
       const name = canonicalPath(path);
       if (name in viewer.shards) return viewer.shards[name];
-      if (name in viewer.shardFiles) return loadShard(name);
+      const file = fileOf(name);
+      if (file) return loadShard(name, file);
       if (!viewer.exported) return fetchJson(path, signal);
       for (const [pattern, answer] of answerers) {
         const match = pattern.exec(name);
