@@ -65,7 +65,8 @@ class MetricLog:
         self._rows: queue.Queue[str | None] = queue.Queue(_MAX_WAITING_ROWS)
         self._process: subprocess.Popen[str] | None = None
         self._threads: list[threading.Thread] = []
-        self._failures: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._failures: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()  # writer, and why it ended
+        self._working = set(names)  # those of which no failure was said
         self._given_up = False
 
     def write(self, step: int, values: Mapping[str, float | None], job: Any, resumed: int | None) -> None:
@@ -129,16 +130,24 @@ class MetricLog:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                answer = json.loads(line)
-                self._failures.put(f"{answer['writer']} gets no more metrics of {self._folder}: {answer['why']}")
+                with contextlib.suppress(ValueError, LookupError, TypeError):  # something else, which a package printed
+                    answer = json.loads(line)
+                    self._failures.put((answer["writer"], answer["why"]))
         if process.wait() > 0:
-            self._failures.put(f"the process that writes metrics of {self._folder} ended with {process.returncode}")
+            self._fail_all(f"its process ended with {process.returncode}")
 
     def _give_up(self, why: str) -> None:
         self._given_up = True
-        self._failures.put(f"{', '.join(self._names)} gets no more metrics of {self._folder}: {why}")
+        self._fail_all(why)
+
+    def _fail_all(self, why: str) -> None:
+        for name in self._names:
+            self._failures.put((name, why))
 
     def _warn(self) -> None:
-        """From the caller's thread. The training goes on, and metrics.jsonl is whole."""
+        """Once for each writer, from the caller's thread. The training goes on, and metrics.jsonl is whole."""
         while not self._failures.empty():
-            warnings.warn(self._failures.get(), stacklevel=4)
+            name, why = self._failures.get()
+            if name in self._working:
+                self._working.remove(name)
+                warnings.warn(f"{name} gets no more metrics of {self._folder}: {why}", stacklevel=4)
