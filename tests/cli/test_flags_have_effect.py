@@ -499,8 +499,10 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "runs": ("view {places}", "view {run}"), "port": "| --port 8001", "serve": "| --serve http://127.0.0.1:8000",
         "open": "| --open", "export": "| --export copy",
     }),
-    "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
-    "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json"}),
+    "demo": ("demo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json",
+        "log_to": "| --log-to tensorboard"}),
+    "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json",
+        "log_to": "| --log-to tensorboard"}),
     "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
         "json": "| --json"}),
 }  # fmt: skip
@@ -595,7 +597,7 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     monkeypatch.setattr("ponder.tasks.step_labels.processbench_labels.read_processbench", lambda part: [part, part])
     monkeypatch.setattr("ponder.nets.gguf.save", save)  # this model's characters have no place in such a file
     monkeypatch.setattr(Harvest, "rows", rows)
-    monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, json: stops(job, folder, json))
+    monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, *how: stops(job, folder, *how))
     monkeypatch.setattr(job_commands, "run_job", stops)
     _capture_server(monkeypatch, seen, stops)
     monkeypatch.setattr(plan, "fill_plan", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))

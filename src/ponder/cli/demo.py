@@ -33,14 +33,14 @@ def demo(argv: Sequence[str]) -> int:
     from ponder.pipelines.rl import RL
 
     recipe = recipe_files.load_recipe(recipe_files.find_recipe(DEMO_RECIPE))
-    job, folder, no_resume, json = job_from_recipe(recipe, argv, "ponder demo", DEMO_DESCRIPTION)
+    job, folder, no_resume, json, log_to = job_from_recipe(recipe, argv, "ponder demo", DEMO_DESCRIPTION)
     if not isinstance(job, RL) or not isinstance(job.model, str):
         raise UsageError(f"the recipe {DEMO_RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"
     if no_resume and folder.exists():
         raise UsageError(f"{folder} exists already, which --no-resume leaves alone: give another --run, or remove it")
     with GracefulStop() as stop:
-        run_demo(job, folder, stop, json)
+        run_demo(job, folder, stop, json, log_to)
     return 0
 
 
@@ -55,13 +55,15 @@ class PhaseTimer:
         self.parts[name] = self.parts.get(name, 0.0) + seconds
 
 
-def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> None:
+def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False, log_to: str = "") -> None:
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
     from ponder.pipelines.job.finished_training import finished_model
     from ponder.runs.cleanup import remove_failed_start
+    from ponder.runs.metric_logging import log_metrics_to
     from ponder.runs.prior_results import PriorResults
 
+    logging = log_metrics_to(*filter(None, log_to.split(",")))
     stored = PriorResults.read(folder)
     clock = PhaseTimer(time.perf_counter(), {"load": 0.0})
     say = (lambda *lines: None) if json else _print_lines
@@ -70,7 +72,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> N
     say(f"     {before.accuracy}", "", f"2/4  training {job.steps} steps, each {job.problems_per_step} problems")
     with job_progress(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
-        with remove_failed_start(folder / "train"):
+        with logging, remove_failed_start(folder / "train"):
             if finished_model(job, folder / "train") is None:
                 job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)

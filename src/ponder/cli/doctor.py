@@ -28,6 +28,7 @@ EXTRAS = {
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
     "serve": ("starlette", "uvicorn"),
+    "track": ("tensorboard", "trackio", "wandb"),
     "vllm": ("vllm",),
 }
 MODULE_NAMES = {"pyyaml": "yaml"}  # where a package is imported by another name

@@ -35,6 +35,7 @@ RUN_FLAGS = (
     schema.Parameter("no_resume", opt.NoResume, False),
     schema.Parameter("json", opt.Json, False),
 )
+LOG_TO_FLAG = schema.Parameter("log_to", opt.LogTo, "")
 Fields = dict[str, Any]  # the fields of a job that were given, by name
 
 
@@ -65,7 +66,8 @@ class JobCommand:
         given |= self._by_place(places)
         function = inspect.signature(self._function)
         own = {name: given.pop(name) for name in list(function.parameters) if name in given}
-        launch = {p.name: given.pop(p.name, p.default) for p in RUN_FLAGS if p.name not in function.parameters}
+        of_run = [p for p in (*RUN_FLAGS, LOG_TO_FLAG) if p.name not in function.parameters]
+        launch = {p.name: given.pop(p.name, p.default) for p in of_run}
         by_place = [n for n, p in function.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in own]
         named = {name: value for name, value in own.items() if name not in by_place}
         result = self._function(self._build(given, function.parameters), *(own[n] for n in by_place), **named)
@@ -73,7 +75,7 @@ class JobCommand:
             return result
         self._refuse_unused(result, {**given, **own})
         folder = launch["run"] or default_run_folder(result, *self._run_names({**given, **own}))
-        return JobLaunch(result, folder, launch["json"], launch.get("no_resume", False))
+        return JobLaunch(result, folder, launch["json"], launch.get("no_resume", False), launch["log_to"])
 
     def _by_place(self, places: tuple[Any, ...]) -> Fields:
         named = [p for p in self.signature.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
@@ -129,9 +131,11 @@ def job_command(
     aliases: Mapping[str, str] | None = None,
     required: tuple[str, ...] = (),
     in_run_directory: bool = True,
+    logs_metrics: bool = False,
 ) -> Callable[[Callable[..., Any]], JobCommand]:
     """Make a command of a function that makes a job. `required`: fields that must be given, whatever their default.
-    `in_run_directory`: the job runs in a run directory; else the function does the work and returns an exit code."""
+    `in_run_directory`: the job runs in a run directory; else the function does the work and returns an exit code.
+    `logs_metrics`: it has metrics of each step, which other programs may get, too."""
     return lambda function: JobCommand(function, job, place, aliases or {})
 
 
@@ -152,6 +156,7 @@ def _merged(
     aliases: Mapping[str, str] = {},
     required: tuple[str, ...] = (),
     in_run_directory: bool = True,
+    logs_metrics: bool = False,
 ) -> Iterator[schema.Parameter]:
     """Those by place, the job's fields, the function's own, those of every run, and last the dotted ones."""
     mine = {p.name: p for p in own.parameters[1:]}  # without `fields`
@@ -170,6 +175,7 @@ def _merged(
     by_flag = [p for p in mine.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is None)
     yield from (p for p in RUN_FLAGS if in_run_directory and p.name not in mine)
+    yield from [LOG_TO_FLAG] if logs_metrics else []
     yield from dotted
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is not None)
 

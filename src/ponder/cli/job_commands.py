@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def run_flags(
-    *, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False
-) -> tuple[Path | None, bool, bool]:
+    *, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False, log_to: opt.LogTo = ""
+) -> tuple[Path | None, bool, bool, str]:
     """The flags that every recipe has."""
-    return run, no_resume, json
+    return run, no_resume, json, log_to
 
 
 def run(argv: Sequence[str]) -> int:
@@ -45,24 +45,26 @@ def run(argv: Sequence[str]) -> int:
             .add_parameters_of(rerun_flags)
             .parse_given(rest)
         )
-        return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False))
+        log_to = given.get("log_to", "")
+        return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False), log_to=log_to)
     path = recipe_files.find_recipe(name)
     recipe = recipe_files.load_recipe(path)
-    job, folder, no_resume, json = job_from_recipe(recipe, rest, prog)
-    return run_job(job, folder or recipe_run_folder(path.stem, job, recipe_files.plain_job(recipe)), json, no_resume)
+    job, folder, no_resume, json, log_to = job_from_recipe(recipe, rest, prog)
+    folder = folder or recipe_run_folder(path.stem, job, recipe_files.plain_job(recipe))
+    return run_job(job, folder, json, no_resume, log_to)
 
 
-def rerun_flags(*, json: opt.Json = False) -> None:
+def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "") -> None:
     """The flags for a run directory: its job has all others."""
 
 
 def job_from_recipe(
     recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = ""
-) -> tuple[Any, Path | None, bool, bool]:
+) -> tuple[Any, Path | None, bool, bool, str]:
     """The job that a recipe makes of these flags, and the common ones."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
-    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json")}
+    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "log_to")}
     flags.check_conditions(recipe, own)
     return recipe_files.build_job(recipe, own), *flags.call_with_flags(run_flags, given)
 
@@ -75,6 +77,7 @@ def job_from_recipe(
         "warmup_steps": "optimizer.warmup_steps", "cosine": "optimizer.cosine",
         "optimizer_states": "optimizer.states",
     },
+    logs_metrics=True,
 )  # fmt: skip
 def train(
     fields: Fields,
@@ -101,6 +104,7 @@ def train(
         "lr": "optimizer.lr", "warmup_steps": "optimizer.warmup_steps", "cosine": "optimizer.cosine",
         "optimizer_states": "optimizer.states",
     },
+    logs_metrics=True,
 )  # fmt: skip
 def sft(fields: Fields, /) -> FineTune:
     """Supervised fine-tuning: imitate given answers, prefer one to another (dpo), or learn from a teacher (distill)."""

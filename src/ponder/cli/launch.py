@@ -28,9 +28,10 @@ class JobLaunch(NamedTuple):
     folder: Path
     json: bool
     no_resume: bool = False
+    log_to: str = ""
 
 
-def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
+def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to: str = "") -> int:
     if no_resume and (folder / "job.json").exists():
         raise RunError(
             f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
@@ -39,13 +40,14 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
     from ponder.pipelines.job.extend_training import extension_hint
     from ponder.pipelines.job.finished_training import finished_model
     from ponder.runs.cleanup import remove_failed_start
+    from ponder.runs.metric_logging import log_metrics_to
     from ponder.runs.prior_results import PriorResults
 
     described = as_job(job)
     warn_ineffective_job(described)
     before = PriorResults.read(folder)
-    download_models(job)  # its progress bar and a live panel would overwrite each other
-    with GracefulStop() as stop:
+    with log_metrics_to(*filter(None, log_to.split(","))), GracefulStop() as stop:
+        download_models(job)  # its progress bar and a live panel would overwrite each other
         with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):
                 trained = finished_model(job, folder)

@@ -144,6 +144,7 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
             .add_parameters_of(plan_flags)
             .parse_given(rest)
         )
+        _refuse_run_flags(given)
         return (
             job_commands.load_stored_job(Path(name)),
             given.get("json", False),
@@ -158,13 +159,13 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         .parse_given(rest)
     )
     _refuse_run_flags(given)
-    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "sample_groups", "dry_run_steps")}
+    own = {k: v for k, v in given.items() if k not in ("json", "sample_groups", "dry_run_steps")}
     flags.check_conditions(recipe, own)
     return recipe_files.build_job(recipe, own), given.get("json", False), *flags.call_with_flags(plan_flags, given)
 
 
 def _refuse_run_flags(given: dict[str, Any]) -> None:
-    for name in ("run", "no_resume"):
+    for name in ("run", "no_resume", "log_to"):
         if name in given:
             raise UsageError(f"a plan writes no run directory: leave out --{name.replace('_', '-')}")
 

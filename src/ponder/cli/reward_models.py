@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         "lr": "optimizer.lr", "warmup_steps": "optimizer.warmup_steps", "cosine": "optimizer.cosine",
         "optimizer_states": "optimizer.states",
     },
+    logs_metrics=True,
 )  # fmt: skip
 def reward(fields: Fields, /) -> TrainRewardModel:
     """Train a reward model on preferences, outcomes or steps, or a value model."""

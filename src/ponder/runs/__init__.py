@@ -5,6 +5,7 @@ records             its .jsonl files, one checked record per line
 trace_store         its traces: the one reader, by step, problem or number; `trace_writer` writes them in the background
 token_texts         what each token of its model writes
 trace_blocks        traces as compressed columns; `block_file` is the file of checked blocks that holds them
+metric_logging      metrics also to TensorBoard, W&B, trackio; `metric_writers` is the process that writes them
 job_json            a job as JSON and back; `trust` says whose code such a file may name
 encoded_walk        the walk over such JSON
 environment         versions and fingerprints that a run began with; it resumes only with the same

@@ -7,6 +7,7 @@
     traces.jsonl        the same in a run that an earlier version began: one line per trace
     token_texts.bin     the bytes of each token of its model (see runs/token_texts.py)
     checkpoints/        step-000020/ ... weights, optimizer, state
+    tensorboard/ ...    metrics again, by the writers that were asked for (see runs/metric_logging.py)
     status.json         how the last process that wrote it ended: finished, stopped or failed, and why
     lock                held while a process writes
 
@@ -40,6 +41,7 @@ from ponder.runs.environment import (
     describe_environment,
     read_environment,
 )
+from ponder.runs.metric_logging import open_metric_log
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
 from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
@@ -84,6 +86,8 @@ class Run:
         self.continue_from = continue_from
         self.result_metrics: dict[str, float] = {}  # of the whole result, such as an accuracy: kept in status.json
         self._metrics: RecordWriter | None = None
+        self._metric_log = open_metric_log(self.folder)
+        self._resumed_step: int | None = None
         self._traces = TraceWriter(self.folder / TRACES_FILE)
         self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
@@ -113,6 +117,8 @@ class Run:
         if self._metrics is not None:
             with contextlib.suppress(OSError):  # a failed write was reported when it happened
                 self._metrics.close()
+        if self._metric_log is not None:
+            self._metric_log.close()
         self._lock.close()
 
     def _write_or_match_job(self) -> None:
@@ -150,6 +156,8 @@ class Run:
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         more = {FINDINGS: list(findings)} if findings else {}
         self._append_metrics({"step": step, "time": round(time.time(), 3), **finite, **more})
+        if self._metric_log is not None:
+            self._metric_log.write(step, finite, self.job, self._resumed_step)
         self._added_counts.setdefault("metrics", Counter())[step] += 1
 
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
@@ -166,6 +174,7 @@ class Run:
         self._added_counts.clear()
         if (self.folder / _METRICS_FILE).exists():
             self._append_metrics({"resumed": step} | ({"because": because} if because else {}))
+            self._resumed_step = step
         self.flush()
         if has_traces(self.folder):
             self._traces.mark_resumed(step)
