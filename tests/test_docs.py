@@ -7,13 +7,14 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from forked_programs import ForkedPrograms, forked_programs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -30,16 +31,22 @@ def snippet_folders() -> dict[str, Path]:
     return {}
 
 
+@pytest.fixture(scope="module")
+def programs() -> Iterator[ForkedPrograms]:
+    with forked_programs({**os.environ, "PYTHONPATH": str(ROOT / "src")}) as running:
+        yield running
+
+
 @pytest.mark.parametrize("path", SNIPPETS, ids=lambda p: p.name)
-def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path]) -> None:
+def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path], programs: ForkedPrograms) -> None:
     skip_without_smollm2(path)
     folder = tmp_path
     if path.name in FIRST:
         first = DOCS / "snippets" / FIRST[path.name]
         if first.name not in snippet_folders:
-            run(first, tmp_path)
+            programs.run(first, tmp_path)
         folder = snippet_folders.get(first.name, tmp_path)
-    output = run(path, folder)
+    output = programs.run(path, folder)
     snippet_folders[path.name] = folder
     if path.name == "own_task.py":
         first, last = map(float, re.findall(r"\d\.\d\d", output)[:2])
@@ -56,19 +63,6 @@ def skip_without_smollm2(path: Path) -> None:
             smollm2.packaged_gguf()
         except ModelError as absent:
             pytest.skip(str(absent))
-
-
-def run(path: Path, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_readme_shows_the_snippet_that_is_tested() -> None:

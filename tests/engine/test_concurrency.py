@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import random
 import subprocess
@@ -40,6 +41,24 @@ def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Re
 
 def make_engine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
     return Engine(net, cache_bytes=slots * kv_cache.bytes_per_token(net.config, net.dtype), **more)
+
+
+def hold_after(engine: Any, steps: int) -> threading.Event:
+    """From that step on the engine's thread waits until the event is set: no request ends before, however slow this
+    thread is. `engine`: or a policy."""
+    event, count = threading.Event(), itertools.count(1)
+
+    def wait(tokens: int) -> None:
+        if next(count) >= steps:
+            event.wait(120)
+
+    engine.on_tokens = wait
+    return event
+
+
+def release_soon(event: threading.Event) -> None:
+    """When this thread waits for the pass that is held."""
+    threading.Timer(0.2, event.set).start()
 
 
 def wait_until_idle(engine: Engine) -> None:
@@ -104,18 +123,20 @@ def test_requests_from_several_threads_and_loops() -> None:
 
 def test_late_request_joins_running_batch() -> None:
     engine = make_engine(tiny_decoder())
-    ended: list[str] = []
+    go_on, ended = hold_after(engine, 1), list[str]()
 
     async def one(name: str, tokens: int) -> None:
         await engine.generate(request([5, 6], max_tokens=tokens, seed=1))
         ended.append(name)
 
     async def late() -> None:
-        first = asyncio.ensure_future(one("long", 400))
+        first = asyncio.ensure_future(one("long", 60))
         while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
-        await one("short", 3)
-        await first
+        second = asyncio.ensure_future(one("short", 3))
+        await asyncio.sleep(0.01)  # it is in the mailbox
+        go_on.set()
+        await asyncio.gather(first, second)
 
     run_async(late())
     assert ended == ["short", "long"]
@@ -296,11 +317,13 @@ def test_weights_moved_during_requests_in_flight() -> None:
     """A runner that does not serve the network any more is replaced, and the texts go on."""
     net = tiny_decoder()
     engine = make_engine(net)
+    go_on = hold_after(engine, 10)
 
     async def move() -> list[SequenceState]:
-        call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
+        call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=60)))
         while not (engine.mailbox.calls and len(next(iter(engine.mailbox.calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
+        release_soon(go_on)
         with engine.paused():
             net.to(torch.float64)
             engine.refresh_weights()
@@ -308,20 +331,22 @@ def test_weights_moved_during_requests_in_flight() -> None:
         return [*(await call), *late]
 
     *rows, late = run_async(move())
-    assert [len(row.token_ids) for row in rows] == [200, 200] and len(late.token_ids) == 3
+    assert [len(row.token_ids) for row in rows] == [60, 60] and len(late.token_ids) == 3
     assert [row.token_ids for row in rows] == [
-        row.token_ids for row in run_async(make_engine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=200)))
+        row.token_ids for row in run_async(make_engine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=60)))
     ]
     wait_until_idle(engine)
 
 
 def test_parameters_replaced_during_requests_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, renewed = char_policy(), list[int]()
+    go_on = hold_after(policy, 2)
 
     async def swap() -> None:
         call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
         while not policy.engine.mailbox.calls:
             await asyncio.sleep(0.001)
+        release_soon(go_on)
         monkeypatch.setattr(policy.engine, "refresh_weights", lambda: renewed.append(policy.engine.mailbox._paused))
         with policy.paused():
             assert policy.engine.has_requests
@@ -519,12 +544,13 @@ def test_weights_change_during_requests_in_flight() -> None:
     """Each token says which weights drew it; keys computed before stay, and new prompts use none of them."""
     net = tiny_decoder()
     engine = make_engine(net)
-    prompt = [5, 9, 22]
+    prompt, go_on = [5, 9, 22], hold_after(engine, 10)
 
     async def update() -> SequenceState:
-        call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=300, temperature=0.0)))
+        call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=60, temperature=0.0)))
         while not (engine.mailbox.calls and len(next(iter(engine.mailbox.calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
+        release_soon(go_on)
         with engine.paused(), torch.no_grad():
             at = len(next(iter(engine.mailbox.calls)).token_ids)  # type: ignore[union-attr]
             await asyncio.sleep(0.02)
@@ -537,7 +563,7 @@ def test_weights_change_during_requests_in_flight() -> None:
 
     result = run_async(update())
     turn = result.versions.index(1)
-    assert result.versions == [0] * turn + [1] * (300 - turn) and turn > 5
+    assert result.versions == [0] * turn + [1] * (60 - turn) and turn > 5
     old, path = weights64(tiny_decoder()), list(prompt)
     for _ in range(turn):
         path.append(int(plain_logits(old, net.config, path)[-1].argmax()))
@@ -616,13 +642,15 @@ def test_sleep_frees_cache_memory() -> None:
 
 def test_sleep_refused_with_requests_in_flight() -> None:
     engine = make_engine(tiny_decoder())
+    go_on = hold_after(engine, 1)
 
     async def try_it() -> None:
-        call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
+        call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=20)))
         while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
         with pytest.raises(UsageError, match="1 requests are in flight"):
             engine.sleep()
+        go_on.set()
         await call
 
     run_async(try_it())
