@@ -183,6 +183,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "itself": (_recursive, "no weights of its own"),
     "a megabyte": (lambda m: change(m, name="x" * (1 << 20)), "bytes, and at most"),
     "a long path": (lambda m: change(m, path="/" + "x/" * 3000), "not an absolute path"),
+    "a long name in the path": (lambda m: change(m, path="/" + "x" * 300), "cannot read|no model folder"),
     "no JSON": (lambda m: (m / BASE_FILE).write_text("{"), "damaged"),
     "nested": (lambda m: (m / BASE_FILE).write_text("[" * 60_000), "damaged"),
     "a list": (lambda m: (m / BASE_FILE).write_text("[]"), "damaged"),

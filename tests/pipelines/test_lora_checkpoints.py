@@ -185,9 +185,14 @@ def test_moved_base_is_found_by_its_name(home: Path, monkeypatch: pytest.MonkeyP
     assert same(weights("run"), before)
 
 
-def test_missing_base_is_one_sentence(home: Path) -> None:
-    with moved(home / "base"), pytest.raises(ModelError, match="put it back there"):
-        load_policy(str(home / "run"), **HERE)
+def test_missing_base_is_reported_before_a_job_loads_anything(home: Path, tmp_path: Path) -> None:
+    watcher = RecordingProgress()
+    with moved(home / "base"):
+        with pytest.raises(ModelError, match="put it back there"):
+            load_policy(str(home / "run"), **HERE)
+        with pytest.raises(ModelError, match="put it back there"):
+            job(str(home / "run"))(tmp_path / "run", watcher)
+    assert not watcher.calls and not (tmp_path / "run").exists()
 
 
 def test_fingerprint_follows_adapter_and_base(home: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import ModelError
+from ponder.errors import ModelError, PonderError
 from ponder.nets import model_files, weight_files
 from ponder.runs.file_fingerprints import files_fingerprint
 from ponder.strict_parsing import parse_json
@@ -25,7 +25,7 @@ from ponder.strict_parsing import parse_json
 BASE_FILE = "base.json"
 ADAPTER_FOLDER = "adapter"  # beside the model's folder
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-MAX_PATH_CHARS = 1000
+MAX_PATH_CHARS = 4096
 MAX_BASE_BYTES = 1 << 16  # of base.json
 
 
@@ -79,24 +79,37 @@ def read_base(folder: Path) -> BaseModel:
     return base
 
 
-def check_base(folder: Path, base: BaseModel, path: Path) -> None:
-    """Refuse any other weights than those that the adapter in `folder` was trained on."""
+def locate_base(folder: Path, find_base: FindBase = stored_path) -> tuple[BaseModel, Path]:
+    """The base of the model in `folder` and where it is now, with the weights that the adapter was trained on."""
+    base = read_base(folder)
+    try:
+        path = _find(folder, base, find_base)
+        _check_base(folder, base, path)
+    except OSError as why:
+        raise ModelError(f"cannot read the base model of {folder} at {base.path}: {why.strerror}") from None
+    return base, path
+
+
+def _find(folder: Path, base: BaseModel, find_base: FindBase) -> Path:
+    try:
+        return find_base(base)
+    except PonderError as reason:
+        raise _missing_base(folder, base, str(reason)) from None
+
+
+def _check_base(folder: Path, base: BaseModel, path: Path) -> None:
     if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
-        raise missing_base(folder, base, "there is no model folder or GGUF file")
+        raise _missing_base(folder, base, "there is no model folder or GGUF file")
     if has_base(path):
         raise ModelError(f"{folder} has the base model {path}, which has no weights of its own; copy the run again")
-    try:
-        now = weights_fingerprint(path)
-    except OSError as why:
-        raise ModelError(f"cannot read {path}, the base model of {folder}: {why.strerror}") from None
-    if now != base.fingerprint:
+    if weights_fingerprint(path) != base.fingerprint:
         raise ModelError(
             f"{path} has other weights than when the adapter beside {folder} was trained on it: put the base model "
             f"{base.name} back as it was"
         )
 
 
-def missing_base(folder: Path, base: BaseModel, reason: str) -> ModelError:
+def _missing_base(folder: Path, base: BaseModel, reason: str) -> ModelError:
     return ModelError(
         f"{folder} is an adapter on the base model {base.name:.200}, which is not at {base.path} ({reason:.500}): put "
         "it back there; where it is still at hand, `ponder export` writes a model that needs no base"

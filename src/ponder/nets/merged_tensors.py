@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ponder.errors import ModelError, PonderError
+from ponder.errors import ModelError
 from ponder.nets import gguf, lora, model_files, weight_files
-from ponder.nets.base_model import ADAPTER_FOLDER, FindBase, check_base, missing_base, read_base
+from ponder.nets.base_model import ADAPTER_FOLDER, FindBase, locate_base
 from ponder.nets.weight_files import StoredTensors
 
 DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -23,12 +23,7 @@ DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16",
 def open_merged(folder: Path, find_base: FindBase) -> StoredTensors:
     """The merged model of a folder with `base.json`. Tensors in the folder's own weight files (a head) come before the
     base's."""
-    base = read_base(folder)
-    try:
-        path = find_base(base)
-    except PonderError as reason:
-        raise missing_base(folder, base, str(reason)) from None
-    check_base(folder, base, path)
+    base, path = locate_base(folder, find_base)
     stored, own = _open_base(path), _own_tensors(folder)
     adapter = folder.resolve().with_name(ADAPTER_FOLDER)
     if adapter.is_symlink():
