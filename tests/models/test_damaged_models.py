@@ -19,6 +19,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
+from ponder.nets.weight_files import WEIGHTS_FILE
 from ponder.pipelines.training import teachers
 from ponder.runs import Run, manifest
 from ponder.train.checkpoint import CheckpointWriter
@@ -73,7 +74,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(copy: Path) -> None:
     draw = random.Random(0)
     load_policy(str(copy), device="cpu")
     for number in range(FLIPS):
-        path = files[number % len(files)] if number % 2 else checkpoint(copy) / "model" / hf.WEIGHTS_FILE
+        path = files[number % len(files)] if number % 2 else checkpoint(copy) / "model" / WEIGHTS_FILE
         bit = draw.randrange(8 * path.stat().st_size)
         flip(path, bit)
         with pytest.raises(ModelError, match=rf"step-000001 is damaged \(model/{path.name}: its checksum differs\)"):
@@ -83,13 +84,13 @@ def test_every_flipped_bit_of_a_checkpoint_is_detected(copy: Path) -> None:
 
 
 def test_command_line_reports_damage_in_one_sentence(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flip(checkpoint(copy) / "model" / hf.WEIGHTS_FILE, 8 * 2000 + 3)
+    flip(checkpoint(copy) / "model" / WEIGHTS_FILE, 8 * 2000 + 3)
     assert main(["solve", "1+1=", "--model", str(copy)]) == 2
     output = capsys.readouterr().err
     assert "model.safetensors: its checksum differs" in output and "Traceback" not in output
 
 
-def last_bit(folder: Path, name: str = hf.WEIGHTS_FILE) -> None:
+def last_bit(folder: Path, name: str = WEIGHTS_FILE) -> None:
     flip(folder / name, 8 * (folder / name).stat().st_size - 1)
 
 

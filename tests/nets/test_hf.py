@@ -18,6 +18,7 @@ from ponder.errors import ModelError, PonderError
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.weight_files import WEIGHTS_INDEX_FILE
 
 LOGIT_TOLERANCE = 1e-4  # of logits around 3, in float32
 
@@ -239,7 +240,7 @@ def _missing_shard(f: Path) -> None:
 
 def _index(data: Any) -> Callable[[Path], None]:
     def write(f: Path) -> None:
-        (f / hf.WEIGHTS_INDEX_FILE).write_text(json.dumps(data))
+        (f / WEIGHTS_INDEX_FILE).write_text(json.dumps(data))
 
     return write
 

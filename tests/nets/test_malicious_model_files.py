@@ -24,6 +24,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
+from ponder.nets.weight_files import WEIGHTS_FILE, WEIGHTS_INDEX_FILE
 
 pytest.importorskip("gguf")
 
@@ -60,7 +61,7 @@ def sparse(file: str, size: int) -> Change:
     return change
 
 
-def header(change_entry: Callable[[dict[str, Any]], Any], file: str = hf.WEIGHTS_FILE) -> Change:
+def header(change_entry: Callable[[dict[str, Any]], Any], file: str = WEIGHTS_FILE) -> Change:
     """A safetensors file whose header was changed, with the bytes of the old one behind it."""
 
     def change(folder: Path) -> None:
@@ -79,7 +80,7 @@ def entry(**about: Any) -> Change:
     return header(lambda told: told[sorted(told)[0]].update(about))
 
 
-def filled(value: float, file: str = hf.WEIGHTS_FILE) -> Change:
+def filled(value: float, file: str = WEIGHTS_FILE) -> Change:
     def change(folder: Path) -> None:
         tensors = load_file(folder / file)
         next(iter(tensors.values())).view(-1)[-1] = value
@@ -90,7 +91,10 @@ def filled(value: float, file: str = hf.WEIGHTS_FILE) -> Change:
 
 def retyped(dtype: torch.dtype) -> Change:
     def change(folder: Path) -> None:
-        save_file({n: t.to(dtype) for n, t in load_file(folder / hf.WEIGHTS_FILE).items()}, folder / hf.WEIGHTS_FILE)
+        save_file(
+            {n: t.to(dtype) for n, t in load_file(folder / WEIGHTS_FILE).items()},
+            folder / WEIGHTS_FILE,
+        )
 
     return change
 
@@ -104,11 +108,11 @@ def tokenizer(**parts: Any) -> Change:
 
 
 def outside(folder: Path) -> None:
-    (folder / hf.WEIGHTS_FILE).rename(folder.parent / f"{folder.name}-outside.safetensors")
+    (folder / WEIGHTS_FILE).rename(folder.parent / f"{folder.name}-outside.safetensors")
 
 
 def index(*names: Any) -> Change:
-    return write(hf.WEIGHTS_INDEX_FILE, json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
+    return write(WEIGHTS_INDEX_FILE, json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
 
 
 def escape(folder: Path) -> None:
@@ -131,13 +135,13 @@ def linked(file: str) -> Change:
 
 
 def circle(folder: Path) -> None:
-    (folder / hf.WEIGHTS_FILE).unlink()
-    (folder / hf.WEIGHTS_FILE).symlink_to(hf.WEIGHTS_FILE)
+    (folder / WEIGHTS_FILE).unlink()
+    (folder / WEIGHTS_FILE).symlink_to(WEIGHTS_FILE)
 
 
 def twice(folder: Path) -> None:
-    shutil.copy(folder / hf.WEIGHTS_FILE, folder / "b.safetensors")
-    index(hf.WEIGHTS_FILE, "b.safetensors")(folder)
+    shutil.copy(folder / WEIGHTS_FILE, folder / "b.safetensors")
+    index(WEIGHTS_FILE, "b.safetensors")(folder)
 
 
 def template(source: str) -> Change:
@@ -190,8 +194,8 @@ CONFIGS: dict[str, Change] = {
 
 def poke(folder: Path) -> None:
     """A header of 64 GB, in a file that has as many."""
-    sparse(hf.WEIGHTS_FILE, 1 << 40)(folder)
-    with (folder / hf.WEIGHTS_FILE).open("r+b") as out:
+    sparse(WEIGHTS_FILE, 1 << 40)(folder)
+    with (folder / WEIGHTS_FILE).open("r+b") as out:
         out.write(struct.pack("<Q", 1 << 36))
 
 
@@ -202,12 +206,12 @@ def overlap(message: dict[str, Any]) -> None:
 
 
 WEIGHTS: dict[str, Change] = {
-    "header of 2^62 bytes": write(hf.WEIGHTS_FILE, struct.pack("<Q", HUGE) + b"{}"),
-    "header longer than the file": write(hf.WEIGHTS_FILE, struct.pack("<Q", 100) + b"{}"),
+    "header of 2^62 bytes": write(WEIGHTS_FILE, struct.pack("<Q", HUGE) + b"{}"),
+    "header longer than the file": write(WEIGHTS_FILE, struct.pack("<Q", 100) + b"{}"),
     "header in a sparse file": poke,
-    "empty": write(hf.WEIGHTS_FILE, b""),
-    "seven bytes": write(hf.WEIGHTS_FILE, b"1234567"),
-    "terabyte of nothing": sparse(hf.WEIGHTS_FILE, 1 << 40),
+    "empty": write(WEIGHTS_FILE, b""),
+    "seven bytes": write(WEIGHTS_FILE, b"1234567"),
+    "terabyte of nothing": sparse(WEIGHTS_FILE, 1 << 40),
     "deep header": header(lambda told: DEEP),
     "header a list": header(lambda told: "[1, 2]"),
     "entries numbers": header(lambda told: '{"a": 1}'),
@@ -231,7 +235,7 @@ WEIGHTS: dict[str, Change] = {
     "eight bit floats": retyped(torch.float8_e4m3fn),
     "nan": filled(float("nan")),
     "infinite": filled(float("-inf")),
-    "a link away": linked(hf.WEIGHTS_FILE),
+    "a link away": linked(WEIGHTS_FILE),
     "a link to itself": circle,
     "index to the folder above": escape,
     "index to a whole path": escape_by_root,
@@ -239,9 +243,9 @@ WEIGHTS: dict[str, Change] = {
     "index to a folder": index("."),
     "index to numbers": index(1, None),
     "index to lists": index(["a"]),
-    "index deep": write(hf.WEIGHTS_INDEX_FILE, DEEP),
-    "index of a list": write(hf.WEIGHTS_INDEX_FILE, "[1]"),
-    "index of a terabyte": sparse(hf.WEIGHTS_INDEX_FILE, 1 << 40),
+    "index deep": write(WEIGHTS_INDEX_FILE, DEEP),
+    "index of a list": write(WEIGHTS_INDEX_FILE, "[1]"),
+    "index of a terabyte": sparse(WEIGHTS_INDEX_FILE, 1 << 40),
     "the same tensors twice": twice,
 }  # fmt: skip
 

@@ -33,7 +33,7 @@ def export(
 
 def write_model(model: str, out: Path, kind: str | None = None) -> None:
     """Whole or not at all, and in the weights' own type."""
-    from ponder.models.model_paths import find_model
+    from ponder.models.model_paths import find_base, find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
 
@@ -43,7 +43,7 @@ def write_model(model: str, out: Path, kind: str | None = None) -> None:
         net, tokenizer = gguf.load(file), Tokenizer.from_gguf(file)
     else:
         judge = hf.is_score_model(path)  # one number per token, not a language model
-        net = hf.load_with_head(path, None) if judge else hf.load(path, None)
+        net = hf.load_with_head(path, None, find_base=find_base) if judge else hf.load(path, None, find_base=find_base)
         tokenizer = Tokenizer.from_folder(path)
         if judge and kind is not None:
             raise UsageError("a GGUF file has no place for a judge's head: write a Hugging Face folder")

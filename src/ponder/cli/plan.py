@@ -237,6 +237,7 @@ def _forecast_time(run_plan: RunPlan, p: DryRun, learner: Learner) -> None:
 
 def _describe_model(run_plan: RunPlan, policy: PonderPolicy, learner: Learner) -> None:
     from ponder.nets.quantized_linear import quantized_weights
+    from ponder.pipelines.training.lora_base import base_path
 
     net = policy.net
     quantized = quantized_weights(net)
@@ -244,9 +245,10 @@ def _describe_model(run_plan: RunPlan, policy: PonderPolicy, learner: Learner) -
     run_plan.parameters = sum(p.numel() for p in net.parameters()) + quantized
     run_plan.trained = sum(p.numel() for p in learner.master_weights.params.values())
     run_plan.eos_tokens = [name for e in policy.tokenizer.eos if (name := policy.tokenizer.token(e))]
-    tensors = [*net.parameters(), *learner.tensors().values()]
-    stored = sum(t.numel() * t.element_size() for t in tensors)
-    run_plan.checkpoint_bytes = stored + quantized * net.dtype.itemsize  # a checkpoint holds them dequantised
+    only_adapter = base_path(run_plan.job, net) is not None  # else a checkpoint holds all weights, dequantised
+    weights = [p for p in net.parameters() if p.requires_grad or not only_adapter]
+    stored = sum(t.numel() * t.element_size() for t in [*weights, *learner.tensors().values()])
+    run_plan.checkpoint_bytes = stored + quantized * net.dtype.itemsize
 
 
 def _scan_pass_rate(job: Any, policy: PonderPolicy, count: int, have: list[Trace]) -> PassRateScan:

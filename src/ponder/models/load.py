@@ -19,7 +19,14 @@ from ponder.models import byte_tokenizer, chat_templates, ponder_server
 from ponder.models.added_tokens import add_tokens
 from ponder.models.base_policy import BasePolicy
 from ponder.models.http_client import HttpClient
-from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model, split_library_prefix
+from ponder.models.model_paths import (
+    OPENAI_PREFIX,
+    TRANSFORMERS_PREFIX,
+    VLLM_PREFIX,
+    find_base,
+    find_model,
+    split_library_prefix,
+)
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -114,4 +121,4 @@ def _load_net_and_tokenizer(
     if path.is_file():
         file = gguf.open_gguf(path)
         return gguf.load(file, dtype, device), Tokenizer.from_gguf(file)
-    return hf.load(path, dtype, device), Tokenizer.from_folder(path)
+    return hf.load(path, dtype, device, find_base), Tokenizer.from_folder(path)

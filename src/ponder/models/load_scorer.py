@@ -10,7 +10,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.models import chat_templates
 from ponder.models.head_reader import HeadReader
 from ponder.models.load import load_policy
-from ponder.models.model_paths import find_model
+from ponder.models.model_paths import find_base, find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.remote_head_reader import RemoteHeadReader
 from ponder.models.reward_models import LearnedScorer, make_scorer
@@ -93,7 +93,7 @@ def load_policy_with_head(
     where = pick_device(device)
     if where.type == "cpu":
         set_threads()
-    net = hf.load_with_head(folder, pick_dtype(dtype, where), where)
+    net = hf.load_with_head(folder, pick_dtype(dtype, where), where, find_base)
     if head is not None and _head_shape(net.head) != _head_shape(head):
         raise ModelError(
             f"{model} was trained for {net.head.predicts!r} ({net.head.form}), not {head.predicts!r} ({head.form})"

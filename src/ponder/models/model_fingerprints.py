@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, is_hub_name, pin_checkpoint, split_library_prefix
+from ponder.nets.base_model import ADAPTER_FOLDER, BASE_FILE, has_base, read_base, weights_fingerprint
 from ponder.runs import job_json, read_job
 from ponder.runs.encoded_walk import walk
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
@@ -18,7 +19,7 @@ from ponder.runs.manifest import MANIFEST_FILE
 
 MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
 MODEL_FILE_GLOBS = {  # of a model's folder
-    "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", "*.py"),
+    "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", BASE_FILE, "*.py"),
     "tokenizer or chat template": ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
 }
 
@@ -66,7 +67,18 @@ def model_fingerprint(path: Path, kind: str = "weights") -> str:
         for of, globs in MODEL_FILE_GLOBS.items()
     }
     files = by_kind[kind] if kind == "weights" else by_kind[kind] - by_kind["weights"]
+    if kind == "weights" and has_base(path):
+        return _merged_fingerprint(path, files)
     return files_fingerprint(sorted(files)) if files else ""
+
+
+def _merged_fingerprint(path: Path, files: set[Path]) -> str:
+    """The fingerprint of an adapter and of its base as it is now, wherever that is."""
+    base = read_base(path)
+    adapter = set(filter(_is_model_file, path.resolve().with_name(ADAPTER_FOLDER).glob("adapter*")))
+    base_path = Path(base.path)
+    now = weights_fingerprint(base_path) if base_path.exists() else base.fingerprint
+    return f"{files_fingerprint(sorted(files - {path / BASE_FILE} | adapter))} {now} {base.dtype}"
 
 
 def model_references(data: Any) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 from ponder.errors import ModelError, UnknownName
 from ponder.hub import RepoName
 from ponder.models import hub_models
+from ponder.nets.base_model import BaseModel, has_base, locate_base, refuse_base
 from ponder.runs import newest_checkpoint
 
 T = TypeVar("T")
@@ -89,6 +90,30 @@ def find_model(model: str, weights: bool = True) -> Path:
     if folder is None:
         raise UnknownName("model", model, NAMED_MODELS, OTHER_NAMES)
     return folder
+
+
+def find_base(base: BaseModel) -> Path:
+    """Where the base model of an adapter is: where it was in training, else where its name leads now. A model of the
+    hub is downloaded only at the commit that the adapter was trained on."""
+    path = Path(base.path)
+    repo = RepoName.parse(base.name)
+    by_name = base.name in NAMED_MODELS or Path(base.name).expanduser().exists() or (repo and repo.is_pinned)
+    return path if path.exists() or not by_name else find_model(base.name)
+
+
+def check_model(model: str) -> None:
+    """Raise if a model cannot be found, or is an adapter whose base cannot be, or one that its library cannot load."""
+    prefix, name = split_library_prefix(model)
+    path = find_model(name)
+    if has_base(path) and prefix:
+        refuse_base(path, prefix.removesuffix(":"))
+    elif has_base(path):
+        locate_base(path, find_base)
+
+
+def is_checkpoint_model(path: Path) -> bool:
+    """Whether a model is part of a run's checkpoint, which the run removes when it goes on."""
+    return _is_checkpoint(path.absolute())
 
 
 def _is_missing_run(model: str) -> bool:

@@ -29,6 +29,7 @@ from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models.engine_policy import EnginePolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_json import catch_rust_panics
+from ponder.nets.base_model import refuse_base
 from ponder.runs import manifest
 
 # `trust_remote_code` is explicit because transformers would ask on a terminal.
@@ -71,6 +72,7 @@ class TransformersPolicy(EnginePolicy):
         cls, folder: Path | str, dtype: torch.dtype | str = "auto", device: torch.device | str = "cpu", seed: int = 0
     ) -> TransformersPolicy:
         """The model in a local folder. Nothing is downloaded, and code that comes with a model is not run."""
+        refuse_base(Path(folder).expanduser(), "transformers")
         try:
             import transformers
         except ImportError:

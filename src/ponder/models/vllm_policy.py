@@ -23,6 +23,7 @@ from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import sampling_params
 from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion, gather_or_cancel
 from ponder.models.tokenizer import Tokenizer
+from ponder.nets.base_model import refuse_base
 from ponder.runs import manifest
 from ponder.types import Completion, Cost, Ids, Sampling, StopReason, ids
 
@@ -42,6 +43,7 @@ class VLLMPolicy(BasePolicy):
     @classmethod
     def load(cls, folder: Path | str, dtype: str = "auto", seed: int = 0, **options: Any) -> VLLMPolicy:
         """`options`: more of vLLM's engine arguments, such as gpu_memory_utilization=0.5 or max_model_len=4096."""
+        refuse_base(Path(folder).expanduser(), "vLLM")
         try:
             from vllm import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM

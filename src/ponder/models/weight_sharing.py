@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ponder.errors import ModelError
-from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_model
+from ponder.models.model_paths import OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX, find_base, find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.nets import gguf, hf, lora
+from ponder.nets import gguf, hf, lora, weight_files
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 from ponder.nets.hardware import pick_device, pick_dtype
@@ -97,10 +97,10 @@ def _read_stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]
         file = gguf.open_gguf(path)
         config = gguf.decoder_config(file)
         return config, gguf.stream_tensors(file, config), Tokenizer.from_gguf(file)
-    raw = hf.read_config(path)
+    raw = weight_files.read_config(path)
     return (
         hf.decoder_config(path, raw),
-        hf.stream_tensors(path, multimodal="text_config" in raw),
+        hf.open_tensors(path, raw, find_base).tensors,
         Tokenizer.from_folder(path),
     )
 

@@ -22,6 +22,7 @@ from ponder.nets.config import DecoderConfig, RopeConfig, parse_int, parse_token
 from ponder.nets.decoder import Decoder
 from ponder.nets.gguf_reader import GGUFTensor
 from ponder.nets.load_weights import build_decoder
+from ponder.nets.weight_files import StoredTensors
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
@@ -89,9 +90,15 @@ def load(
 ) -> Decoder:
     """The model in a GGUF file, with quantised weights converted to this dtype."""
     file = path if isinstance(path, GGUFFile) else open_gguf(path)
+    stored = open_tensors(file)
+    return build_decoder(decoder_config(file), stored.tensors, file.path, dtype, device, shapes=stored.shapes)
+
+
+def open_tensors(file: GGUFFile) -> StoredTensors:
+    """The file's tensors by Hugging Face's names, dequantised to float32."""
     config = decoder_config(file)
     shapes = {gguf_layout.hf_tensor_name(name, config): t.shape[::-1] for name, t in _weight_tensors(file).items()}
-    return build_decoder(config, stream_tensors(file, config), file.path, dtype, device, shapes=shapes)
+    return StoredTensors(shapes, frozenset({"F32"}), stream_tensors(file, config))
 
 
 def decoder_config(file: GGUFFile) -> DecoderConfig:

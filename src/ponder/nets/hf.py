@@ -1,15 +1,16 @@
-"""Reads and writes Hugging Face model folders: `config.json` and safetensors, in one file or in shards."""
+"""Loads and saves Hugging Face model folders: decoders, and value and reward models with their heads.
+
+A folder with `base.json` has no weights of its own: it is loaded as the base model with an adapter merged."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,46 +20,53 @@ from torch import Tensor
 from ponder import staging
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
-from ponder.nets import lora, model_files
+from ponder.nets import lora, merged_tensors, weight_files
+from ponder.nets.base_model import BASE_FILE, BaseModel, FindBase, has_base, stored_path
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, build_head
 from ponder.nets.load_weights import DecoderT, build_decoder
-from ponder.nets.model_files import TensorEntry
 from ponder.nets.nonfinite_tensors import first_nonfinite
+from ponder.nets.weight_files import WEIGHTS_FILE, WEIGHTS_INDEX_FILE, StoredTensors, read_config
 from ponder.runs import manifest
 
 HEAD_CONFIG_KEY = "score_head"  # ponder's own key in config.json: what the head of a value or reward model predicts
 CLASSIFIER_SUFFIX = "ForSequenceClassification"  # in transformers, a decoder with a score instead of a next token
-WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
-# Gemma 3's multimodal files name their language model in one of two ways.
-TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 # What a model folder may hold; `save` replaces no folder that holds anything else.
 _HF_FILE_PATTERNS = ("config.json", "generation_config.json", "model*.safetensors", WEIGHTS_INDEX_FILE, "tokenizer*")
-MODEL_FILE_PATTERNS: tuple[str, ...] = (*_HF_FILE_PATTERNS, "chat_template.jinja", manifest.MANIFEST_FILE)
-_DTYPE_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+MODEL_FILE_PATTERNS: tuple[str, ...] = (*_HF_FILE_PATTERNS, "chat_template.jinja", manifest.MANIFEST_FILE, BASE_FILE)
 
 
-def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
-    """Load the model in a folder. On the CPU and in the stored dtype, weights stay on disk until they are used."""
+def load(
+    folder: Path | str,
+    dtype: torch.dtype | None = torch.float32,
+    device: torch.device | str = "cpu",
+    find_base: FindBase = stored_path,
+) -> Decoder:
+    """Load the model in a folder. On the CPU and in the stored dtype, weights stay on disk until they are used.
+    `find_base`: finds the base model of an adapter."""
     raw = read_config(Path(folder))
     if _is_classifier(raw):
         raise ModelError(f"{folder} holds a value or reward model, which cannot write: give a language model")
-    return _load(Path(folder), raw, dtype, device, Decoder)
+    return _load(Path(folder), raw, dtype, device, Decoder, find_base)
 
 
 def load_with_head(
-    folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu"
+    folder: Path | str,
+    dtype: torch.dtype | None,
+    device: torch.device | str = "cpu",
+    find_base: FindBase = stored_path,
 ) -> DecoderWithHead:
     """Load a value or reward model with its head; a language model gets a head that predicts 0."""
     raw = read_config(Path(folder))
     if not _is_classifier(raw):
-        return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder))
+        return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder, find_base))
     return _load(
         Path(folder),
         raw,
         dtype,
         device,
         cast(type[DecoderWithHead], partial(DecoderWithHead, head=_parse_head(raw, folder))),
+        find_base,
     )
 
 
@@ -73,12 +81,13 @@ def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
     if not _is_classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
     head, config = _parse_head(raw, folder), decoder_config(Path(folder), raw)
-    entries = {name: entry for name, entry in _tensor_entries(Path(folder), False).items() if name.startswith("score.")}
+    stored = weight_files.tensor_entries(Path(folder), multimodal=False)
+    entries = {name: entry for name, entry in stored.items() if name.startswith("score.")}
     with torch.device("meta"):  # shapes without memory: the declared head may be of any size
         expected_shapes = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
     if expected_shapes != {name: entry.shape for name, entry in entries.items()}:
         raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
-    return head, dict(_read_tensors(entries))
+    return head, dict(weight_files.read_tensors(entries))
 
 
 def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
@@ -102,17 +111,25 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _load(
-    folder: Path, raw: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device | str, kind: type[DecoderT]
+    folder: Path,
+    raw: Mapping[str, Any],
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+    kind: type[DecoderT],
+    find_base: FindBase,
 ) -> DecoderT:
-    if "quantization_config" in raw:
-        raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
+    stored = open_tensors(folder, raw, find_base)
     config = decoder_config(folder, raw)
-    entries = _tensor_entries(folder, multimodal="text_config" in raw)
-    stays = (
-        str(device) == "cpu" and dtype is not None and {e.dtype for e in entries.values()} == {_DTYPE_NAMES.get(dtype)}
-    )
-    shapes = {name: entry.shape for name, entry in entries.items()}
-    return build_decoder(config, _read_tensors(entries), folder, None if stays else dtype, device, kind, shapes)
+    on_disk = str(device) == "cpu" and dtype is not None and not has_base(folder)
+    stays = on_disk and stored.dtypes == {merged_tensors.DTYPE_NAMES.get(cast(torch.dtype, dtype))}
+    return build_decoder(config, stored.tensors, folder, None if stays else dtype, device, kind, stored.shapes)
+
+
+def open_tensors(folder: Path, raw: Mapping[str, Any], find_base: FindBase = stored_path) -> StoredTensors:
+    """The tensors of a model folder with this config.json, merged if it is an adapter on a base model."""
+    if has_base(folder):
+        return merged_tensors.open_merged(folder, find_base)
+    return weight_files.open_tensors(folder, raw)
 
 
 def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
@@ -123,76 +140,6 @@ def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfi
         raise ModelError(f"{path}: {reason}") from None
     except (TypeError, ValueError, AttributeError, ArithmeticError) as reason:
         raise ModelError(f"{path} has a value that makes no sense ({reason!s:.200})") from None
-
-
-def read_config(folder: Path) -> Mapping[str, Any]:
-    if not folder.is_dir():
-        raise ModelError(f"no model folder at {folder}; check the path")
-    path = model_files.path_inside(folder, "config.json")
-    if not path.is_file():
-        raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
-    manifest.verify(folder)
-    return model_files.read_json(path)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if model_files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
-        where = model_files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
-        if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
-            raise ModelError(
-                f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again"
-            )
-        paths = [model_files.path_inside(folder, name) for name in sorted(set(where.values()))]
-        for file in paths:
-            if not file.is_file():
-                raise ModelError(f"{folder} lacks {file.name:.200}, which {WEIGHTS_INDEX_FILE} names; download it")
-        return paths
-    if model_files.path_inside(folder, WEIGHTS_FILE).is_file():
-        return [folder / WEIGHTS_FILE]
-    if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
-        raise ModelError(
-            f"{folder} holds its weights as a pickle ({pickles[0].name}), which can run code when it is opened; "
-            "convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
-        )
-    raise ModelError(f"{folder} has no weights; expected {WEIGHTS_FILE}, or shards with {WEIGHTS_INDEX_FILE}")
-
-
-def _tensor_entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
-    """The tensors that the folder's files declare, by our names, not their values. Duplicates and non-floats raise."""
-    out: dict[str, TensorEntry] = {}
-    for path in _weight_files(folder):
-        for entry in model_files.read_safetensors_header(path):
-            name = next(
-                (entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name
-            )
-            if name.endswith("rotary_emb.inv_freq"):
-                continue  # a buffer in old files, computed here
-            if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
-                continue  # only text is read
-            if entry.dtype not in model_files.FLOAT_DTYPE_BYTES:
-                raise ModelError(
-                    f"{entry.name:.200} in {path} is stored as {entry.dtype}; weights are floats of 16 bits or more"
-                )
-            if name in out:
-                raise ModelError(f"{folder} holds {name:.200} twice; download the model again")
-            out[name] = entry
-    return out
-
-
-def stream_tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
-    return _read_tensors(_tensor_entries(folder, multimodal))
-
-
-def _read_tensors(entries: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    for path, group in groupby(entries.items(), key=lambda item: item[1].path):
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name, entry in group:
-                    yield name, file.get_tensor(entry.name)
-        except (SafetensorError, OSError) as damage:
-            raise ModelError(f"{path} is damaged or cut short ({damage}); download it again") from None
 
 
 def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwrite: bool = False) -> None:
@@ -211,9 +158,11 @@ def snapshot(
     decoder: Decoder,
     shard_bytes: float = 5e9,
     copy: bool | Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]] = True,
+    base: BaseModel | None = None,
 ) -> Callable[[Path], None]:
     """A function that writes the model as it is now, with adapters merged. `copy`: what copies tensors to the host.
-    Without it: the model as it is when called."""
+    Without it: the model as it is when called. With a `base`, only a reference to it and the weights of a head are
+    written: the rest is in the base and the adapter beside."""
     c = decoder.config
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
     if isinstance(decoder, DecoderWithHead):
@@ -223,8 +172,13 @@ def snapshot(
         config |= {"id2label": {str(i): n for i, n in enumerate(labels)}}
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
-    tensors = lora.merged_weights(decoder)  # a tied head is the embedding and listed once
-    if (bad := first_nonfinite(tensors)) is not None:
+    if base is None:
+        tensors = lora.merged_weights(decoder)  # a tied head is the embedding and listed once
+        bad = first_nonfinite(tensors)
+    else:
+        tensors = {name: p.detach() for name, p in decoder.named_parameters() if name.startswith("score.")}
+        bad = first_nonfinite(tensors) or lora.first_nonfinite_merge(decoder)
+    if bad is not None:
         raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
     if callable(copy):
         tensors = dict(copy(tensors))
@@ -235,7 +189,10 @@ def snapshot(
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / "config.json", config)
         _write_json(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
-        _write_shards(tensors, folder, shard_bytes)
+        if base is not None:
+            base.write(folder)
+        if tensors:
+            _write_shards(tensors, folder, shard_bytes)
 
     return write
 

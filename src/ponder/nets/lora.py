@@ -116,6 +116,12 @@ def has_adapter(net: nn.Module) -> bool:
     return getattr(net, "_lora", None) is not None
 
 
+def trains_only_adapter(net: nn.Module) -> bool:
+    """Whether nothing learns but the adapters and a value or reward model's head."""
+    free = [name for name, p in net.named_parameters() if p.requires_grad]
+    return has_adapter(net) and all(".lora_" in name or name.startswith("score.") for name in free)
+
+
 def starts_at_zero(net: nn.Module) -> bool:
     """Whether the decoder without its adapters is the model that training starts from."""
     return has_adapter(net) and bool(getattr(net, "_lora_zero", False))
@@ -183,9 +189,19 @@ def merged_weights(net: Decoder) -> dict[str, Tensor]:
 
 
 def _merged_weight(layer: Any) -> Tensor:
-    a, b = _a_and_b(layer)
-    base: Tensor = layer.base_layer.weight
-    return (base.float() + b.float() @ a.float() * layer.scaling["default"]).to(base.dtype)  # rounded once
+    return merge(layer.base_layer.weight, *_a_and_b(layer), layer.scaling["default"])
+
+
+def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """W + scale B A, computed in float32 and rounded once to the weight's dtype."""
+    return (weight.float() + b.float() @ a.float() * scale).to(weight.dtype)
+
+
+@torch.no_grad()
+def first_nonfinite_merge(net: Decoder) -> str | None:
+    """The first adapted weight that would not be finite when merged. One merged weight at a time is in memory."""
+    layers = _lora_layers(net).items()
+    return next((f"{name}.weight" for name, layer in layers if not all_finite(_merged_weight(layer))), None)
 
 
 def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
@@ -232,14 +248,33 @@ def load(net: Decoder, folder: Path | str) -> LoRA:
 
 def read_adapter(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
     """The settings of an adapter that fits the decoder, and A and B of every layer, by name without peft's prefix."""
-    folder = Path(folder)
+    return _read_fitting(Path(folder), {n: (m.out_features, m.in_features) for n, m in _linear_layers(net)})
+
+
+def read_factors(
+    folder: Path, matrices: Mapping[str, tuple[int, ...]]
+) -> tuple[dict[str, tuple[Tensor, Tensor]], float]:
+    """A and B of each layer of an adapter that fits these matrices (their shapes, by the layer's name), and the scale
+    of B A."""
+    layers = {name: shape for name, shape in matrices.items() if name.rpartition(".")[2] in LORA_TARGETS}
+    lora, stored = _read_fitting(folder, layers)
+    owners = dict.fromkeys(name.rpartition(".lora_")[0] for name in stored)
+    pairs = {o: (stored[f"{o}.lora_A.weight"], stored[f"{o}.lora_B.weight"]) for o in owners}
+    return pairs, lora.alpha / lora.rank
+
+
+def _linear_layers(net: Decoder) -> list[tuple[str, nn.Linear]]:
+    return [(name, layer) for name, layer in net.named_modules() if isinstance(layer, nn.Linear)]
+
+
+def _read_fitting(folder: Path, layers: Mapping[str, tuple[int, ...]]) -> tuple[LoRA, dict[str, Tensor]]:
     raw, stored = _read_files(folder)
     targets = tuple(t for t in LORA_TARGETS if any(f".{t}.lora_A." in name for name in stored))
     rank, alpha = _rank_and_alpha(raw, folder)
     if not targets:
         raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(LORA_TARGETS)})")
     lora = LoRA(rank, alpha, targets)
-    _check_shapes(net, lora, {name: entry.shape for name, entry in stored.items()}, folder)
+    _check_shapes(layers, lora, {name: entry.shape for name, entry in stored.items()}, folder)
     return lora, _load_tensors(stored, folder)
 
 
@@ -297,12 +332,15 @@ def _read_files(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]
     return raw, {entry.name.removeprefix(PEFT_PREFIX): entry for entry in stored}
 
 
-def _check_shapes(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
+def _check_shapes(
+    layers: Mapping[str, tuple[int, ...]], lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path
+) -> None:
+    """`layers`: the shape of each linear layer's weight, by the layer's name."""
     expected_shapes: dict[str, tuple[int, ...]] = {}
-    for name, layer in net.named_modules():
-        if name.rpartition(".")[2] in lora.targets and isinstance(layer, nn.Linear):
-            expected_shapes[f"{name}.lora_A.weight"] = (lora.rank, layer.in_features)
-            expected_shapes[f"{name}.lora_B.weight"] = (layer.out_features, lora.rank)
+    for name, (out_features, in_features) in layers.items():
+        if name.rpartition(".")[2] in lora.targets:
+            expected_shapes[f"{name}.lora_A.weight"] = (lora.rank, in_features)
+            expected_shapes[f"{name}.lora_B.weight"] = (out_features, lora.rank)
     for name in expected_shapes.keys() | stored.keys():
         shape = stored.get(name, "nothing")
         if shape != expected_shapes.get(name):

@@ -10,7 +10,7 @@ from ponder.models.chat_templates import check_template_name
 from ponder.models.grammar import check_grammar
 from ponder.models.guides import check_guide
 from ponder.models.load import load_tokenizer
-from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
+from ponder.models.model_paths import OPENAI_PREFIX, check_model
 from ponder.pipelines.training.teachers import check_same_vocabulary
 from ponder.protocols import Task
 from ponder.reason.ineffective_settings import check_budget
@@ -26,7 +26,7 @@ def check_inputs(job: Any) -> None:
     named = (getattr(job, "model", None), getattr(job, "teacher", None), getattr(critic, "model", None))
     for model in (*named, *getattr(job, "solvers", ())):
         if isinstance(model, str) and not model.startswith(OPENAI_PREFIX):
-            find_model(split_library_prefix(model)[1])
+            check_model(model)
     if isinstance(job.model if hasattr(job, "model") else None, str):
         for other in (getattr(job, "teacher", None), getattr(critic, "model", None)):
             if isinstance(other, str):

@@ -29,6 +29,7 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
 from ponder.pipelines.training.held_out_accuracy import ACCURACY as HELD_OUT_ACCURACY
+from ponder.pipelines.training.lora_base import lora_base
 from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
@@ -88,6 +89,7 @@ class TrainingSession:
         self._host_buffers: dict[str, HostBuffers] = {}  # of the models that are saved
         self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
+        self._base = lora_base(job, policy.net)  # its weights are not saved again
         self._stack = ExitStack()
         self._gradient_checked: list[Learner] = []
 
@@ -187,9 +189,10 @@ class TrainingSession:
         self.saver.save(self.state.step, tensors, state_json, folders, score)
 
     def _model_writer(self, name: str, net: Decoder, tokenizer: Tokenizer) -> Callable[[Path], None]:
-        """What writes a model as it is now: a folder that others load, adapters folded in."""
+        """What writes a model as it is now: a folder that others load, with the adapter merged; or, where the base
+        model stays in its own file, a reference to it."""
         copy = self._host_buffers.setdefault(name, HostBuffers()).copy if self.saver.background else False
-        weights = hf.snapshot(net, copy=copy)
+        weights = hf.snapshot(net, copy=copy, base=self._base if net is self.policy.net else None)
 
         def write(folder: Path) -> None:
             weights(folder)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ponder.errors import UsageError
 from ponder.models.load import load_policy, load_tokenizer
-from ponder.models.model_paths import find_model
+from ponder.models.model_paths import find_base, find_model
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
@@ -38,7 +38,7 @@ def load_value_model(model: str, policy: PonderPolicy) -> DecoderWithHead:
     folder, net = find_model(model), policy.net
     ours = (folder.parent / MANIFEST_FILE).is_file() and folder.with_name("critic").is_dir()
     return _check_vocab_size(
-        hf.load_with_head(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net
+        hf.load_with_head(folder.with_name("critic") if ours else folder, net.dtype, net.device, find_base), model, net
     )
 
 
