@@ -140,6 +140,8 @@ def unreachable(line: str) -> str:
         return "it runs until it is stopped; tests/serve and tests/viewer start it"
     if "http://" in line:
         return "no server listens there"
+    if "--log-to" in line:
+        return "it needs the extra track; tests/runs write with the real packages where they are"
     if any(name in line for name in FROM_THE_HUB):
         return "the hub is not asked here; the tests ask a mirror of it"
     if any(name in line for name in PUBLIC_DATASETS) and "PONDER_DATA" not in os.environ:
