@@ -244,8 +244,8 @@ def test_hostile_run_name_stays_text(page: Page, viewer: LiveViewer, folder: Pat
         open_view(page, viewer, "#/runs?sort=name")
         assert HOSTILE_NAME in names_shown(page)
         open_view(page, viewer, f"#/run/{viewer.run_id(HOSTILE_NAME)}?q=reward_std")
-        page.wait_for(f"!!document.querySelector('{CURVES}')")
-        svg = page.evaluate("viewer.chartSvg(document.querySelector('figure').chart)")
+        page.wait_for(f"!!document.querySelector('[data-name=reward_std] {CURVES}')")
+        svg = page.evaluate("viewer.chartSvg(document.querySelector('[data-name=reward_std] figure').chart)")
         ElementTree.fromstring(svg)
         assert page.evaluate("document.querySelectorAll('main img').length") == 0
         assert page.evaluate("document.title") == f"{HOSTILE_NAME} · ponder view"

@@ -9,6 +9,7 @@
   const LEGEND_LINE = 18;
 
   viewer.saveChart = (kind, chart) => {
+    if (!chart.state.plot) chart.build();
     const name = (chart.state.file || chart.state.title).replace(/[^\w.-]+/g, "-").toLowerCase();
     if (kind === "CSV") viewer.download(`${name}.csv`, chartCsv(chart), "text/csv");
     else if (kind === "SVG") viewer.download(`${name}.svg`, chartSvg(chart), "image/svg+xml");
