@@ -12,12 +12,12 @@
   const colorOf = (series) => theme.series(series.color);
   const dashOf = (series) => DASHES[(series.dash ?? Math.floor(series.color / 8)) % DASHES.length];
 
-  // Draws within the box of the axes: draw(ctx, bbox, ratio of canvas pixels to CSS pixels).
-  function clipped(plot, draw) {
+  // Draws within the box of the axes, and `margin` pixels beside it: draw(ctx, bbox, ratio of canvas to CSS pixels).
+  function clipped(plot, draw, margin = 0) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.rect(bbox.left - margin, bbox.top, bbox.width + 2 * margin, bbox.height);
     ctx.clip();
     draw(ctx, bbox, devicePixelRatio || 1);
     ctx.restore();
@@ -152,7 +152,7 @@
         ctx.globalAlpha = 1;
         ctx.fillText(GLYPHS[mark.kind] || "•", x, bbox.top + 11 * ratio);
       }
-    });
+    }, 6 * (devicePixelRatio || 1));
   }
 
   viewer.chartDrawing = { colorOf, dashOf, intervals, knownPlaces, drawLines, drawBands, drawErrorBars, drawMarks, GLYPHS, POINT_RADIUS };
