@@ -77,10 +77,10 @@
       box.dataset.done = "1";
       try {
         const { texts } = await data.get(`${this.place}/tokens?leaf=0`, { signal: this.signal });
-        const node = texts ? null : await data.get(`${this.place}/node/0`, { signal: this.signal });
-        box.textContent = texts ? texts.join("") : node.prompt ?? node.text;
+        if (!texts) throw new Error("the texts of its tokens are not known");
+        box.textContent = texts.join("");
       } catch (error) {
-        if (error.name !== "AbortError") box.textContent = error.message;
+        if (error.name !== "AbortError") box.textContent = this.trace.steps?.[0]?.text ?? error.message; // without the template's tokens
       }
     }
 

@@ -3,11 +3,12 @@
   "use strict";
   const { format, isNumber } = viewer;
 
-  // `middle`: a number that means "nothing to see"; colours go both ways from it. `toward`: the end that is strong.
+  // `middle`: a number that means "nothing to see"; colours go both ways from it, at
+  // least as far as `least`, so that rounding is not coloured. `toward`: the end that is strong.
   const KINDS = {
     logprobs: { title: "log-probability", toward: "low", zero: 0 },
     advantages: { title: "advantage", middle: 0 },
-    ratio: { title: "ratio", middle: 1 },
+    ratio: { title: "ratio", middle: 1, least: 0.05 },
     entropy: { title: "entropy", toward: "high", zero: 0 },
     reference: { title: "reference", toward: "low", zero: 0 },
     against_reference: { title: "minus reference", middle: 0 },
@@ -41,7 +42,7 @@
     if (kind.isKind) return kindScale(values);
     let [low, high] = viewer.colors.range(values, 0.005);
     if (kind.middle !== undefined) {
-      const reach = Math.max(Math.abs(high - kind.middle), Math.abs(low - kind.middle)) || 1;
+      const reach = Math.max(Math.abs(high - kind.middle), Math.abs(low - kind.middle), kind.least ?? 0) || 1;
       [low, high] = [kind.middle - reach, kind.middle + reach];
     }
     if (kind.zero !== undefined) [low, high] = kind.toward === "low" ? [Math.min(low, -1e-3), 0] : [0, Math.max(high, 1e-3)];

@@ -245,7 +245,7 @@
         const offset = this.nodeRadius(i) + (i === data.chosen || i === this.selected ? 10 : 5);
         const room = isLeaf ? Math.min(330, this.roomRight(i, rows) - offset - 8) : view.perLevel - 2 * offset;
         const letters = Math.floor(room / LABEL_WIDTH);
-        if (!text || letters < 4) continue;
+        if (!text || letters < 4 || (!isLeaf && view.perUnit < 18 && !this.onPath[i])) continue; // it would be on the line above
         pen.fillStyle = this.onPath[i] ? this.inks.ink : this.inks.soft;
         const y = isLeaf ? this.y(i) : this.y(i) - Math.min(9, view.perUnit * 0.5); // an inner label stands above its edges
         pen.fillText(text.length > letters ? `${text.slice(0, letters - 1)}…` : text, this.x(i) + offset, y);
