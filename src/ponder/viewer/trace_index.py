@@ -8,6 +8,7 @@ trace, which needs the block decoded; done for the blocks that a request needs, 
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -226,7 +227,8 @@ class TraceIndex:
         entries = [
             TraceEntry(first + i, step, "", offset, record, None if at is None else at + i) for i in range(count)
         ]
-        traces = [trace for _, trace in read_indexed(self.folder, entries)]
+        with _no_garbage_collection():
+            traces = [trace for _, trace in read_indexed(self.folder, entries)]
         self._recent[key] = traces
         while len(self._recent) > _CACHED_BLOCKS:
             self._recent.popitem(last=False)
@@ -257,6 +259,18 @@ class TraceIndex:
         with self._lock:
             query = f"SELECT number FROM rows WHERE {condition} ORDER BY {order}"
             return [number for (number,) in self._db.execute(query, tuple(values))]
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A large tree is 100,000 objects, among which the collector would search in vain, again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
