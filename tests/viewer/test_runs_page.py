@@ -193,6 +193,17 @@ def test_smoothing_is_the_debiased_moving_average(page: Page, viewer: LiveViewer
     assert page.evaluate(f"viewer.smooth({values}, {weight})") == pytest.approx(expected)
 
 
+def test_values_that_differ_by_rounding_only_are_drawn(page: Page, viewer: LiveViewer) -> None:
+    open_view(page, viewer, "#/runs")
+    axis = page.evaluate(
+        "(async () => { const chart = viewer.chart({title: 'flat', x: {}, y: {},"
+        " series: [{name: 'a', color: 0, x: [0, 1, 2], y: [0.3, 0.1 + 0.2, 0.3]}]});"
+        " document.getElementById('main').append(chart.element); await new Promise(done => setTimeout(done, 50));"
+        " const {min, max} = chart.state.plot.scales.y; chart.destroy(); return [min, max]; })()"
+    )
+    assert axis[0] < 0.29 and axis[1] > 0.31
+
+
 def test_figure_saves_the_numbers_and_a_valid_svg(page: Page, viewer: LiveViewer) -> None:
     run = viewer.run_id("rl")
     open_view(page, viewer, f"#/run/{run}?q=reward_std&smooth=0.5")
@@ -233,8 +244,8 @@ def test_hostile_run_name_stays_text(page: Page, viewer: LiveViewer, folder: Pat
         open_view(page, viewer, "#/runs?sort=name")
         assert HOSTILE_NAME in names_shown(page)
         open_view(page, viewer, f"#/run/{viewer.run_id(HOSTILE_NAME)}?q=reward_std")
-        page.wait_for(f"!!document.querySelector('{CURVES}')")
-        svg = page.evaluate("viewer.chartSvg(document.querySelector('figure').chart)")
+        page.wait_for(f"!!document.querySelector('[data-name=reward_std] {CURVES}')")
+        svg = page.evaluate("viewer.chartSvg(document.querySelector('[data-name=reward_std] figure').chart)")
         ElementTree.fromstring(svg)
         assert page.evaluate("document.querySelectorAll('main img').length") == 0
         assert page.evaluate("document.title") == f"{HOSTILE_NAME} · ponder view"

@@ -3,11 +3,13 @@
 
 (() => {
   const { format, theme, isNumber } = viewer;
+  const { colorOf, dashOf, intervals, knownPlaces, GLYPHS, POINT_RADIUS } = viewer.chartDrawing;
   const FONT = "system-ui, sans-serif";
   const TITLE_HEIGHT = 26;
   const LEGEND_LINE = 18;
 
   viewer.saveChart = (kind, chart) => {
+    if (!chart.state.plot) chart.build();
     const name = (chart.state.file || chart.state.title).replace(/[^\w.-]+/g, "-").toLowerCase();
     if (kind === "CSV") viewer.download(`${name}.csv`, chartCsv(chart), "text/csv");
     else if (kind === "SVG") viewer.download(`${name}.svg`, chartSvg(chart), "image/svg+xml");
@@ -15,7 +17,7 @@
   };
 
   // One row for each point: the series, x, y, and what else there is of it.
-  function chartCsv({ state, lines }) {
+  function chartCsv({ state }) {
     const hasInterval = state.series.some((one) => one.low);
     const hasSmooth = state.smoothing > 0;
     const hasLabels = state.series.some((one) => one.labels);
@@ -38,7 +40,7 @@
     return viewer.csv(rows);
   }
 
-  const legendNames = ({ state }) => (state.legend === false ? [] : state.series.filter((one) => !state.hidden.has(one.name)));
+  const legendNames = ({ state }) => (state.legend === false ? [] : state.shown);
 
   function savePng(chart, name) {
     const source = chart.state.plot.ctx.canvas;
@@ -58,9 +60,9 @@
     ctx.font = `12px ${FONT}`;
     names.forEach((series, i) => {
       const y = TITLE_HEIGHT + source.height / ratio + LEGEND_LINE * i + 10;
-      ctx.strokeStyle = chart.colorOf(series);
+      ctx.strokeStyle = colorOf(series);
       ctx.lineWidth = 2.5;
-      ctx.setLineDash(chart.dashOf(series));
+      ctx.setLineDash(dashOf(series));
       ctx.beginPath();
       ctx.moveTo(10, y - 4);
       ctx.lineTo(34, y - 4);
@@ -95,7 +97,7 @@
       tag("g", { "clip-path": "url(#box)" }, [...svgBands(chart, at), ...svgLines(chart, at), ...svgMarks(chart, at, box)].join("")),
       ...names.flatMap((series, i) => {
         const y = TITLE_HEIGHT + plot.height + LEGEND_LINE * i + 10;
-        return [tag("line", { x1: 10, x2: 34, y1: y - 4, y2: y - 4, stroke: chart.colorOf(series), "stroke-width": 2.5, "stroke-dasharray": chart.dashOf(series).join(" ") }), label(42, y, series.name, { fill: theme.color("ink") })];
+        return [tag("line", { x1: 10, x2: 34, y1: y - 4, y2: y - 4, stroke: colorOf(series), "stroke-width": 2.5, "stroke-dasharray": dashOf(series).join(" ") }), label(42, y, series.name, { fill: theme.color("ink") })];
       }),
     ];
     return tag("svg", { xmlns: "http://www.w3.org/2000/svg", width: plot.width, height, viewBox: `0 0 ${plot.width} ${height}`, "font-family": FONT }, parts.join(""));
@@ -120,38 +122,39 @@
 
   function svgLines(chart, at) {
     const parts = [];
-    for (const { series, xs, ys, faint } of chart.lines()) {
-      const stroke = chart.colorOf(series);
+    for (const { series, xs, ys, faint } of chart.state.drawn) {
+      const stroke = colorOf(series);
       let path = "";
       let isPen = false;
       xs.forEach((x, i) => {
         if (!isNumber(ys[i])) return void (isPen = false);
         path += `${isPen ? "L" : "M"}${at(x, ys[i]).join(" ")}`;
         isPen = true;
-        if (!faint && (series.points || xs.length < 2)) {
+        if (!faint && (series.points || xs.length === 1)) {
           const [cx, cy] = at(x, ys[i]);
-          parts.push(tag("circle", { cx, cy, r: 3.5, fill: stroke }, tag("title", {}, escapeXml(`${series.labels?.[i] || series.name}: ${format.number(ys[i])}`))));
+          parts.push(tag("circle", { cx, cy, r: POINT_RADIUS, fill: stroke }, tag("title", {}, escapeXml(`${series.labels?.[i] || series.name}: ${format.number(ys[i])}`))));
         }
       });
-      if (series.line !== false && path) parts.push(tag("path", { d: path, fill: "none", stroke, "stroke-width": faint ? 1 : 1.8, opacity: faint ? 0.28 : 1, "stroke-dasharray": faint ? "" : chart.dashOf(series).join(" ") }));
+      if (series.line !== false && path) parts.push(tag("path", { d: path, fill: "none", stroke, "stroke-width": faint ? 1 : 1.8, opacity: faint ? 0.28 : 1, "stroke-dasharray": faint ? "" : dashOf(series).join(" ") }));
     }
     return parts;
   }
 
   function svgBands(chart, at) {
     const parts = [];
-    for (const series of chart.state.series) {
-      if ((!series.low && !series.fill) || chart.state.hidden.has(series.name)) continue;
-      const [lows, highs] = series.fill ? [series.y.map(() => 0), series.y] : [series.low, series.high];
-      const places = series.x.map((_, i) => i).filter((i) => isNumber(lows[i]) && isNumber(highs[i]));
+    for (const series of chart.state.shown) {
+      const bounds = intervals(series);
+      if (!bounds) continue;
+      const [lows, highs] = bounds;
+      const places = knownPlaces(series, bounds);
       if (series.line === false) {
         for (const i of places) {
           const [[x, low], [, high]] = [at(series.x[i], lows[i]), at(series.x[i], highs[i])];
-          parts.push(tag("path", { d: `M${x} ${low}V${high}M${x - 4} ${low}h8M${x - 4} ${high}h8`, stroke: chart.colorOf(series), "stroke-width": 1.5 }));
+          parts.push(tag("path", { d: `M${x} ${low}V${high}M${x - 4} ${low}h8M${x - 4} ${high}h8`, stroke: colorOf(series), "stroke-width": 1.5 }));
         }
       } else if (places.length) {
         const points = [...places.map((i) => at(series.x[i], highs[i])), ...places.reverse().map((i) => at(series.x[i], lows[i]))];
-        parts.push(tag("polygon", { points: points.map((p) => p.join(",")).join(" "), fill: chart.colorOf(series), opacity: 0.15 }));
+        parts.push(tag("polygon", { points: points.map((p) => p.join(",")).join(" "), fill: colorOf(series), opacity: 0.15 }));
       }
     }
     return parts;
@@ -161,7 +164,7 @@
     return (chart.state.marks || []).filter((mark) => isNumber(mark.x)).map((mark) => {
       const x = at(mark.x, 1)[0];
       const line = mark.kind === "checkpoint" ? "" : tag("line", { x1: x, x2: x, y1: box.top + 14, y2: box.top + box.height, stroke: theme.color("soft"), "stroke-dasharray": "3 3", opacity: 0.6 });
-      return line + label(x, box.top + 11, chart.glyphs[mark.kind] || "•", { "text-anchor": "middle", "font-size": 11 });
+      return line + label(x, box.top + 11, GLYPHS[mark.kind] || "•", { "text-anchor": "middle", "font-size": 11 });
     });
   }
 
