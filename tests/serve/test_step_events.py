@@ -53,15 +53,15 @@ def test_folded_steps_are_the_steps_of_the_trace(server: LiveServer, fields: dic
     (trace,) = next(chunk["traces"] for chunk in chunks if "traces" in chunk)
     assert sorted(steps) == list(range(len(trace["steps"])))
     assert chosen == trace["chosen"]
-    for i, kept in enumerate(trace["steps"]):
+    for i, stored in enumerate(trace["steps"]):
         step = steps[i]
-        assert step["parent"] == kept["parent"]
-        assert step["text"] == kept.get("text", "")[:MAX_STEP_CHARS]
-        assert step["tokens"] == len(kept["token_ids"])
-        assert step["sampled"] == ("logprobs" in kept)
-        assert step["pruned"] == kept.get("pruned", "")
-        assert (step["visits"], step["value"]) == (kept.get("visits", 0), kept.get("value", 0.0))
-        assert step["scores"] == {name: score[0] for name, score in kept.get("scores", {}).items()}
+        assert step["parent"] == stored["parent"]
+        assert step["text"] == stored.get("text", "")[:MAX_STEP_CHARS]
+        assert step["tokens"] == len(stored["token_ids"])
+        assert step["sampled"] == ("logprobs" in stored)
+        assert step["pruned"] == stored.get("pruned", "")
+        assert (step["visits"], step["value"]) == (stored.get("visits", 0), stored.get("value", 0.0))
+        assert step["scores"] == {name: score[0] for name, score in stored.get("scores", {}).items()}
 
 
 def test_steps_come_while_the_search_runs(server: LiveServer) -> None:

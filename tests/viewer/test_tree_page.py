@@ -144,14 +144,14 @@ def test_click_on_the_canvas_selects_the_node_there(page: Page, viewer: LiveView
     box = page.evaluate("(() => { const b = document.querySelector('.tree-canvas').getBoundingClientRect();"
                         " return [b.x, b.y + b.height / 2]; })()")  # fmt: skip
     # The root is the leftmost node; its place is that of the first level.
-    found = page.evaluate(
+    heading = page.evaluate(
         "(() => { const c = document.querySelector('.tree-canvas'); const out = [];"
         f" for (let y = -300; y < 300; y += 6) {{ const e = {{clientX: {box[0]} + 36, clientY: {box[1]} + y,"
         " pointerId: 7, bubbles: true, cancelable: true}; c.setPointerCapture = () => {};"
         " c.dispatchEvent(new PointerEvent('pointerdown', e)); c.dispatchEvent(new PointerEvent('pointerup', e)); }"
         " return document.querySelector('.tree-side h3').textContent; })()"
     )
-    assert found.startswith("Step 0")
+    assert heading.startswith("Step 0")
 
 
 def test_page_is_sound_in_every_size_and_theme(page: Page, viewer: LiveViewer) -> None:

@@ -159,11 +159,11 @@
 
   // The scores of the last step of a path; of scorers that did not score it, those of the step before, and so on.
   function collectScores(trace, path) {
-    const found = new Map();
+    const byName = new Map();
     for (const i of path.slice().reverse()) {
-      for (const [name, score] of Object.entries(trace.steps?.[i]?.scores || {})) if (!found.has(name)) found.set(name, score);
+      for (const [name, score] of Object.entries(trace.steps?.[i]?.scores || {})) if (!byName.has(name)) byName.set(name, score);
     }
-    return [...found];
+    return [...byName];
   }
 
   function rewardBadge(name, score) {

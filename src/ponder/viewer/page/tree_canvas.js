@@ -311,8 +311,8 @@
       if (direction === "answer") return typeof this.data.chosen === "number" ? this.data.chosen : i;
       if (direction === "parent") return parents[i] === count ? i : parents[i];
       if (direction === "child") {
-        const grown = Array.from(list.subarray(start[i], start[i + 1])).filter((child) => child < this.until);
-        return grown.find((child) => this.onPath[child]) ?? grown[0] ?? i;
+        const nodes = Array.from(list.subarray(start[i], start[i + 1])).filter((child) => child < this.until);
+        return nodes.find((child) => this.onPath[child]) ?? nodes[0] ?? i;
       }
       return this.beside(i, direction === "next" ? 1 : -1);
     }
