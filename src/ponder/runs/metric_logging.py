@@ -24,7 +24,7 @@ from ponder.errors import MissingExtra, UnknownName
 from ponder.runs.metric_writers import WRITERS
 
 _MAX_WAITING_ROWS = 10_000  # a writer that is so far behind gets no more
-_CLOSE_SECONDS = 60.0  # what the writers may take to finish
+_CLOSE_SECONDS = 120.0  # what the writers may take to finish
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from ponder.runs.metric_writers import main; main()"
 
 _writer_names: ContextVar[tuple[str, ...]] = ContextVar("metric_writers", default=())
@@ -88,12 +88,14 @@ class MetricLog:
         if process is None:
             return
         try:
-            self._rows.put(None, timeout=_CLOSE_SECONDS)
+            self._rows.put_nowait(None)
             process.wait(_CLOSE_SECONDS)
-        except (queue.Full, subprocess.TimeoutExpired):
+        except queue.Full:
+            self._give_up(f"it is {_MAX_WAITING_ROWS} steps behind")
+            process.kill()
+        except subprocess.TimeoutExpired:
             self._give_up(f"it did not finish within {_CLOSE_SECONDS:.0f} s")
             process.kill()
-            process.wait()
         for thread in self._threads:
             thread.join(_CLOSE_SECONDS)
         self._warn()
@@ -133,7 +135,7 @@ class MetricLog:
                 with contextlib.suppress(ValueError, LookupError, TypeError):  # something else, which a package printed
                     answer = json.loads(line)
                     self._failures.put((answer["writer"], answer["why"]))
-        if process.wait() > 0:
+        if process.wait() != 0:
             self._fail_all(f"its process ended with {process.returncode}")
 
     def _give_up(self, why: str) -> None:

@@ -68,6 +68,9 @@ class WandbWriter:
     """An offline run, which `wandb sync` uploads. Each start of the run is a part of it, under the same id."""
 
     def __init__(self, run: LoggedRun) -> None:
+        # W&B links to its service's log, in the user's cache, whatever `symlink` says, and a run directory holds no
+        # links. Where there is no cache there is no such log.
+        os.environ["XDG_CACHE_HOME"] = os.devnull
         import wandb
 
         self._folder = folder = run.folder / "wandb"
@@ -93,7 +96,7 @@ class WandbWriter:
         self._remove_links()
 
     def _remove_links(self) -> None:
-        """W&B links to its own log, in the user's cache, whatever its settings say. A run directory holds no links."""
+        """On systems whose cache is not where XDG_CACHE_HOME says."""
         for path in self._folder.rglob("*"):
             if path.is_symlink():
                 path.unlink(missing_ok=True)
