@@ -130,7 +130,7 @@ def change(folder: Path, **fields: Any) -> None:
 
 def test_base_that_is_gone_is_named_with_its_path(model: Path, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(ModelError, match=rf"base model base, which is not at {tmp_path}/base .*put it back there"):
+    with pytest.raises(ModelError, match=rf"its base model base is not found .*: put it back at {tmp_path}/base"):
         hf.load(model)
 
 
@@ -183,7 +183,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "itself": (_recursive, "no weights of its own"),
     "a megabyte": (lambda m: change(m, name="x" * (1 << 20)), "bytes, and at most"),
     "a long path": (lambda m: change(m, path="/" + "x/" * 3000), "not an absolute path"),
-    "a long name in the path": (lambda m: change(m, path="/" + "x" * 300), "cannot read|no model folder"),
+    "a long name in the path": (lambda m: change(m, path="/" + "x" * 300), "cannot read|no such model folder"),
     "no JSON": (lambda m: (m / BASE_FILE).write_text("{"), "damaged"),
     "nested": (lambda m: (m / BASE_FILE).write_text("[" * 60_000), "damaged"),
     "a list": (lambda m: (m / BASE_FILE).write_text("[]"), "damaged"),
@@ -195,10 +195,10 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a function as type": (lambda m: change(m, dtype="load"), "dtype"),
     "a null byte": (lambda m: change(m, path="/tmp/\0"), "not an absolute path"),
     "a relative path": (lambda m: change(m, path="../../base"), "not an absolute path"),
-    "a device": (lambda m: change(m, path="/dev/zero"), "no model folder or GGUF file"),
-    "a file of the system": (lambda m: change(m, path="/etc/passwd"), "no model folder or GGUF file"),
+    "a device": (lambda m: change(m, path="/dev/zero"), "no such model folder or GGUF file"),
+    "a file of the system": (lambda m: change(m, path="/etc/passwd"), "no such model folder or GGUF file"),
     "a folder of the system": (lambda m: change(m, path="/etc"), "has no weights"),
-    "a pipe": (_fifo, "no model folder or GGUF file"),
+    "a pipe": (_fifo, "no such model folder or GGUF file"),
     "another fingerprint": (lambda m: change(m, fingerprint="0" * 24), "other weights"),
     "a link away": (_linked_base_file, "is a link to"),
     "a linked adapter": (_linked_adapter, "is a symbolic link"),

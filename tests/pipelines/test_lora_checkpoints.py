@@ -188,9 +188,9 @@ def test_moved_base_is_found_by_its_name(home: Path, monkeypatch: pytest.MonkeyP
 def test_missing_base_is_reported_before_a_job_loads_anything(home: Path, tmp_path: Path) -> None:
     watcher = RecordingProgress()
     with moved(home / "base"):
-        with pytest.raises(ModelError, match="put it back there"):
+        with pytest.raises(ModelError, match=r"base model .* is not found .*: put it back at"):
             load_policy(str(home / "run"), **HERE)
-        with pytest.raises(ModelError, match="put it back there"):
+        with pytest.raises(ModelError, match=r"base model .* is not found .*: put it back at"):
             job(str(home / "run"))(tmp_path / "run", watcher)
     assert not watcher.calls and not (tmp_path / "run").exists()
 

@@ -99,7 +99,7 @@ def _find(folder: Path, base: BaseModel, find_base: FindBase) -> Path:
 
 def _check_base(folder: Path, base: BaseModel, path: Path) -> None:
     if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
-        raise _missing_base(folder, base, "there is no model folder or GGUF file")
+        raise _missing_base(folder, base, "there is no such model folder or GGUF file")
     if has_base(path):
         raise ModelError(f"{folder} has the base model {path}, which has no weights of its own; copy the run again")
     if weights_fingerprint(path) != base.fingerprint:
@@ -111,8 +111,8 @@ def _check_base(folder: Path, base: BaseModel, path: Path) -> None:
 
 def _missing_base(folder: Path, base: BaseModel, reason: str) -> ModelError:
     return ModelError(
-        f"{folder} is an adapter on the base model {base.name:.200}, which is not at {base.path} ({reason:.500}): put "
-        "it back there; where it is still at hand, `ponder export` writes a model that needs no base"
+        f"{folder} is an adapter, and its base model {base.name:.200} is not found ({reason:.500}): put it back at "
+        f"{base.path}, or run `ponder export` where it still is, which writes a model that needs no base"
     )
 
 
