@@ -26,7 +26,7 @@ from ponder.pipelines.sft import FineTune
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
 from ponder.runs import read_traces
-from ponder.runs.token_texts import TOKEN_TEXTS_FILE, TokenTexts, read_token_texts
+from ponder.runs.token_texts import TOKEN_TEXTS_FILE, TokenBytes, read_token_texts
 from ponder.types import Sampling
 
 SCRATCH = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=64)
@@ -71,7 +71,7 @@ def save_model(folder: Path, tokenizer: Tokenizer, as_gguf: bool = False) -> str
     return str(folder / "m")
 
 
-def joined(texts: TokenTexts, token_ids: Any) -> bytes:
+def joined(texts: TokenBytes, token_ids: Any) -> bytes:
     return b"".join(texts[i] for i in np.asarray(token_ids).tolist())
 
 

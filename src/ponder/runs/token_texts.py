@@ -29,7 +29,7 @@ _HEADER = struct.Struct("<8sIII")  # magic, number of tokens, size, checksum
 _MAGIC = b"PTOKEN\x01\n"
 
 
-class TokenTexts(Sequence[bytes]):
+class TokenBytes(Sequence[bytes]):
     """The bytes of each token, by its id."""
 
     def __init__(self, ends: NDArray[np.int64], joined: bytes) -> None:
@@ -74,7 +74,7 @@ def write_token_texts(folder: Path, texts: Sequence[bytes]) -> None:
         raise RunError(f"cannot write {path}: {why.strerror}") from None
 
 
-def read_token_texts(folder: str | Path) -> TokenTexts | None:
+def read_token_texts(folder: str | Path) -> TokenBytes | None:
     """The bytes of each token of a run's model; None for a run without them: one of an earlier version, or one whose
     models have different tokens. Raises RunError if the file is damaged."""
     path = Path(folder) / TOKEN_TEXTS_FILE
@@ -85,7 +85,7 @@ def read_token_texts(folder: str | Path) -> TokenTexts | None:
         raise RunError(f"{path} is damaged ({why}): remove it, and tokens are shown by their ids") from None
 
 
-def _read(path: Path) -> TokenTexts | None:
+def _read(path: Path) -> TokenBytes | None:
     """None if there is no such file. Nothing is made of a size that was not compared with a limit."""
     try:
         with open(path, "rb") as file:
@@ -110,4 +110,4 @@ def _read(path: Path) -> TokenTexts | None:
     joined = raw[4 * count :]
     if (int(ends[-1]) if count else 0) != len(joined):
         raise ValueError("its lengths do not fit its bytes")
-    return TokenTexts(ends, joined)
+    return TokenBytes(ends, joined)
