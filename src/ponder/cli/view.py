@@ -30,9 +30,9 @@ def view(
         raise UsageError(f"{runs} is no folder: name the one that your run directories are in")
     if serve and not serve.startswith(("http://", "https://")):
         raise UsageError(f"--serve is {serve!r}; it is the address of a server, such as http://127.0.0.1:8000")
-    check_extra()
     if export is not None:
         return _export(runs, export, open)
+    check_extra()
     from ponder.viewer.app import make_app
     from ponder.viewer.guard import ViewerGuardSettings
     from ponder.viewer.run_listing import RunLibrary

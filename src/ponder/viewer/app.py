@@ -3,7 +3,6 @@ they read files."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from typing import Any
 
@@ -21,6 +20,7 @@ from ponder.viewer.errors import NotFound
 from ponder.viewer.events import growth_events
 from ponder.viewer.guard import ViewerGuard, ViewerGuardSettings
 from ponder.viewer.page_files import content_type, page_files
+from ponder.viewer.plain_json import to_json
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.trace_facts import BAD_TRACE_ERRORS
 
@@ -80,8 +80,3 @@ def _answer(api: Api, path: str, parameters: dict[str, str]) -> Response:
 
 def error_reply(status: int, sentence: str) -> Response:
     return Response(to_json({"error": sentence}), status, media_type="application/json")
-
-
-def to_json(value: Any) -> bytes:
-    """In ASCII, so that half a character in a model's text is no error."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from ponder.errors import PonderError, UsageError
 from ponder.viewer.api import Api
-from ponder.viewer.app import to_json
 from ponder.viewer.page_files import page_files
+from ponder.viewer.plain_json import to_json
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.trace_facts import BAD_TRACE_ERRORS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,3 +52,8 @@ def numbers(values: NDArray[Any], digits: int = 6) -> list[float | None]:
     if bool(np.isfinite(rounded).all()):
         return rounded.tolist()
     return [value if math.isfinite(value) else None for value in rounded.tolist()]
+
+
+def to_json(value: Any) -> bytes:
+    """In ASCII, so that half a character in a model's text is no error."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
