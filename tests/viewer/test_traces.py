@@ -22,9 +22,9 @@ from ponder.viewer.api import Api
 from ponder.viewer.errors import NotFound
 from ponder.viewer.plain_json import to_json
 from ponder.viewer.query import Query
+from ponder.viewer.row_database import RowDatabase
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.trace_facts import trace_row
-from ponder.viewer.trace_index import TraceIndex
 from ponder.viewer.trace_rows import list_traces
 from ponder.viewer.trace_view import MAX_STEPS_WITH_TEXT, MAX_TEXT_CHARS, token_pieces, tokens_json, trace_json
 from ponder.viewer.tree_view import MAX_SNIPPETS, tree_json
@@ -46,14 +46,14 @@ def run_id(api: Api, name: str) -> str:
     return str(next(run["id"] for run in api.get("/api/runs", {})["runs"] if run["name"] == name))
 
 
-def rows(index: TraceIndex, **query: str) -> list[dict[str, Any]]:
+def rows(index: RowDatabase, **query: str) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = list_traces(index, Query({"size": "5000", **query}))["rows"]
     return out
 
 
 def test_rows_are_of_the_traces_in_order() -> None:
     stored = list(read_traces(real_runs() / "rl"))
-    index = TraceIndex(real_runs() / "rl", "accuracy")
+    index = RowDatabase(real_runs() / "rl", "accuracy")
     answer = list_traces(index, Query({"size": "10", "page": "1"}))
     assert (answer["total"], answer["complete"]) == (len(stored), True)
     assert [row["number"] for row in answer["rows"]] == list(range(11, 21))
@@ -70,7 +70,7 @@ def test_rows_are_of_the_traces_in_order() -> None:
 
 
 def test_filters_and_sorts() -> None:
-    index = TraceIndex(real_runs() / "rl", "accuracy")
+    index = RowDatabase(real_runs() / "rl", "accuracy")
     every = rows(index)
     assert [r["number"] for r in rows(index, sort="-number")] == [r["number"] for r in every][::-1]
     assert [r["number"] for r in rows(index, sort="-number", size="3")] == [24, 23, 22]
@@ -92,15 +92,15 @@ def test_filters_and_sorts() -> None:
 
 
 def test_only_the_blocks_of_a_page_are_decoded() -> None:
-    index = TraceIndex(real_runs() / "rl", "accuracy")
+    index = RowDatabase(real_runs() / "rl", "accuracy")
     assert 2 <= list_traces(index, Query({"size": "2"}))["indexed"] < len(rows(index))
 
 
 def test_index_is_kept_and_extended(tmp_path: Path, cache: Path) -> None:
     folder = write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(3)], steps=[0, 1, 2])
-    assert [r["step"] for r in rows(TraceIndex(folder, "accuracy"))] == [0, 1, 2]
+    assert [r["step"] for r in rows(RowDatabase(folder, "accuracy"))] == [0, 1, 2]
     assert len(list((cache / "view").glob("*.sqlite"))) == 1 and not list(folder.glob("*.sqlite*"))
-    again = TraceIndex(folder, "accuracy")
+    again = RowDatabase(folder, "accuracy")
     assert again.count("1", ()) == 3, "rows of an earlier viewer"
     trace = next(read_traces(folder))[1]
     with Run(folder, StoredJob(TASK)) as run:
@@ -116,7 +116,7 @@ def test_index_is_kept_and_extended(tmp_path: Path, cache: Path) -> None:
 def test_another_file_under_the_same_name_is_indexed_anew(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", [[right_answer(p)] for p in range(3)])
     other = write_run(tmp_path / "b", [[wrong_answer(p)] * 2 for p in range(5)])
-    index = TraceIndex(first, "accuracy")
+    index = RowDatabase(first, "accuracy")
     assert [r["reward"] for r in rows(index)] == [1, 1, 1]
     (first / "traces.bin").write_bytes((other / "traces.bin").read_bytes())
     assert [r["reward"] for r in rows(index)] == [0] * 5
@@ -133,7 +133,7 @@ def test_lines_of_an_earlier_version_are_listed(tmp_path: Path) -> None:
         writer.append({"step": step, **trace_to_json(trace)})
     writer.append({"resumed": 3})
     writer.close()
-    index = TraceIndex(folder, "accuracy")
+    index = RowDatabase(folder, "accuracy")
     assert [(r["number"], r["step"], r["reward"]) for r in rows(index)] == [(1, 0, 1), (2, 1, 1), (3, 2, 1)]
     assert trace_to_json(index.read(2)[1]) == trace_to_json(stored[1])
 
@@ -144,15 +144,15 @@ def test_damaged_block_is_reported_and_the_rest_shown(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-60] ^= 1  # in the body of the last block
     path.write_bytes(data)
-    answer = list_traces(TraceIndex(folder, "accuracy"), Query({"sort": "reward"}))
+    answer = list_traces(RowDatabase(folder, "accuracy"), Query({"sort": "reward"}))
     assert [row["number"] for row in answer["rows"]] == [1, 2] and "is damaged" in answer["damage"]
 
 
 def test_damaged_database_is_made_again(tmp_path: Path, cache: Path) -> None:
     folder = write_run(tmp_path / "run", [[right_answer(p)] for p in range(3)])
-    rows(TraceIndex(folder, "accuracy"))
+    rows(RowDatabase(folder, "accuracy"))
     next((cache / "view").glob("*.sqlite")).write_bytes(b"no database" * 1000)
-    assert len(rows(TraceIndex(folder, "accuracy"))) == 3
+    assert len(rows(RowDatabase(folder, "accuracy"))) == 3
 
 
 def test_trace_holds_steps_scores_and_completions(api: Api) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from ponder.errors import RunError, UsageError
 from ponder.types import Trace
-from ponder.viewer.trace_index import TraceIndex
+from ponder.viewer.row_database import RowDatabase
 
 SEARCH_SECONDS = 2.0
 MAX_HITS = 1000
 _AROUND_CHARS = 60
 
 
-def search_traces(index: TraceIndex, wanted: str, limit: int, start: int = 1) -> dict[str, Any]:
+def search_traces(index: RowDatabase, wanted: str, limit: int, start: int = 1) -> dict[str, Any]:
     """Traces from number `start` on that hold a text, whatever the case of its letters; `next` is where to go on."""
     if not wanted.strip():
         raise UsageError("q is empty: give the text to search for")

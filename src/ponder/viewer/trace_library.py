@@ -11,7 +11,7 @@ from ponder.errors import PonderError
 from ponder.measure.readers.run_directory import run_task, run_verifier
 from ponder.runs.token_texts import TOKEN_TEXTS_FILE, read_token_texts
 from ponder.viewer.plain_files import file_size
-from ponder.viewer.trace_index import TraceIndex
+from ponder.viewer.row_database import RowDatabase
 
 _MAX_OPEN = 20  # databases
 
@@ -19,13 +19,13 @@ _MAX_OPEN = 20  # databases
 class TraceLibrary:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._indexes: OrderedDict[Path, TraceIndex] = OrderedDict()
+        self._indexes: OrderedDict[Path, RowDatabase] = OrderedDict()
         self._texts: tuple[tuple[Path, int], Sequence[bytes] | None] | None = None  # of the run looked at last
 
-    def index(self, folder: Path) -> TraceIndex:
+    def index(self, folder: Path) -> RowDatabase:
         with self._lock:
             if folder not in self._indexes:
-                self._indexes[folder] = TraceIndex(folder, _verifier_name(folder))
+                self._indexes[folder] = RowDatabase(folder, _verifier_name(folder))
             self._indexes.move_to_end(folder)
             while len(self._indexes) > _MAX_OPEN:
                 self._indexes.popitem(last=False)

@@ -10,7 +10,7 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.types import Trace
 from ponder.viewer.query import Query
-from ponder.viewer.trace_index import TraceIndex
+from ponder.viewer.row_database import RowDatabase
 
 SORTS = {"number": "number", "reward": "reward", "advantage": "advantage", "length": "length", "ratio": "ratio"}
 MAX_PAGE_ROWS = 5000
@@ -56,7 +56,7 @@ def _join(conditions: list[tuple[str, Any]]) -> str:
     return " AND ".join(text for text, _ in conditions) or "1"
 
 
-def list_traces(index: TraceIndex, query: Query) -> dict[str, Any]:
+def list_traces(index: RowDatabase, query: Query) -> dict[str, Any]:
     """One page of the traces that fit the query."""
     index.refresh()
     chosen = TraceFilter.from_query(query)
@@ -76,7 +76,7 @@ def list_traces(index: TraceIndex, query: Query) -> dict[str, Any]:
     return _answer(index, index.count(chosen.condition, chosen.values), indexed, rows, complete)
 
 
-def _page_by_number(index: TraceIndex, chosen: TraceFilter, total: int, skip: int, size: int) -> dict[str, Any]:
+def _page_by_number(index: RowDatabase, chosen: TraceFilter, total: int, skip: int, size: int) -> dict[str, Any]:
     """Only the blocks of this page are decoded."""
     down = "DESC" in chosen.order
     low = total - skip - size + 1 if down else skip + 1
@@ -86,12 +86,12 @@ def _page_by_number(index: TraceIndex, chosen: TraceFilter, total: int, skip: in
     return _answer(index, total, index.count("1", ()), rows, len(rows) == max(0, min(high, total) - max(low, 1) + 1))
 
 
-def _answer(index: TraceIndex, total: int, indexed: int, rows: list[Any], complete: bool) -> dict[str, Any]:
+def _answer(index: RowDatabase, total: int, indexed: int, rows: list[Any], complete: bool) -> dict[str, Any]:
     damage = {"damage": index.damage} if index.damage else {}
     return {"total": total, "indexed": indexed, "rows": rows, "complete": complete, **damage}
 
 
-def _with_text(index: TraceIndex, chosen: TraceFilter) -> tuple[list[int], bool]:
+def _with_text(index: RowDatabase, chosen: TraceFilter) -> tuple[list[int], bool]:
     """The numbers of the traces that hold a text, as far as time allows, and whether all were read."""
     wanted, deadline = chosen.text.lower(), time.monotonic() + DECODE_SECONDS
     matches: list[int] = []

@@ -46,7 +46,7 @@ _CACHED_BLOCKS = 2  # decoded ones, in memory
 _MAX_DATABASES = 200
 
 
-class TraceIndex:
+class RowDatabase:
     """The index of one run. All methods may be called from any thread."""
 
     def __init__(self, folder: Path, verifier: str = "") -> None:
