@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from ponder.cli import doctor
+from ponder.cli.run_names import recipe_run_folder
 from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.train.algorithms import ONLINE
 
@@ -43,15 +43,20 @@ def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
 
 def test_another_job_in_the_same_directory(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "tiny.py", "--steps", "1").code == 0
-    output = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3", "--run", "runs/tiny")
+    output = ponder("run", "tiny.py", "--steps", "2", "--lr", "1e-3")
     assert output.code == 2 and "optimizer.lr: 0.01 -> 0.001" in output.err and output.err.count("\n") == 1
 
 
-def test_recipe_with_other_settings_has_a_run_of_its_own(ponder: Ponder, here: Path) -> None:
-    for steps, lr in (("1", ()), ("1", ("--lr", "1e-3")), ("2", ("--lr", "1e-3")), ("1", ("--lr", "2e-3"))):
-        assert ponder("run", "tiny.py", "--steps", steps, *lr).code == 0
-    plain, *others = sorted(path.name for path in Path("runs").iterdir())
-    assert plain == "tiny" and len(others) == 2 and all(re.fullmatch("tiny-[0-9a-f]{6}", name) for name in others)
+def test_recipe_with_another_model_or_task_has_a_run_of_its_own() -> None:
+    def recipe(model: str = "tiny", task: str | None = None, lr: float = 1e-3) -> None: ...
+
+    def folder(**given: Any) -> str:
+        return str(recipe_run_folder("star", recipe, given))
+
+    assert folder() == folder(model="tiny", lr=1e-2) == "runs/star"
+    assert folder(model="smollm2") == "runs/star-smollm2"
+    assert folder(model="Qwen/Qwen2.5-0.5B", task="gsm8k") == "runs/star-Qwen-Qwen2.5-0.5B-gsm8k"
+    assert folder(task="mine.py:TASK") == "runs/star-mine.py-TASK"
 
 
 def test_run_json(ponder: Ponder, here: Path) -> None:

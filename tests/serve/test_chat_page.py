@@ -70,10 +70,13 @@ def watch_requests(page: Page) -> None:
 
 
 def test_page_shows_thought_answer_and_cost(page: Page, server: LiveServer) -> None:
-    open_chat(page, server)
-    watch_requests(page)
-    page.evaluate("document.getElementById('effort').value = 'minimal'")
-    ask(page, "What is 2+2?")
+    for _ in range(8):  # a model that was not trained may end its thought at once
+        open_chat(page, server)
+        watch_requests(page)
+        page.evaluate("document.getElementById('effort').value = 'minimal'")
+        ask(page, "What is 2+2?")
+        if page.text(".assistant .thought .text"):
+            break
     assert page.text(".user .answer") == "What is 2+2?" and page.text(".assistant .answer")
     assert page.text(".assistant .thought .text") and page.text(".assistant summary") == "Thought"
     assert not page.visible(".assistant .thought .text"), "the thought is folded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ponder.cli import flags, recipe_files
 from ponder.cli import shared_flags as opt
@@ -49,24 +49,33 @@ def run(argv: Sequence[str]) -> int:
         return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False), log_to=log_to)
     path = recipe_files.find_recipe(name)
     recipe = recipe_files.load_recipe(path)
-    job, folder, no_resume, json, log_to = job_from_recipe(recipe, rest, prog)
-    folder = folder or recipe_run_folder(path.stem, job, recipe_files.plain_job(recipe))
-    return run_job(job, folder, json, no_resume, log_to)
+    call = job_from_recipe(recipe, rest, prog)
+    folder = call.run or recipe_run_folder(path.stem, recipe, call.given)
+    return run_job(call.job, folder, call.json, call.no_resume, call.log_to)
 
 
 def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "") -> None:
     """The flags for a run directory: its job has all others."""
 
 
-def job_from_recipe(
-    recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = ""
-) -> tuple[Any, Path | None, bool, bool, str]:
+class RecipeCall(NamedTuple):
+    """The job that a recipe made, of which flags, and the flags that every recipe has."""
+
+    job: Any
+    given: Fields
+    run: Path | None
+    no_resume: bool
+    json: bool
+    log_to: str
+
+
+def job_from_recipe(recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "") -> RecipeCall:
     """The job that a recipe makes of these flags, and the common ones."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
     own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "log_to")}
     flags.check_conditions(recipe, own)
-    return recipe_files.build_job(recipe, own), *flags.call_with_flags(run_flags, given)
+    return RecipeCall(recipe_files.build_job(recipe, own), own, *flags.call_with_flags(run_flags, given))
 
 
 @job_command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,13 +64,6 @@ def build_job(recipe: Recipe, given: dict[str, Any]) -> Any:
     if not (is_dataclass(job) and callable(job) and not isinstance(job, type)):
         raise UsageError(f"recipe(...) must return a job such as RL(...) or Evaluate(...), not {type(job).__name__}")
     return job
-
-
-def plain_job(recipe: Recipe) -> Any:
-    """The job of the recipe without flags; None if it needs some."""
-    if any(p.default is p.empty for p in inspect.signature(recipe).parameters.values()):
-        return None
-    return build_job(recipe, {})
 
 
 def _import_recipe_file(path: Path) -> ModuleType:

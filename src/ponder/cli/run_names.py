@@ -8,8 +8,10 @@ same run.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,12 @@ def default_run_folder(job: Any, *names: str) -> Path:
     return RUNS_FOLDER / "-".join([*map(path_slug, names), settings_digest(job)])
 
 
-def recipe_run_folder(name: str, job: Any, plain_job: Any) -> Path:
-    """Where a recipe runs if the user does not say: runs/NAME for the recipe without flags, whose job is `plain_job`
-    (None: it needs some). With flags that change more than a number of training steps, a hash follows."""
-    if plain_job is not None and settings_digest(job) == settings_digest(plain_job):
-        return RUNS_FOLDER / path_slug(name)
-    return default_run_folder(job, name)
+def recipe_run_folder(name: str, recipe: Callable[..., Any], given: Mapping[str, Any]) -> Path:
+    """Where a recipe runs if the user does not say: runs/star; with another model or task than the recipe's own,
+    runs/star-smollm2-gsm8k. No other flag changes the name: a pipeline that stopped goes on after one is corrected."""
+    own = inspect.signature(recipe).parameters
+    changed = [str(given[flag]) for flag in ("model", "task") if flag in given and given[flag] != own[flag].default]
+    return RUNS_FOLDER / "-".join(map(path_slug, [name, *changed]))
 
 
 def settings_digest(job: Any) -> str:

@@ -10,7 +10,9 @@ from ponder.runs.token_texts import write_token_texts
 
 def record_tokens(run: Run, policy: BasePolicy) -> None:
     """Call this once a run's policy is loaded. Tokens that are no pieces of text are not kept: readers show ids."""
-    tokenizer = policy.tokenizer
+    tokenizer = getattr(policy, "tokenizer", None)
+    if tokenizer is None:  # a policy of the user's own
+        return
     try:
         texts = vocabulary_bytes(tokenizer, max(tokenizer.vocab_size, policy.vocab_size))
     except NotPiecesOfText:
