@@ -1,4 +1,4 @@
-"""The protocols: `Policy`, `Scorer`, `Strategy`, `Task` and `Progress`."""
+"""The protocols: `Policy`, `Scorer`, `Strategy`, `Environment`, `Task` and `Progress`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ponder.types import Completion, Ids, Message, Problem, Sampling, Score, Trace
+from ponder.types import Action, Completion, Ids, Message, Problem, Sampling, Score, Trace, Turn
 
 
 @runtime_checkable
@@ -42,8 +42,16 @@ class PolicyWrapper:
         ends: frozenset[int] | None = getattr(self.policy, "eos", None)
         return ends
 
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.policy.encode(messages)
+    def encode(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
+        return self.policy.encode(messages, tools=tools) if tools else self.policy.encode(messages)  # type: ignore[call-arg]
+
+    @property
+    def bridge(self) -> Any:
+        """The tokens between two turns, where the policy knows them."""
+        return getattr(self.policy, "bridge", None)
+
+    def turn_content(self, text: str) -> str:
+        return str(self.policy.turn_content(text))  # type: ignore[attr-defined]
 
     def tokens(self, text: str) -> Ids:
         return self.policy.tokens(text)
@@ -78,6 +86,27 @@ class Strategy(Protocol):
     verifier grades the result later."""
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None: ...
+
+
+class Environment(Protocol):
+    """A world that a policy talks to, over several turns: one object for one episode.
+
+    The methods may also be coroutines. What an environment does is a function of the problem, the seed and the actions,
+    so that an episode can be played again up to any turn. Two more methods are used where there are any: `copy()`, an
+    independent environment in the same state, and `gold()`, the text of a good next action.
+    """
+
+    def reset(self, problem: Problem, seed: int) -> Turn:
+        """Begin. The policy reads the problem's messages, then those of this turn."""
+        ...
+
+    def act(self, action: Action) -> Turn:
+        """Take the policy's turn, and answer it."""
+        ...
+
+    def close(self) -> None:
+        """The episode is over: free what it holds."""
+        ...
 
 
 @runtime_checkable

@@ -1,4 +1,5 @@
-"""The data types: Problem, Completion, Score, Cost, Step, Trace (and Sampling, from `sampling`). No torch, no I/O.
+"""The data types: Problem, Completion, Score, Cost, Step, Trace, and an environment's Turn and Action (and Sampling,
+from `sampling`). No torch, no I/O.
 
 A `Trace` is all reasoning about one problem. A chain of thought is a trace with one branch, a GRPO group is a flat
 tree, beam search and MCTS are deeper trees; refining and merging add graph edges (`cites`).
@@ -152,6 +153,39 @@ class Score:
             object.__setattr__(self, "value", None)
 
 
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call of a tool. `arguments` is JSON text, as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What the policy did in its turn. `text` is all that it wrote, `content` the text without the tool calls."""
+
+    text: str
+    content: str = ""
+    tool_calls: tuple[FunctionCall, ...] = ()
+    token_ids: Ids = field(default_factory=lambda: ids([]), compare=False)
+    truncated: bool = False  # the turn reached its token limit
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What an environment answers: messages for the policy to read, and what its last action earned.
+
+    `reward=None`: this turn earned nothing of its own. An episode's reward is the sum over its turns.
+    """
+
+    messages: tuple[Message, ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()  # on offer, as JSON schemas; of the first turn
+    reward: float | None = None
+    done: bool = False
+    reason: str = ""  # why the episode ended, or what the reward is for
+
+
 @dataclass(slots=True)
 class Step:
     """A node of a trace: the tokens that it adds to its parent, and what is known about them."""
@@ -172,6 +206,9 @@ class Step:
     pruned: str = ""  # why the search does not continue from here
     meta: bool = False  # a step about other steps (their worth, their faults): its text is not an answer
     last: bool = False  # the strategy wants nothing after this step, whatever stopped it
+    # What an environment said: the policy's turn before it is over. One without a parent is the whole conversation
+    # again, after the step that it cites: the chat template rewrote what was said before.
+    turn: bool = False
 
     @property
     def sampled(self) -> bool:
@@ -197,10 +234,12 @@ class Trace:
     failed: str = ""  # the error that ended it
     # Extracts the answer of a text.
     extract_answer: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
+    episodes: Any = field(default=None, repr=False, compare=False)  # an environment's (`reason.episodes.Episodes`)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
+    _turns: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  # by the step that they answer
 
     def __post_init__(self) -> None:
-        steps, self.steps, self._children = self.steps, [], []
+        steps, self.steps, self._children, self._turns = self.steps, [], [], {}
         for step in steps:
             self.add(step)
 
@@ -214,6 +253,11 @@ class Trace:
             if not 0 <= step.parent < index:
                 raise ValueError(f"step {index} names parent {step.parent}, which does not exist yet")
             self._children[step.parent].append(index)
+        if (
+            step.turn
+            and (before := step.parent if step.parent is not None else next(iter(step.cites), None)) is not None
+        ):
+            self._turns[before] = index
         self.steps.append(step)
         self._children.append([])
         return index
@@ -222,7 +266,12 @@ class Trace:
         self.cost = self.cost + cost
 
     def children(self, index: int) -> Sequence[int]:
-        return self._children[index]
+        """The steps that continue this one; where an environment answered it, those after that turn."""
+        return self._children[self._turns.get(index, index)]
+
+    def next_turn(self, index: int) -> int | None:
+        """The turn in which an environment answered this step."""
+        return self._turns.get(index)
 
     def path(self, index: int) -> list[int]:
         """From the root down to this step."""
@@ -232,15 +281,26 @@ class Trace:
         return path[::-1]
 
     def leaves(self) -> list[int]:
-        return [i for i, kids in enumerate(self._children) if not kids and not self.steps[i].pruned]
+        return [
+            i for i, kids in enumerate(self._children) if not kids and not self.steps[i].pruned and i not in self._turns
+        ]
 
     def answers(self) -> list[int]:
         """Leaves at which the answer ended."""
         return [i for i in self.leaves() if self.steps[i].done and not self.steps[i].meta]
 
     def text(self, index: int) -> str:
-        """The text of the policy (and its tools) on the path to this step, without the prompt."""
-        return "".join(self.steps[i].text for i in self.path(index)[1:])
+        """The text of the policy (and its tools) on the path to this step, without the prompt; of an episode, the
+        policy's last turn."""
+        path = self.path(index)
+        begin = max((at for at, i in enumerate(path) if self.steps[i].turn and i != index), default=0)
+        return "".join(self.steps[i].text for i in path[begin + 1 :])
+
+    def conversation(self, index: int) -> list[int]:
+        """The path to this step and, where the chat template rewrote the conversation, the paths before it."""
+        path = self.path(index)
+        root = self.steps[path[0]]
+        return [*self.conversation(root.cites[0]), *path] if root.turn and root.cites else path
 
     def token_ids(self, index: int) -> Ids:
         """Every token on the path to this step, with the prompt: the prefix that a policy continues."""

@@ -11,6 +11,7 @@ import pytest
 from fakes import char_policy
 from ponder.models import chat_templates
 from ponder.models.tokenizer import Tokenizer
+from ponder.reason.tools.tool_messages import takes_tools, without_tool_roles
 from ponder.serve.errors import ApiError
 from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
@@ -22,9 +23,7 @@ from ponder.serve.tools import (
     read_calls,
     read_tool_choice,
     read_tools,
-    takes_tools,
     tool_names,
-    without_tool_roles,
 )
 from ponder.serve.usage import Usage
 

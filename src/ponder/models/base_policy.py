@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,8 @@ from ponder import memory_check
 from ponder.errors import UsageError
 from ponder.models import chat_templates
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.turn_bridge import TurnBridge
+from ponder.reason.tools.tool_messages import ToolSchema, takes_tools, without_tool_roles
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, StopReason, ids
 from ponder.validate import short_repr
 
@@ -42,8 +45,25 @@ class BasePolicy(ABC):
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         """Continue a prefix, n times."""
 
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return chat_templates.encode_chat(self.tokenizer, messages)
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Ids:
+        if not tools:
+            return chat_templates.encode_chat(self.tokenizer, messages)
+        if not takes_tools(self.tokenizer.chat_template):
+            return chat_templates.encode_chat(self.tokenizer, without_tool_roles(messages, tools))
+        return chat_templates.encode_chat(self.tokenizer, messages, tools=list(tools))
+
+    def bridge(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), closed: bool = True) -> Ids | None:
+        """The tokens from the end of a turn to the next one's beginning; None if the chat template rewrites what was
+        said before. `closed`: the turn ended with the end-of-sequence token."""
+        return self._turn_bridge(messages, tools, closed)
+
+    def turn_content(self, text: str) -> str:
+        """What the policy wrote in a turn, as the content of a message: with a <think> that the prompt opened."""
+        return self._turn_bridge.content(text)
+
+    @cached_property
+    def _turn_bridge(self) -> TurnBridge:
+        return TurnBridge(self.tokenizer)
 
     def tokens(self, text: str) -> Ids:
         return self.tokenizer.encode(text, add_special_tokens=False)

@@ -41,6 +41,7 @@ from ponder.models.sampling_params import ServerKind
 from ponder.models.server_discovery import api_key_for, choose_model, positive_int, with_api_path
 from ponder.models.tokenizer import Tokenizer
 from ponder.reason.effort import get_effort
+from ponder.reason.tools.tool_messages import ToolSchema, without_tool_roles
 from ponder.types import Completion, Ids, Message, Sampling, StopReason, ids
 
 _SERVER_KINDS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp", ponder_server.OWNED_BY: "ponder"}
@@ -119,12 +120,20 @@ class OpenAIPolicy(BasePolicy):
                 policy.tokenizer = chat_templates.with_chat_template(tokenizer, template)
         return policy
 
-    def encode(self, messages: Sequence[Message]) -> Ids:
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Ids:
         if self.sends_token_ids:
-            return super().encode(messages)
+            return super().encode(messages, tools)
+        messages = without_tool_roles(messages, tools)
         if self.template is None:
             return byte_tokenizer.encode_messages(messages)
         return ids(byte_tokenizer.to_bytes(chat_templates.render_chat(self.template, messages)))
+
+    def bridge(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), closed: bool = True) -> Ids | None:
+        """None where the server renders the conversation: every turn then sends it whole."""
+        return super().bridge(messages, tools, closed) if self.sends_token_ids else None
+
+    def turn_content(self, text: str) -> str:
+        return super().turn_content(text) if self.sends_token_ids else text
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         prefix = ids(prefix)

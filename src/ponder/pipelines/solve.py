@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.models.guides import default_guide, load_guide
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
+from ponder.reason.episodes import EnvironmentFailed, Episodes
 from ponder.reason.named_strategies import find_strategy
 from ponder.reason.operators import evaluate
 from ponder.reason.operators.auto_cut import is_cut_probe
-from ponder.types import Problem, Trace, ids, prompt_trace
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
 
 async def solve(
@@ -44,10 +45,22 @@ async def solve(
             "rename the guide"
         )
     settings.check_finite(strategy)
-    trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
+    begin_episodes: Callable[[Problem], Episodes] | None = getattr(verifier, "episodes", None)
+    episodes = None if begin_episodes is None else begin_episodes(problem)
+    if trace is None:
+        trace = prompt_trace(problem, ids([]) if episodes else policy.encode(problem.messages))
+    asked = problem
+    if episodes is not None:
+        try:
+            asked = replace(problem, messages=await episodes.begin())
+        except EnvironmentFailed as failure:
+            return failed_episode(trace, verifier, failure)
+        if len(trace.steps) == 1:
+            trace.steps[0] = Step(None, asked.question, episodes.encode(asked.messages, policy))
+        trace.episodes = episodes
     trace.oracle, trace.budget_exhausted, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     # Tags may hold a worked solution.
-    trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
+    trace.problem = asked if trace.oracle else replace(asked, answer=None, tags={})
     trace.extract_answer = getattr(verifier, "extract_answer", None)
     budgeted = policy
     if budget is not None:
@@ -59,12 +72,22 @@ async def solve(
     except BudgetExhausted:  # before the strategy began
         trace.budget_exhausted = True
     finally:
-        trace.problem = problem
+        trace.problem, trace.episodes = problem, None
+        if episodes is not None:
+            await episodes.close()
         trace.budget_exhausted |= isinstance(budgeted, BudgetedPolicy) and budgeted.was_limited
     if trace.chosen is None and not (trace.failed or trace.budget_exhausted or trace.answers()):
         trace.failed = no_answer_reason(trace)
     if verifier is not None:
         await evaluate(trace, unjudged_answers(trace, verifier.name), verifier)
+    return trace
+
+
+def failed_episode(trace: Trace, verifier: Scorer | None, failure: EnvironmentFailed) -> Trace:
+    """A trace whose environment did not begin: undecided, for that reason."""
+    trace.failed = str(failure)
+    scores = {} if verifier is None else {verifier.name: Score(None, trace.failed)}
+    trace.add(Step(0, "", ids([]), last=True, scores=scores))
     return trace
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy
-from ponder.reason.operators.generate import add_prompt
+from ponder.reason.operators.generate import add_prompt, encode_prompt
 from ponder.types import Message, Problem, Trace
 from ponder.verify.answers.style import THINKING_STYLES, answer_instruction, find_style
 
@@ -48,7 +48,7 @@ class Prompt:
         messages = self.messages_for(trace.problem)
         if messages is None:
             return 0
-        encoded = policy.encode(messages)
+        encoded = encode_prompt(trace, messages, policy)
         for i, step in enumerate(trace.steps):
             if step.parent is None and len(step.token_ids) == len(encoded) and (step.token_ids == encoded).all():
                 return i

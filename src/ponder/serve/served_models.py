@@ -16,8 +16,8 @@ from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import STRATEGIES
+from ponder.reason.tools.tool_messages import takes_tools, without_tool_roles
 from ponder.serve.errors import not_found
-from ponder.serve.tools import takes_tools, without_tool_roles
 from ponder.types import Ids, Message, ids
 
 DEFAULT_THINK_START, DEFAULT_THINK_END = "<think>", "</think>"

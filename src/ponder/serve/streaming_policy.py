@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ class StreamingPolicy(PolicyWrapper):
         self.top_logprobs: dict[int, Completion] = {}  # by the identity of their tokens' array, which steps keep
         self._seed, self._times_asked = seed, Counter[bytes]()
 
-    def encode(self, messages: Sequence[Message]) -> Ids:
+    def encode(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         return self._encode(messages)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
+from ponder.reason.tools.call_parser import CallPiece, ToolCallParser
 from ponder.serve.events import Content, Event, Finished, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
-from ponder.serve.tool_calls import CallPiece, ToolCallParser
 from ponder.serve.tools import call_schema, tool_names
 
 

@@ -121,7 +121,7 @@ def scored_answers(trace: Trace, scorer: str, include_truncated: bool = True) ->
         reward = trace.score(leaf, scorer)
         if reward is None or (trace.steps[leaf].stop == "length" and not include_truncated):
             continue
-        item = ScoredAnswer(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward)
+        item = ScoredAnswer(trace, leaf, tuple(i for i in trace.conversation(leaf) if trace.steps[i].sampled), reward)
         if item.length:
             out.append(item)
     return out
@@ -132,7 +132,7 @@ def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
     for leaf, advantage in advantages.items():
         if has_branches(trace, leaf):
             raise UsageError("answers that share steps are no group of whole completions: use tree credit (TreeCredit)")
-        for i in trace.path(leaf):
+        for i in trace.conversation(leaf):
             step = trace.steps[i]
             if step.sampled:
                 step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
@@ -140,7 +140,7 @@ def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
 
 def has_branches(trace: Trace, leaf: int) -> bool:
     """Does the path to this answer branch anywhere below the prompt?"""
-    path = trace.path(leaf)[1:]
+    path = trace.conversation(leaf)[1:]
     return any(sum(not trace.steps[c].pruned for c in trace.children(i)) > 1 for i in path)
 
 
@@ -174,7 +174,7 @@ def assign_tree_credit(trace: Trace, scorer: str, treerl: bool = False) -> None:
 def _rewards_below(trace: Trace, scorer: str) -> dict[int, list[float]]:
     below: dict[int, list[float]] = {}
     for item in scored_answers(trace, scorer):
-        for i in trace.path(item.leaf):
+        for i in trace.conversation(item.leaf):
             below.setdefault(i, []).append(item.reward)
     return below
 
@@ -182,7 +182,7 @@ def _rewards_below(trace: Trace, scorer: str) -> dict[int, list[float]]:
 def assign_imitation(trace: Trace, leaves: Iterable[int] | None = None) -> None:
     """Advantage 1 for every token of these answers (default: all), also if they were not sampled; none for tools."""
     for leaf in trace.answers() if leaves is None else leaves:
-        for i in trace.path(leaf)[1:]:
+        for i in trace.conversation(leaf)[1:]:
             step = trace.steps[i]
             if step.sampled or i == leaf:
                 step.advantages = np.ones(len(step.token_ids), dtype=np.float32)

@@ -70,6 +70,8 @@ async def resolve_cut(cut: CutOrAuto, trace: Trace, root: int, policy: Policy, s
     or chosen now by a probe."""
     if isinstance(cut, Cut):
         return cut
+    if trace.episodes is not None:  # a step is a turn
+        return CUTS[FALLBACK_CUT]
     if isinstance(cut, TokenCut):
         return cut.resolve(policy)
     if (name := chosen_cut(trace, root)) is None:

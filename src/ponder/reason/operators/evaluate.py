@@ -16,7 +16,7 @@ from ponder import user_calls
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.cut import WHOLE_ANSWER
-from ponder.reason.operators.generate import expand, prune, prune_undecided
+from ponder.reason.operators.generate import chain_end, expand, prune, prune_undecided
 from ponder.types import Cost, Sampling, Score, Trace
 from ponder.user_errors import describe_error
 
@@ -90,7 +90,8 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
 
 def rollout_answers(trace: Trace, step: int) -> list[int]:
     """The whole answers that were sampled from a step to evaluate it."""
-    return [k for k in trace.children(step) if trace.steps[k].last and not trace.steps[k].pruned]
+    first = [k for k in trace.children(step) if trace.steps[k].last and not trace.steps[k].pruned]
+    return [chain_end(trace, k) for k in first]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,11 @@ async def generate(
     """Sample n continuations of a step and add them as its children; their cost is added to the trace.
 
     `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` limits the whole answer. `meta`: they
-    are meta steps.
+    are meta steps. Where an environment answers, a continuation is a turn with its answer, or a whole episode.
     """
+    if trace.episodes is not None and not meta:
+        (steps,) = await trace.episodes.extend(trace, [parent], [n], policy, sampling, _is_whole(cut))
+        return list(steps)
     completions = await sample_continuations(trace, parent, policy, sampling, n, cut)
     return [add_completion(trace, parent, c, cut, last, meta) for c in completions]
 
@@ -39,6 +42,8 @@ async def expand(
     error.
     """
     counts = [n] * len(parents) if isinstance(n, int) else list(n)
+    if trace.episodes is not None and not meta:
+        return list(await trace.episodes.extend(trace, parents, counts, policy, sampling, _is_whole(cut)))
 
     async def one(parent: int, count: int) -> list[Completion] | PonderError:
         try:
@@ -70,6 +75,11 @@ async def sample_continuations(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
 ) -> list[Completion]:
     """Sample what `generate` would add, without adding it."""
+    if trace.episodes is not None:
+        raise UsageError(
+            "this strategy looks into a single answer, and the task has an environment that answers in turns: take"
+            " chain, samples, majority-vote, best-of-n, beam or mcts"
+        )
     prefix = trace.token_ids(parent)
     if sampling.seed is not None and (
         had := len(trace.children(parent))
@@ -119,7 +129,17 @@ def insert_text(trace: Trace, parent: int, text: str, policy: Policy, *, cites: 
 
 def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
     """Add a follow-up prompt, which quotes the steps it cites."""
-    return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
+    return trace.add(Step(None, str(messages[-1]["content"]), encode_prompt(trace, messages, policy), cites=cites))
+
+
+def encode_prompt(trace: Trace, messages: Sequence[Message], policy: Policy) -> Ids:
+    """The tokens of a prompt, with the tools of the trace's environment."""
+    return policy.encode(messages) if trace.episodes is None else trace.episodes.encode(messages, policy)
+
+
+def _is_whole(cut: Cut | None) -> bool:
+    """Does a continuation go on to the end of the answer?"""
+    return cut is None or cut == WHOLE_ANSWER
 
 
 def _is_complete_step(c: Completion, cut: Cut, room: int) -> bool:
@@ -194,7 +214,7 @@ async def try_continue(
 async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
     """Continue the answers that a budget truncated before their `max_tokens`. If that is impossible (the context is
     full), they stay as they are."""
-    short = [i for i in answers if _is_truncated(trace, i, sampling)]
+    short = [i for i in answers if trace.episodes is None and _is_truncated(trace, i, sampling)]
     groups, spent = await gather_within_budget(*(try_continue(trace, i, policy, sampling, WHOLE_ANSWER) for i in short))
     for step, completions in zip(short, groups, strict=True):
         for c in completions or ():

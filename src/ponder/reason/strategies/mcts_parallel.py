@@ -25,13 +25,17 @@ class DetachedBranch:
 
     @classmethod
     def at(cls, whole: Trace, step: int) -> DetachedBranch:
-        path = whole.path(step)
+        path = whole.conversation(step)
+        if (turn := whole.next_turn(step)) is not None:
+            path.append(turn)
         origin = [*path, *whole.children(step)]
-        copy = Trace(whole.problem, oracle=whole.oracle, extract_answer=whole.extract_answer)
-        for place, i in enumerate(origin):
-            parent = None if not place else min(place, len(path)) - 1
-            copy.add(replace(whole.steps[i], parent=parent, scores=dict(whole.steps[i].scores)))
-        return cls(copy, len(path) - 1, origin)
+        places = {i: place for place, i in enumerate(origin)}
+        copy = Trace(whole.problem, oracle=whole.oracle, extract_answer=whole.extract_answer, episodes=whole.episodes)
+        for i in origin:
+            parent, cites = whole.steps[i].parent, tuple(places[c] for c in whole.steps[i].cites if c in places)
+            at = None if parent is None else places[parent]
+            copy.add(replace(whole.steps[i], parent=at, cites=cites, scores=dict(whole.steps[i].scores)))
+        return cls(copy, places[step], origin)
 
     def merge_into(self, whole: Trace) -> list[int]:
         """Add new steps, and new scores of copied steps, to the whole trace. Returns each step's index there."""
@@ -40,11 +44,11 @@ class DetachedBranch:
             mine, theirs = self.trace.steps[i], whole.steps[place]
             theirs.scores |= mine.scores
             theirs.pruned = theirs.pruned or mine.pruned
-            if i > self.tip:  # other simulations set the priors of the steps above
+            if i > self.tip and not mine.turn:  # other simulations set the priors of the steps above
                 theirs.prior = mine.prior
         for step in self.trace.steps[len(places) :]:
-            assert step.parent is not None
-            places.append(whole.add(replace(step, parent=places[step.parent])))
+            parent = None if step.parent is None else places[step.parent]
+            places.append(whole.add(replace(step, parent=parent, cites=tuple(places[c] for c in step.cites))))
         whole.add_cost(self.trace.cost)
         self.trace.cost = Cost()
         return places

@@ -1,4 +1,4 @@
-"""`serve.tool_calls`: calls in Hermes' marks, parsed whole and piece by piece."""
+"""`reason.tools.call_parser`: calls in Hermes' marks, parsed whole and piece by piece."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.serve.tool_calls import CallPiece, FunctionCall, ParsedAnswer, ToolCallParser, join_pieces, parse_answer
+from ponder.reason.tools.call_parser import (
+    CallPiece,
+    FunctionCall,
+    ParsedAnswer,
+    ToolCallParser,
+    join_pieces,
+    parse_answer,
+)
 
 NAMES = {"add", "weather"}
 _WORDS = st.text(alphabet='ab"\\{}[]<>/é\n\u2028😀', max_size=8)

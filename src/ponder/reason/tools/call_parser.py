@@ -17,6 +17,8 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from ponder.types import FunctionCall as FunctionCall
+
 START_MARK, END_MARK = "<tool_call>", "</tool_call>"
 
 _ARGUMENT_KEYS = ("arguments", "parameters")  # the second is Llama's
@@ -30,14 +32,6 @@ class CallPiece:
 
     index: int
     name: str  # empty after the first piece
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
-    """A call of a tool. `arguments` is JSON text, as the model wrote it."""
-
-    name: str
     arguments: str
 
 

@@ -1,0 +1,1 @@
+"""Tasks that are played in turns with an environment."""
