@@ -29,6 +29,7 @@ from ponder.tasks.environments.alphabet_sort import AlphabetSort
 from ponder.tasks.environments.check_answer import CheckAnswer
 from ponder.tasks.environments.code_feedback import CodeFeedback
 from ponder.tasks.environments.connect_four import ConnectFourTask
+from ponder.tasks.environments.environment_task import EnvironmentTask
 from ponder.tasks.environments.grid_walk import GridWalk
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.environments.sokoban import Sokoban
@@ -137,20 +138,27 @@ __all__ = [
     "TASKS",
     "Addition",
     "Algebra",
+    "AlphabetSort",
     "Arithmetic",
     "Boxes",
     "CRUXEval",
+    "CheckAnswer",
+    "CodeFeedback",
+    "ConnectFourTask",
     "Countdown",
     "Counting",
     "CustomTask",
     "DatasetTask",
+    "EnvironmentTask",
     "Game24",
     "GeneratedTask",
+    "GridWalk",
     "HubDataset",
     "HumanEval",
     "Instructions",
     "Knapsack",
     "KnightsAndKnaves",
+    "Mastermind",
     "Maze",
     "NumberTheory",
     "ProcessBench",
@@ -160,13 +168,17 @@ __all__ = [
     "ReasoningGym",
     "RewardFunctions",
     "SatisfiabilityTask",
+    "Sokoban",
     "Sorting",
+    "Sql",
     "Strings",
     "Sudoku",
     "Suite",
     "Sums",
     "TicTacToe",
+    "TicTacToeGameTask",
     "TwentyFour",
+    "TwentyQuestions",
     "Zebra",
     "find",
 ]  # fmt: skip
