@@ -10,33 +10,31 @@ _FORMS = ("circle", "square", "triangle")
 
 SHAPES = {" ".join(words): frozenset(words) for words in itertools.product(_SIZES, _COLOURS, _FORMS)}
 
-# One line for each attribute; "larger than a person" is by weight.
+# The animals of each attribute; "larger than a person" is by weight. No two animals have the same attributes.
 _ANIMALS_BY_ATTRIBUTE = {
-    "a mammal": "bat beaver camel cat cow dog dolphin elephant fox giraffe goat horse lion mouse polar-bear rabbit"
-    " seal sheep squirrel tiger whale wolf zebra",
-    "a bird": "chicken crow duck eagle ostrich owl parrot penguin swan",
-    "a fish": "salmon shark tuna",
+    "a mammal": "bat camel cat cow dog elephant giraffe goat horse lion mouse polar-bear rabbit seal sheep squirrel"
+    " tiger whale wolf zebra",
+    "a bird": "chicken crow duck ostrich owl parrot penguin swan",
+    "a fish": "salmon shark",
     "a reptile": "cobra crocodile turtle",
-    "an insect": "ant bee butterfly grasshopper",
-    "able to fly": "bat bee butterfly crow duck eagle owl parrot swan",
-    "four-legged": "beaver camel cat cow crocodile dog elephant fox giraffe goat horse lion mouse polar-bear rabbit"
-    " sheep squirrel tiger turtle wolf zebra",
-    "larger than a person": "camel cow crocodile dolphin elephant giraffe horse lion ostrich polar-bear seal shark"
-    " tiger tuna whale zebra",
-    "at home in the sea": "dolphin salmon seal shark tuna whale penguin",
-    "kept on farms": "bee camel chicken cow duck goat horse rabbit sheep",
+    "an insect": "ant bee butterfly",
+    "able to fly": "bat bee butterfly crow duck owl parrot swan",
+    "four-legged": "camel cat cow crocodile dog elephant giraffe goat horse lion mouse polar-bear rabbit sheep squirrel"
+    " tiger turtle wolf zebra",
+    "larger than a person": "camel cow crocodile elephant giraffe horse lion ostrich polar-bear seal shark tiger whale"
+    " zebra",
+    "at home in the sea": "penguin salmon seal shark whale",
+    "at home on ice": "penguin polar-bear seal",
+    "a farm animal": "chicken cow duck goat horse sheep",
     "kept as a pet": "cat dog mouse parrot rabbit turtle",
+    "kept as a guard": "dog",
+    "a hunter": "bat cat cobra crocodile dog lion owl penguin polar-bear salmon seal shark tiger whale wolf",
     "striped": "bee tiger zebra",
-    "a hunter": "bat cat cobra crocodile dog dolphin eagle fox lion owl penguin polar-bear salmon seal shark tiger tuna"
-    " whale wolf",
-    "active at night": "bat beaver fox mouse owl",
-    "found in Africa": "camel crocodile elephant giraffe lion ostrich zebra",
     "venomous": "bee cobra",
-    "a singer of songs": "whale",
-    "a builder": "ant beaver bee",
-    "horned": "cow goat",
-    "white": "polar-bear swan",
-    "a climber of trees": "cat squirrel",
+    "woolly": "sheep",
+    "ridden by people": "camel horse",
+    "long-necked": "camel giraffe ostrich swan",
+    "long-eared": "rabbit",
     "colourful": "butterfly parrot",
 }
 
