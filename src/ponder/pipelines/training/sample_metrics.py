@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ponder.measure.diagnostics.reflection import find_reflections
-from ponder.types import Trace
+from ponder.types import TURN_REWARD, Trace
 
 
 def group_rewards(trace: Trace, scorer: str) -> list[float]:
@@ -25,13 +25,17 @@ def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     every = [r for g in groups for r in g]
     spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # as TRL, with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
-    lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
+    lengths = [
+        sum(len(t.steps[j].token_ids) for j in t.conversation(i)[1:] if not t.steps[j].turn)
+        for t in traces
+        for i in t.answers()
+    ]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
     reflects = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
     parts: dict[str, list[float]] = {}  # the terms of a reward that is a sum
     for step in steps:
         for name, score in step.scores.items():
-            if name != scorer and score.value is not None:
+            if name not in (scorer, TURN_REWARD) and score.value is not None:
                 parts.setdefault(name, []).append(score.value)
     level = [g[0] for g in groups if g and len(set(g)) == 1]  # the rewards of groups without a gradient
     return {
