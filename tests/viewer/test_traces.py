@@ -168,6 +168,14 @@ def test_trace_holds_steps_scores_and_completions(api: Api) -> None:
         api.get(f"/api/runs/{run}/traces/25", {})
 
 
+def test_trace_names_those_beside_it(api: Api) -> None:
+    run = run_id(api, "rl")
+    beside = {n: api.get(f"/api/runs/{run}/traces/{n}", {}) for n in (1, 3, 24)}
+    assert {n: (answer["previous"], answer["next"]) for n, answer in beside.items()} == {
+        1: (None, 2), 3: (2, 4), 24: (23, None),
+    }  # fmt: skip
+
+
 def test_tokens_are_columns_with_texts(api: Api) -> None:
     run = run_id(api, "rl")
     trace = list(read_traces(real_runs() / "rl"))[4][1]
@@ -181,6 +189,16 @@ def test_tokens_are_columns_with_texts(api: Api) -> None:
     ratio = np.exp(trace.steps[2].logprobs - trace.steps[2].notes["reference"])
     assert answer["ratio"][-len(ratio) :] == pytest.approx(ratio.tolist(), abs=1e-5)
     assert "".join(answer["texts"]).startswith(trace.steps[0].text + trace.steps[2].text)
+
+
+def test_ratio_is_sampled_over_reference_whatever_notes_are_called() -> None:
+    trace = prompt_trace(TASK.test[0], ids([1]))
+    notes = {"reference": np.float32([-2, -1]), "ratio": np.float32([7, 8]), "logprobs": np.float32([3, 4])}
+    trace.add(Step(0, "ab", ids([3, 4]), np.float32([-1, -1]), "eos", notes=notes))
+    answer = tokens_json(trace, None, None)
+    assert answer["ratio"] == [None, pytest.approx(np.e, rel=1e-5), 1.0]
+    assert answer["notes/ratio"] == [None, 7.0, 8.0] and answer["notes/logprobs"] == [None, 3.0, 4.0]
+    assert answer["logprobs"] == [None, -1.0, -1.0]
 
 
 def test_token_pieces_join_characters_of_several_tokens() -> None:

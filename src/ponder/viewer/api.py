@@ -87,8 +87,9 @@ class Api:
 
     def trace(self, query: Query, run: str, number: str) -> Any:
         step, trace = self._read(run, number)
-        verifier = self.traces.index(self.library.find(run).path).verifier
-        return trace_json(int(number), step, trace, verifier, bool(query.text("whole")))
+        index, place = self.traces.index(self.library.find(run).path), int(number)
+        beside = {"previous": place - 1 if place > 1 else None, "next": place + 1 if place < index.total else None}
+        return trace_json(place, step, trace, index.verifier, bool(query.text("whole"))) | beside
 
     def tokens(self, query: Query, run: str, number: str) -> Any:
         _, trace = self._read(run, number)
