@@ -121,8 +121,8 @@ def tokens_json(trace: Trace, leaf: int | None, texts: Sequence[bytes] | None) -
         "leaf": leaf,
         "path": path,
         "ids": ids.tolist(),
-        "sampled": [s.sampled for s, size in zip(steps, sizes, strict=True) for _ in range(size)],
-        "step": [i for i, size in zip(path, sizes, strict=True) for _ in range(size)],
+        "sampled": np.repeat([s.sampled for s in steps], sizes).tolist(),
+        "step": np.repeat(path, sizes).tolist(),
     }
     if texts is not None:
         out["texts"] = token_pieces(ids.tolist(), texts)
