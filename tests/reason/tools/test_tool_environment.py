@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fakes import run_async
 
+from fakes import run_async
 from ponder.errors import Interrupted, UsageError
 from ponder.reason.tools.call_parser import parse_answer
 from ponder.reason.tools.function_tool import ERROR_MARK, MAX_RESULT_CHARS, NAMED_TOOLS, function_tool

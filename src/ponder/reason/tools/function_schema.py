@@ -96,9 +96,7 @@ def function_signature(function: Callable[..., Any], name: str = "") -> Function
         raise UsageError(f"the tool {name} has no docstring: write what it does, which is all that the model reads")
     description, texts = parse_docstring(docstring)
     if not description:
-        raise UsageError(
-            f"the docstring of the tool {name} begins with a section: first say in a sentence what it does"
-        )
+        raise UsageError(f"the docstring of the tool {name} begins with a section: first say what it does")
     try:
         hints = typing.get_type_hints(_hinted(function), include_extras=True)
     except Exception as error:  # a name that the hints use is not there
