@@ -99,6 +99,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "effort"): ({}, "low"),
     ("eval", "n"): ({}, 4),
     ("eval", "guide"): ({"strategy": "best-of-n"}, "likelihood"),
+    **{(command, "tools"): ({}, ("calculator",)) for command in ("train", "eval", "collect")},
+    **{(command, "max_turns"): ({"tools": ("calculator",)}, 3) for command in ("train", "eval", "collect")},
     ("eval", "shared_budget"): ({"budget_settings": {"tokens": "100"}}, True),
     ("eval", "budget_settings"): ({}, {"seconds": "9"}),
     ("eval", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),

@@ -228,7 +228,7 @@ def solve_question(
     from ponder.types import prompt_trace
 
     problem = styled_question(job.question, strategy, job.template)
-    how = {"guide": guide, "budget": budget}
+    how: dict[str, Any] = {"guide": guide, "budget": budget}
 
     def work(trace: Trace | None) -> Coroutine[Any, Any, Trace]:
         if job.tools:

@@ -107,22 +107,26 @@ def evaluation_report(
         _guide_auroc(traces, scorer, guide),
         count_without_steps(traces) if uses_cut(strategy) else 0,
         _failure_reasons(traces, scorer),
-        episode_summary(traces) if in_turns else None,
     )
+    episodes = episode_summary(traces) if in_turns else None
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
         single = mean_with_undecided([chosen_score(t, scorer) for t in traces])
     else:
         single = mean_with_undecided([_mean_score(t, scorer) for t in traces], graded=True)
     if samples <= 1:
-        return EvaluationReport(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
+        return EvaluationReport(
+            len(traces), samples, single, None, None, undecided, cost, *ended, *last, episodes=episodes
+        )
     coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
     voted = (
         None
         if extract_answer is None
         else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
     )
-    return EvaluationReport(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
+    return EvaluationReport(
+        len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last, episodes=episodes
+    )
 
 
 def chosen_score(trace: Trace, scorer: str) -> float | None:
