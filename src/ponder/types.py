@@ -161,6 +161,9 @@ class FunctionCall:
     arguments: str
 
 
+TURN_REWARD = "turn_reward"  # the score of a step of the policy: what its turn earned in an environment
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What the policy did in its turn. `text` is all that it wrote, `content` the text without the tool calls."""
@@ -253,11 +256,8 @@ class Trace:
             if not 0 <= step.parent < index:
                 raise ValueError(f"step {index} names parent {step.parent}, which does not exist yet")
             self._children[step.parent].append(index)
-        if (
-            step.turn
-            and (before := step.parent if step.parent is not None else next(iter(step.cites), None)) is not None
-        ):
-            self._turns[before] = index
+        if step.turn and (step.parent is not None or step.cites):
+            self._turns[step.cites[0] if step.parent is None else step.parent] = index
         self.steps.append(step)
         self._children.append([])
         return index

@@ -27,11 +27,9 @@ from ponder.protocols import Environment, Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.reason.tools.call_parser import parse_answer
-from ponder.types import Action, Completion, Ids, Message, Problem, Sampling, Score, Step, Trace, Turn
+from ponder.types import TURN_REWARD, Action, Completion, Ids, Message, Problem, Sampling, Score, Step, Trace, Turn
 from ponder.user_errors import describe_error
 from ponder.validate import short_repr
-
-TURN_REWARD = "turn_reward"  # the score of a step: what its turn earned
 
 _MAX_CHARS_PER_TOKEN = 64  # a longer turn cannot fit the limit of read tokens, and is not tokenised to see it
 
@@ -351,8 +349,12 @@ class Episodes:
         return [self._action(trace.steps[i]) for i in trace.conversation(end) if trace.steps[i].sampled]
 
     def _action(self, step: Step) -> Action:
-        parsed = parse_answer(step.text, [tool["function"]["name"] for tool in self.tools])
-        return Action(step.text, parsed.content, parsed.calls, step.token_ids, step.stop == "length")
+        return self.action(step.text, step.token_ids, step.stop == "length")
+
+    def action(self, text: str, token_ids: Ids, truncated: bool = False) -> Action:
+        """What the policy wrote in a turn, with the calls in it of the tools on offer."""
+        parsed = parse_answer(text, [tool["function"]["name"] for tool in self.tools])
+        return Action(text, parsed.content, parsed.calls, token_ids, truncated)
 
 
 def check_turn(turn: Any, environment: Any) -> Turn:

@@ -25,6 +25,7 @@ from ponder.tasks.datasets.math500 import MATH500
 from ponder.tasks.datasets.processbench import ProcessBench
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
+from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
 from ponder.tasks.generated.arithmetic import Arithmetic
@@ -61,6 +62,7 @@ TASKS: dict[str, type] = {
     "instructions": Instructions,
     "knapsack": Knapsack,
     "knights": KnightsAndKnaves,
+    "mastermind": Mastermind,
     "maze": Maze,
     "number-theory": NumberTheory,
     "programs": Programs,
