@@ -2,6 +2,7 @@
 
 Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
 where and how it is run, must differ. Parameters that need others beside them stand in a table with those; a command
+KNOWS_TOOLS = "--template '{{% if tools %}}9{{% endif %}}{{{{ messages[-1].content }}}}'"
 whose flags change its output stands in `OUTPUT_COMMANDS`, flag by flag. These tests find a new flag by themselves, and
 fail until it changes something or has its place in a table. tests/test_settings_are_read.py then holds that whoever
 runs a job reads each of its fields.
@@ -369,6 +370,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
+        "tools": f"{KNOWS_TOOLS} | --tools calculator", "max_turns": f"{KNOWS_TOOLS} --tools calculator | --max-turns 2",
     }),
     "chat": (CHAT, {
         "model": (CHAT, CHAT.replace("{model}", "{untrained}")), "effort": "| --effort medium --max-tokens 40",

@@ -53,7 +53,7 @@ def test_tool_task_grades_last_turn_with_task_verifier() -> None:
     (answer,) = trace.answers()
     assert trace.score(answer, TASK.verifier.name) == 1.0
     assert [s.sampled for s in trace.steps] == [False, True, False, True] and trace.steps[2].turn
-    assert "<tool_response>\n3\n</tool_response>" in trace.steps[2].text
+    assert "<tool_response>\n3\n</tool_response>" in TurnPolicy().text(trace.steps[2].token_ids)
     assert "[calculator]" in TurnPolicy().text(trace.steps[0].token_ids)
 
 

@@ -267,8 +267,7 @@ def answer_lines(
 ) -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill.
     `text_shown`: the thought was shown while it was written. `tools`: it is a dialogue with these."""
-    from ponder.reason.episodes import TURN_REWARD
-    from ponder.types import Score
+    from ponder.types import TURN_REWARD, Score
 
     trace = answer.trace
     if answer.answer is None:

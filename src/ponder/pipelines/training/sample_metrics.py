@@ -8,7 +8,7 @@ import numpy as np
 
 from ponder.measure.diagnostics.reflection import find_reflections
 from ponder.reason.tools.tool_counts import episode_counts
-from ponder.types import Trace
+from ponder.types import TURN_REWARD, Trace
 
 
 def group_rewards(trace: Trace, scorer: str) -> list[float]:
@@ -27,13 +27,17 @@ def sample_metrics(traces: Sequence[Trace], scorer: str, episodes: bool = False)
     every = [r for g in groups for r in g]
     spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # as TRL, with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
-    lengths = [_completion_tokens(t, i) for t in traces for i in t.answers()]
+    lengths = [
+        sum(len(t.steps[j].token_ids) for j in t.conversation(i)[1:] if not t.steps[j].turn)
+        for t in traces
+        for i in t.answers()
+    ]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
     reflects = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
     parts: dict[str, list[float]] = {}  # the terms of a reward that is a sum
     for step in steps:
         for name, score in step.scores.items():
-            if name != scorer and score.value is not None:
+            if name not in (scorer, TURN_REWARD) and score.value is not None:
                 parts.setdefault(name, []).append(score.value)
     level = [g[0] for g in groups if g and len(set(g)) == 1]  # the rewards of groups without a gradient
     return {
@@ -68,9 +72,3 @@ def episode_metrics(traces: Sequence[Trace]) -> dict[str, float]:
         "tools/failure_frequency": sum(c.failed_calls for c in counts) / max(1, calls),
         "episodes/extra_prompts": sum(c.extra_prompts for c in counts) / len(counts),
     }
-
-
-def _completion_tokens(trace: Trace, answer: int) -> int:
-    """The tokens of an answer without the prompt, and without what an environment said."""
-    steps = (trace.steps[i] for i in trace.conversation(answer))
-    return sum(len(step.token_ids) for step in steps if step.parent is not None and not step.turn)
