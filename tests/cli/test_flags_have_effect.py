@@ -2,7 +2,6 @@
 
 Commands and recipes that build a job are called with each parameter at another value than its default: the job, or
 where and how it is run, must differ. Parameters that need others beside them stand in a table with those; a command
-KNOWS_TOOLS = "--template '{{% if tools %}}9{{% endif %}}{{{{ messages[-1].content }}}}'"
 whose flags change its output stands in `OUTPUT_COMMANDS`, flag by flag. These tests find a new flag by themselves, and
 fail until it changes something or has its place in a table. tests/test_settings_are_read.py then holds that whoever
 runs a job reads each of its fields.
@@ -352,6 +351,7 @@ def test_ineffective_flag_is_refused_in_one_sentence(
 # Commands that say or write something themselves: a line, then for each flag "company | what it adds", or two lines.
 
 ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
+KNOWS_TOOLS = "--template '{{% if tools %}}9{{% endif %}}{{{{ messages[-1].content }}}}'"
 SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
 CHAT = "chat {model} --say 'What is 1 + 2?' --max-tokens 4 --seed 1 --temperature 1"
 PLAY = "play tic-tac-toe --player random --against lookahead --games 2 --json"
@@ -370,7 +370,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
-        "tools": f"{KNOWS_TOOLS} | --tools calculator", "max_turns": f"{KNOWS_TOOLS} --tools calculator | --max-turns 2",
+        "tools": f"{KNOWS_TOOLS} | --tools calculator",
+        "max_turns": f"{KNOWS_TOOLS} --tools calculator | --max-turns 2",
     }),
     "chat": (CHAT, {
         "model": (CHAT, CHAT.replace("{model}", "{untrained}")), "effort": "| --effort medium --max-tokens 40",
