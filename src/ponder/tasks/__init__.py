@@ -25,6 +25,7 @@ from ponder.tasks.datasets.math500 import MATH500
 from ponder.tasks.datasets.processbench import ProcessBench
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
+from ponder.tasks.environments.episode_task import EpisodeTask
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
@@ -89,6 +90,7 @@ TASKS: dict[str, type] = {
     "suite": Suite,
     "questions": QuestionFile,
     "custom": CustomTask,
+    "environment": EpisodeTask,
     "reasoning-gym": ReasoningGym,
 }
 
@@ -126,6 +128,7 @@ __all__ = [
     "Counting",
     "CustomTask",
     "DatasetTask",
+    "EpisodeTask",
     "Game24",
     "GeneratedTask",
     "HubDataset",

@@ -16,7 +16,6 @@ from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
 from ponder.tasks.environments.episode_reward import EpisodeAnswer
 from ponder.types import Problem
-from ponder.user_modules import module_of, normal_name
 
 DEFAULT_MAX_TURNS = 8
 
@@ -85,12 +84,7 @@ def import_paths(tools: Any) -> tuple[str | ToolFunction, ...]:
 
 
 def _import_path(tool: str | ToolFunction) -> str | ToolFunction:
-    if isinstance(tool, str):
-        return tool if tool in NAMED_TOOLS else normal_name(tool)
-    if own := next((name for name, function in NAMED_TOOLS.items() if function is tool), None):
+    own = next((name for name, function in NAMED_TOOLS.items() if tool in (name, function)), None)
+    if own is not None:
         return own
-    path = f"{module_of(tool)}:{getattr(tool, '__qualname__', '')}"
-    try:
-        return path if registry.import_object(path) is tool else tool
-    except UsageError:
-        return tool
+    return registry.import_path(tool)
