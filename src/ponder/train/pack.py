@@ -167,7 +167,8 @@ class _Layout:
         first: dict[int, int] = {}  # position of the first token of each step that is laid out
         place: dict[int, int] = {}  # and its segment
         total = sum(self.lengths)
-        for j in sorted(_steps_on_paths(trace, work.chains)):
+        # A trace has several trees where a chat template rewrote the conversation: one after the other.
+        for j in sorted(_steps_on_paths(trace, work.chains), key=lambda j: (trace.path(j)[0], j)):
             step = trace.steps[j]
             if len(step.token_ids):
                 first[j], total = total, total + len(step.token_ids)
