@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         TreeOfThoughts,
     )
     from ponder.runs import read_metrics, read_traces
-    from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, GeneratedTask
+    from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, EpisodeTask, GeneratedTask
     from ponder.train.distill import Distill
     from ponder.train.dpo import DPO
     from ponder.train.imitation import SFT
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
-    from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
+    from ponder.types import Action, Completion, Cost, Problem, Sampling, Score, Step, Trace, Turn, user_messages
     from ponder.verify import AssertTests, FinalNumber, MathAnswer
     from ponder.viewer.notebook import view
 
@@ -81,7 +81,7 @@ _MODULES = {
         "TreeOfThoughts",
     ),
     "ponder.runs": ("read_metrics", "read_traces"),
-    "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "GeneratedTask"),
+    "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "EpisodeTask", "GeneratedTask"),
     "ponder.train.distill": ("Distill",),
     "ponder.train.dpo": ("DPO",),
     "ponder.train.imitation": ("SFT",),
@@ -89,7 +89,18 @@ _MODULES = {
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
-    "ponder.types": ("Completion", "Cost", "Problem", "Sampling", "Score", "Step", "Trace", "user_messages"),
+    "ponder.types": (
+        "Action",
+        "Completion",
+        "Cost",
+        "Problem",
+        "Sampling",
+        "Score",
+        "Step",
+        "Trace",
+        "Turn",
+        "user_messages",
+    ),
     "ponder.verify": ("AssertTests", "FinalNumber", "MathAnswer"),
     "ponder.viewer.notebook": ("view",),
 }
@@ -113,6 +124,7 @@ __all__ = [
     "RL",
     "RLOO",
     "SFT",
+    "Action",
     "AdamW",
     "Addition",
     "Answer",
@@ -130,6 +142,7 @@ __all__ = [
     "CustomTask",
     "Distill",
     "DrGRPO",
+    "EpisodeTask",
     "Evaluate",
     "FinalNumber",
     "FineTune",
@@ -157,6 +170,7 @@ __all__ = [
     "Trace",
     "TrainRewardModel",
     "TreeOfThoughts",
+    "Turn",
     "UsageError",
     "__version__",
     "ask",

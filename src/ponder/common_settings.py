@@ -20,4 +20,6 @@ Steps = Annotated[int, "steps of training"]
 SaveEvery = Annotated[int, "steps between checkpoints"]
 KeepCheckpoints = Annotated[int, "checkpoints to keep, besides the best"]
 MaxConcurrency = Annotated[int, "problems in flight; an interruption loses at most these"]
+TOOLS_HELP = "functions that the model may call: calculator, python, or mine.py:search; between commas"
+MAX_TURNS_HELP = "turns of an answer with tools, the last one included"
 IncludeHeldOut = Annotated[bool, "also an evaluation's problems, which are left out otherwise"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -96,15 +96,15 @@ class Environment(Protocol):
     independent environment in the same state, and `gold()`, the text of a good next action.
     """
 
-    def reset(self, problem: Problem, seed: int) -> Turn:
+    def reset(self, problem: Problem, seed: int) -> Turn | Awaitable[Turn]:
         """Begin. The policy reads the problem's messages, then those of this turn."""
         ...
 
-    def act(self, action: Action) -> Turn:
+    def act(self, action: Action) -> Turn | Awaitable[Turn]:
         """Take the policy's turn, and answer it."""
         ...
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """The episode is over: free what it holds."""
         ...
 

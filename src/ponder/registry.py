@@ -59,6 +59,18 @@ def import_object(path: str) -> Any:
     return user_modules.load_object(path)
 
 
+def import_path(given: Any) -> Any:
+    """A class or function as its own `module:name`, where it is found there again: that can be saved with a job. A name
+    in its usual form, and anything else as it is."""
+    if isinstance(given, str):
+        return user_modules.normal_name(given)
+    path = f"{user_modules.module_of(given)}:{getattr(given, '__qualname__', '')}"
+    try:
+        return path if import_object(path) is given else given
+    except UsageError:
+        return given
+
+
 @contextmanager
 def only_allowed(allowed: AllowedNames) -> Iterator[None]:
     """Within this block, `import_object` and `lookup` return only ponder's own objects and these."""

@@ -161,6 +161,9 @@ class FunctionCall:
     arguments: str
 
 
+TURN_REWARD = "turn_reward"  # the score of a step of the policy: what its turn earned in an environment
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What the policy did in its turn. `text` is all that it wrote, `content` the text without the tool calls."""
@@ -253,11 +256,8 @@ class Trace:
             if not 0 <= step.parent < index:
                 raise ValueError(f"step {index} names parent {step.parent}, which does not exist yet")
             self._children[step.parent].append(index)
-        if (
-            step.turn
-            and (before := step.parent if step.parent is not None else next(iter(step.cites), None)) is not None
-        ):
-            self._turns[before] = index
+        if step.turn and (step.parent is not None or step.cites):
+            self._turns[step.cites[0] if step.parent is None else step.parent] = index
         self.steps.append(step)
         self._children.append([])
         return index
@@ -296,11 +296,17 @@ class Trace:
         begin = max((at for at, i in enumerate(path) if self.steps[i].turn and i != index), default=0)
         return "".join(self.steps[i].text for i in path[begin + 1 :])
 
+    def step_before(self, index: int) -> int | None:
+        """The parent; before a prompt that repeats the conversation, the step that it answers."""
+        step = self.steps[index]
+        return step.cites[0] if step.turn and step.parent is None and step.cites else step.parent
+
     def conversation(self, index: int) -> list[int]:
         """The path to this step and, where the chat template rewrote the conversation, the paths before it."""
-        path = self.path(index)
-        root = self.steps[path[0]]
-        return [*self.conversation(root.cites[0]), *path] if root.turn and root.cites else path
+        out = [index]
+        while (before := self.step_before(out[-1])) is not None:
+            out.append(before)
+        return out[::-1]
 
     def token_ids(self, index: int) -> Ids:
         """Every token on the path to this step, with the prompt: the prefix that a policy continues."""

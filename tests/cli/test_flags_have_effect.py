@@ -99,6 +99,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "effort"): ({}, "low"),
     ("eval", "n"): ({}, 4),
     ("eval", "guide"): ({"strategy": "best-of-n"}, "likelihood"),
+    **{(command, "tools"): ({}, ("calculator",)) for command in ("train", "eval", "collect")},
+    **{(command, "max_turns"): ({"tools": ("calculator",)}, 3) for command in ("train", "eval", "collect")},
     ("eval", "shared_budget"): ({"budget_settings": {"tokens": "100"}}, True),
     ("eval", "budget_settings"): ({}, {"seconds": "9"}),
     ("eval", "strategy_settings"): ({"strategy": "majority-vote"}, {"weight": "likelihood"}),
@@ -349,6 +351,7 @@ def test_ineffective_flag_is_refused_in_one_sentence(
 # Commands that say or write something themselves: a line, then for each flag "company | what it adds", or two lines.
 
 ASK = "solve 'What is 1 + 2?' --model {model} --json --show tree"
+KNOWS_TOOLS = "--template '{{% if tools %}}9{{% endif %}}{{{{ messages[-1].content }}}}'"
 SOLVE = "solve 'What is 1 + 2?' --model {model} --max-tokens 3 --n 2 --json"
 CHAT = "chat {model} --say 'What is 1 + 2?' --max-tokens 4 --seed 1 --temperature 1"
 PLAY = "play tic-tac-toe --player random --against lookahead --games 2 --json"
@@ -367,6 +370,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",
         "seed": "--temperature 3 | --seed 7", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
         "run": "| --run kept", "json": "| --no-json",
+        "tools": f"{KNOWS_TOOLS} | --tools calculator",
+        "max_turns": f"{KNOWS_TOOLS} --tools calculator | --max-turns 2",
     }),
     "chat": (CHAT, {
         "model": (CHAT, CHAT.replace("{model}", "{untrained}")), "effort": "| --effort medium --max-tokens 40",
@@ -417,6 +422,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "quality": ("plot train-or-think {three} {one} --training-cost 9",
             "plot train-or-think {three} {one} --training-cost 9 --quality 0.4"),
         "metric": ("plot training {run}", "plot training {run} --metric loss"),
+        "x": ("plot training {run}", "plot training {run} --x flops"),
         "common_problems": "{fewer} | --common-problems",
         "column": "| --column correct=b", "json": "| --json",
     }),

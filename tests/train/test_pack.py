@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import mixed_groups, tiny_decoder, trace_group
+from fakes import CONFIGS, mixed_groups, tiny_decoder, trace_group
 from ponder.errors import UsageError
+from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses, pack
 from ponder.train.learner import Learner
 from ponder.train.pack import PackedBatch, StepChain, TraceChains
@@ -187,3 +188,19 @@ def test_padding_of_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
         assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
     result = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
     assert all(torch.allclose(result[n], g, atol=1e-6) for n, g in expected.items())
+
+
+def test_pack_lays_out_rewritten_conversations_one_after_another() -> None:
+    """Two episodes whose template rewrote the first turn: each goes on from a prompt of its own."""
+    trace = trace_group([1, 5], [[6, 7], [8, 9]], [1.0, 0.0])
+    for first, tokens in ((1, [1, 5, 6, 10]), (2, [1, 5, 8, 11])):
+        trace.add(Step(None, "", ids(tokens), cites=(first,), turn=True))
+    for prompt in (3, 4):
+        trace.add(Step(prompt, "", ids([12, 2]), np.zeros(2, np.float32), stop="eos"))
+    for step in trace.steps:
+        step.advantages = np.ones(len(step.token_ids), np.float32) if step.sampled else None
+    batch = pack.pack(every([trace]), CPU)
+    attend = make_tree_attention(batch.lengths, batch.parents, CONFIGS["llama"], CPU, torch.float32)
+    assert attend.positions_T.tolist() == [0, 1, 2, 3, 2, 3, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
+    before = batch.ids_T[batch.source_N].tolist()
+    assert list(zip(before, batch.target_N.tolist(), strict=True))[-4:] == [(10, 12), (12, 2), (11, 12), (12, 2)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -15,11 +15,16 @@ from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.cli.questions import STDIN, read_questions
 from ponder.cli.text_stream import TextStream
+from ponder.common_settings import MAX_TURNS_HELP, TOOLS_HELP
 from ponder.errors import UsageError
+from ponder.reason.tools.function_tool import tool_code
+from ponder.runs.trust import names_code
+from ponder.settings import When
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
+    from ponder.pipelines.tool_dialogue import DialogueTurn
     from ponder.protocols import Policy, Scorer, Strategy
     from ponder.reason.budget import Budget
     from ponder.runs.prior_results import PriorResults
@@ -36,6 +41,8 @@ class QuestionJob:
     strategy: str
     guide: str
     seed: int
+    tools: tuple[str, ...] = field(default=(), metadata=names_code(tool_code))
+    max_turns: int = 8
 
 
 def solve(
@@ -49,6 +56,8 @@ def solve(
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
     guide: opt.Guide = "",
+    tools: Annotated[tuple[str, ...], TOOLS_HELP] = (),
+    max_turns: Annotated[int, MAX_TURNS_HELP, When("tools")] = 8,
     prices: opt.Prices = None,
     show: Annotated[Literal["answer", "thought", "tree"], "how much of it"] = "thought",
     template: opt.Template = None,
@@ -73,6 +82,7 @@ def solve(
     from ponder.models.guides import default_guide
     from ponder.pipelines.job.check_inputs import check_strategy_guide
     from ponder.reason.ineffective_settings import check_budget
+    from ponder.reason.tools.function_tool import check_tools
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
@@ -100,7 +110,9 @@ def solve(
     check_budget(thinking, allowed)
     warn_ineffective_strategy(thinking, allowed)
     name = strategy or effort or "majority-vote"
-    jobs = [QuestionJob(each, model, template, name, guide, seed) for each in questions]
+    if tools:
+        check_tools(tools)
+    jobs = [QuestionJob(each, model, template, name, guide, seed, tuple(tools), max_turns) for each in questions]
     _solve_all(jobs, thinking, allowed, _Output(show, json, run, device, dtype, bool(chosen_guide)))
     return 0
 
@@ -121,7 +133,7 @@ def _solve_all(jobs: Sequence[QuestionJob], strategy: Strategy, budget: Budget |
     from ponder.runs.prior_results import PriorResults
 
     before = None if how.run is None else PriorResults.read(how.run)
-    streams = can_stream(strategy, how)
+    streams = can_stream(strategy, how) and not any(job.tools for job in jobs)
     policy = judge = None
     with GracefulStop(resumable=how.run is not None) as stop:
         for job in jobs:
@@ -177,9 +189,9 @@ def _print_answer(
     answer = decide(trace)
     if how.json:
         trees = {"trace": trace_to_json(trace)} if how.show == "tree" else {}
-        fields = answer_json(answer)
+        fields = answer_json(answer, job.tools)
         if how.show == "answer":
-            fields = {k: v for k, v in fields.items() if k not in ("text", "ballots")}
+            fields = {k: v for k, v in fields.items() if k not in ("text", "ballots", "turns")}
         print_json({"event": "done", **asdict(job), **fields, **trees, **(before.to_json() if before else {})})
         return
     if stream is not None:
@@ -188,7 +200,7 @@ def _print_answer(
         print("\n")
         print("\n".join(answer_lines(answer, how.show, text_shown=True)))
     else:
-        print("\n".join(answer_lines(answer, how.show)))
+        print("\n".join(answer_lines(answer, how.show, tools=job.tools)))
     if before is not None:
         for line in before.lines():
             print(line, file=sys.stderr if how.show == "answer" else sys.stdout)
@@ -210,23 +222,29 @@ def solve_question(
     from ponder.pipelines.job.record_tokens import record_tokens
     from ponder.pipelines.problems.prompt_style import styled_question
     from ponder.pipelines.solve import solve
+    from ponder.pipelines.tool_dialogue import solve_with_tools
     from ponder.runs import Run, read_traces
     from ponder.trace_json import trace_to_json
     from ponder.types import prompt_trace
 
     problem = styled_question(job.question, strategy, job.template)
-    trace = prompt_trace(problem, policy.encode(problem.messages))
+    how: dict[str, Any] = {"guide": guide, "budget": budget}
+
+    def work(trace: Trace | None) -> Coroutine[Any, Any, Trace]:
+        if job.tools:
+            return solve_with_tools(problem, strategy, policy, job.tools, job.max_turns, trace, **how)
+        return solve(problem, strategy, policy, trace=trace, **how)
+
     if folder is None:
-        return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
+        return event_loop.run(work(None))
     with Run(folder, job, input_fingerprints(job)) as run:
         if isinstance(policy, BasePolicy):
             record_tokens(run, policy)
         stored = list(read_traces(folder))
-        if stored:
-            trace = stored[-1][1]
+        trace = stored[-1][1] if stored else prompt_trace(problem, policy.encode(problem.messages))
         stored_json = trace_to_json(trace) if stored else {}
         try:
-            event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
+            event_loop.run(work(trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
                 run.write_traces(len(stored), [trace])
@@ -236,16 +254,21 @@ def solve_question(
     return trace
 
 
-def answer_json(answer: Answer) -> dict[str, Any]:
+def answer_json(answer: Answer, tools: Sequence[str] = ()) -> dict[str, Any]:
     """For programs."""
     trace = answer.trace
     fields = {k: getattr(answer, k) for k in ("answer", "votes", "n", "text", "ballots")}
-    return {**fields, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
+    turns = {"turns": [asdict(turn) for turn in _dialogue(answer, tools)]} if tools else {}
+    return {**fields, **turns, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
 
 
-def answer_lines(answer: Answer, show: str = "thought", text_shown: bool = False) -> list[str]:
+def answer_lines(
+    answer: Answer, show: str = "thought", text_shown: bool = False, tools: Sequence[str] = ()
+) -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill.
-    `text_shown`: the thought was shown while it was written."""
+    `text_shown`: the thought was shown while it was written. `tools`: it is a dialogue with these."""
+    from ponder.types import TURN_REWARD, Score
+
     trace = answer.trace
     if answer.answer is None:
         why = (
@@ -265,10 +288,16 @@ def answer_lines(answer: Answer, show: str = "thought", text_shown: bool = False
             ]
             also = f"; also {', '.join(others[:4])}" if others else ""
             head.append(f"{answer.votes} of {answer.n} answers say so{also}")
+    turns = _dialogue(answer, tools) if tools else []
+    if turns and turns[-1].calls:
+        why = trace.steps[answer.step or 0].scores.get(TURN_REWARD, Score(None)).reason
+        head = [f"no answer: the last turn calls a tool{f'; {escape_controls(why)}' if why else ''}"]
     if show == "answer":
         return head[:1]
     text = escape_controls(answer.text.strip())
     out = head if text == answer.answer or not text or text_shown else [*head, "", text]
+    if tools:
+        out = [*head, "", *dialogue_lines(turns)]
     if show == "tree":
         from ponder.cli.tree_view import tree_lines
 
@@ -276,6 +305,23 @@ def answer_lines(answer: Answer, show: str = "thought", text_shown: bool = False
     if trace.failed and answer.answer is not None:
         out = [*out, "", f"it did not come to its end: {escape_controls(trace.failed)}"]
     return [*out, "", cost_line(trace)]
+
+
+def _dialogue(answer: Answer, tools: Sequence[str]) -> list[DialogueTurn]:
+    """The turns that led to the answer."""
+    from ponder.pipelines.tool_dialogue import dialogue
+
+    return [] if answer.step is None else dialogue(answer.trace, answer.step, tools)
+
+
+def dialogue_lines(turns: Sequence[DialogueTurn]) -> list[str]:
+    """A conversation with tools: what was said, each call, and its result under it."""
+    out: list[str] = []
+    for turn in turns:
+        out += [escape_controls(turn.content.strip())] if turn.content.strip() else []
+        out += [escape_controls(f"-> {call.name} {call.arguments}") for call in turn.calls]
+        out += [escape_controls("<- " + result.replace("\n", "\n   ")) for result in turn.results]
+    return out
 
 
 def cost_line(trace: Trace) -> str:

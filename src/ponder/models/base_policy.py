@@ -61,6 +61,10 @@ class BasePolicy(ABC):
         """What the policy wrote in a turn, as the content of a message: with a <think> that the prompt opened."""
         return self._turn_bridge.content(text)
 
+    def turn_text(self, content: str) -> str:
+        """The other way round: what the policy would write for this content."""
+        return self._turn_bridge.turn_text(content)
+
     @cached_property
     def _turn_bridge(self) -> TurnBridge:
         return TurnBridge(self.tokenizer)

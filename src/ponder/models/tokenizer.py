@@ -229,3 +229,11 @@ def _default_template(template: Any) -> str | None:
     if template is not None and not isinstance(template, str):
         raise ModelError(f"the chat template is {template!r:.60}, which is not text")
     return template
+
+
+def answer_end_token(tokenizer: Tokenizer) -> int:
+    """The end-of-sequence token that the chat template writes after an answer, else the tokenizer's first."""
+    if not tokenizer.eos:
+        raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
+    written = tokenizer.chat_template or ""
+    return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])

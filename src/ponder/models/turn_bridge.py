@@ -73,7 +73,7 @@ class TurnBridge:
         without the space that the template writes itself."""
         return self._opening + text if self._opening else text.removeprefix(self._lead)
 
-    def _turn_text(self, content: str) -> str:
+    def turn_text(self, content: str) -> str:
         """The other way round."""
         return content.removeprefix(self._opening) if self._opening else self._lead + content
 
@@ -111,7 +111,7 @@ class TurnBridge:
         turns = list(_turns(talk))
         text = self.render(turns[0][1], tools)
         for said, messages in turns[1:]:
-            text += self._turn_text(said) + self.text_between(messages, tools, closed=False)
+            text += self.turn_text(said) + self.text_between(messages, tools, closed=False)
         return text
 
     def _opened(self, talk: Sequence[Message]) -> list[Message]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -15,6 +15,7 @@ from ponder.models.guides import default_guide, load_guide
 from ponder.models.load import load_inference_policy
 from ponder.pipelines.problems.prompt_style import styled_question
 from ponder.pipelines.solve import solve
+from ponder.pipelines.tool_dialogue import solve_with_tools
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.budget import Budget
@@ -22,6 +23,8 @@ from ponder.reason.named_strategies import find_strategy
 from ponder.reason.operators import majority_step
 from ponder.reason.scorers import FunctionScorer
 from ponder.reason.strategies import Chain, MajorityVote
+from ponder.reason.tools.function_tool import ToolFunction
+from ponder.tasks.environments.tool_task import DEFAULT_MAX_TURNS
 from ponder.types import Sampling, Trace
 
 
@@ -35,6 +38,7 @@ class Answer:
     text: str
     ballots: dict[str, int]  # votes by answer, most frequent first
     trace: Trace
+    step: int | None = None  # at which the text ends
 
     def __str__(self) -> str:
         return self.text if self.answer is None else self.answer
@@ -54,13 +58,16 @@ def ask(
     seed: int = 0,
     device: str = "auto",
     dtype: str = "auto",
+    tools: Sequence[str | ToolFunction] = (),
+    max_turns: int = DEFAULT_MAX_TURNS,
 ) -> Answer:
     """Ask a model a question and wait for the answer. Works in a script and in a notebook.
 
     By default the answer is the majority of `n` samples; with `n=1` it is one greedy chain. `strategy` may be the name
     of a strategy or preset (`ponder strategies` lists them) or a strategy object, which has its own `n` and sampling.
     `scorer` guides a search: a scorer, or a function of the text written
-    so far. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
+    so far. `tools` are functions that the model may call, or their names (`calculator`, `python`, `file.py:name`), in
+    at most `max_turns` turns. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
     """
     if not question.strip():
         raise UsageError("the question is empty")
@@ -73,7 +80,11 @@ def ask(
     if isinstance(policy, BasePolicy):
         policy.reseed(seed)
     problem = styled_question(question, chosen, template)
-    return decide(event_loop.run(solve(problem, chosen, policy, guide=guiding, budget=budget)))
+    if tools:
+        work = solve_with_tools(problem, chosen, policy, tools, max_turns, guide=guiding, budget=budget)
+    else:
+        work = solve(problem, chosen, policy, guide=guiding, budget=budget)
+    return decide(event_loop.run(work))
 
 
 def decide(trace: Trace) -> Answer:
@@ -84,7 +95,7 @@ def decide(trace: Trace) -> Answer:
     answer = None if winner is None else extract_answer(trace.text(winner))
     first = winner if winner is not None else steps[0] if steps else None
     text = "" if first is None else trace.text(first)
-    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace)
+    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace, first)
 
 
 def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tuple[Strategy, str]:

@@ -22,6 +22,7 @@ from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
+from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
@@ -38,7 +39,7 @@ COLLECT_GUIDE_HELP = "what guides a search: oracle (the gold answer), likelihood
 
 
 @dataclass(frozen=True)
-class Collect(ComputeFields, BaseJob):
+class Collect(ToolFields, ComputeFields, BaseJob):
     """The job: `limit` training problems from `start_index` on, in the order of a training run with this seed."""
 
     task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
@@ -55,6 +56,7 @@ class Collect(ComputeFields, BaseJob):
     def __post_init__(self) -> None:
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
+        self.add_tools()
         self.check_shared_fields()
         if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, start_index at least 0")

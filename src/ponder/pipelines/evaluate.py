@@ -22,6 +22,7 @@ from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.shared_fields import ComputeFields
+from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
@@ -35,7 +36,7 @@ from ponder.types import Cost, Problem, Trace
 
 
 @dataclass(frozen=True)
-class Evaluate(ComputeFields, BaseJob):
+class Evaluate(ToolFields, ComputeFields, BaseJob):
     """The job: held-out problems of a task, solved by a strategy."""
 
     task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
@@ -52,6 +53,7 @@ class Evaluate(ComputeFields, BaseJob):
     def __post_init__(self) -> None:
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
+        self.add_tools()
         self.check_shared_fields()
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):
             raise UsageError("max_concurrency and limit must each be at least 1")
@@ -118,7 +120,10 @@ async def evaluate(
         report_every=max(1, job.max_concurrency // 4), metrics=partial(accuracy_so_far, verifier_name=verifier.name),
     )  # fmt: skip
     name = "" if guide is None else guide.name
-    report = evaluation_report(traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy)
+    report = evaluation_report(
+        traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy,
+        hasattr(verifier, "episodes"),
+    )  # fmt: skip
     run.result_metrics["accuracy"] = report.accuracy.mean
     return report
 

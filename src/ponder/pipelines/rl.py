@@ -25,6 +25,7 @@ from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, O
 from ponder.pipelines.job.named_fields import OptionalStrategyOrName, TaskOrName, required
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
+from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
@@ -53,7 +54,7 @@ from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_unde
 
 
 @dataclass(frozen=True)
-class RL(LearnerFields, BaseJob):
+class RL(ToolFields, LearnerFields, BaseJob):
     """The job. Calling it with a run directory trains, or resumes that run."""
 
     task: Annotated[TaskOrName, Named("ponder.tasks:TASKS"), TASK_HELP] = required()
@@ -101,6 +102,7 @@ class RL(LearnerFields, BaseJob):
     def __post_init__(self) -> None:
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
+        self.add_tools()
         self.check_shared_fields()
         self.check_at_least_one(
             "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
@@ -242,7 +244,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                     learner.write_reference_logprobs(traces)
                 if critic:
                     write_values(critic, traces)
-                metrics = sample_metrics(rollouts, verifier.name)
+                metrics = sample_metrics(rollouts, verifier.name, hasattr(verifier, "episodes"))
                 flat_rewards.update_flat_rewards(
                     state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
@@ -260,7 +262,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 metrics |= at_start if step == 0 else {}
                 if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
                     metrics |= await evaluate_held_out(job, policy, step + 1, watch)
-                session.record(state, metrics, rollouts)
+                session.record(state, metrics, rollouts, sum(t.cost.flops for t in rollouts))
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):

@@ -13,11 +13,11 @@ import numpy as np
 
 from ponder import memory_check
 from ponder.common_settings import MODEL_HELP, SaveEvery, Template
-from ponder.errors import ModelError, TaskError, UsageError
+from ponder.errors import TaskError, UsageError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
-from ponder.models.tokenizer import Tokenizer
+from ponder.models.tokenizer import answer_end_token
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
@@ -28,6 +28,7 @@ from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.step_tokens import mark_answer_steps, refuse_token_ids
+from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
 from ponder.protocols import NoProgress, Progress, Task
@@ -154,7 +155,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
                 began = time.perf_counter()
                 watch.phase("learn")
                 chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
-                traces = [answer_trace(policy, p, job.target(p)) for p in chosen]
+                traces = target_traces(job, policy, chosen)
                 metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
                 metrics |= session.learn(learner, traces, watch.share)
 
@@ -187,6 +188,21 @@ def _read_problems(job: FineTune) -> Sequence[Problem]:
     if job.step_token is not None:
         refuse_token_ids(problems)
     return problems
+
+
+def target_traces(
+    job: FineTune, policy: PonderPolicy, problems: Sequence[Problem], single_steps: bool = False
+) -> list[Trace]:
+    """What these problems teach: answers, pairs of them, or episodes of a task with an environment. `single_steps`: an
+    answer is one step, whatever its loss mask."""
+    if not isinstance(job.data, str) and hasattr(job.data.verifier, "open_environment"):
+        traces = gold_traces(policy, problems, job.data.verifier)
+        for trace in traces:
+            (leaf,) = trace.answers()
+            _check_context_length(policy, trace, trace.token_ids(leaf)[len(trace.steps[0].token_ids) :])
+        return traces
+    targets = [as_single_step(job.target(p)) if single_steps else job.target(p) for p in problems]
+    return [answer_trace(policy, p, target) for p, target in zip(problems, targets, strict=True)]
 
 
 def answer_trace(policy: PonderPolicy, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
@@ -270,11 +286,3 @@ def check_answer_tokens(policy: PonderPolicy, name: str, answer: TokenizedAnswer
             f"{name}: the token ids of {answer.text[:40]!r} read as {read[:40]!r} with this model's tokenizer, so"
             " another one wrote them: train a model that has it, or leave out 'token_ids' to have the text tokenised"
         )
-
-
-def answer_end_token(tokenizer: Tokenizer) -> int:
-    """The end-of-sequence token that the chat template writes after an answer, else the tokenizer's first."""
-    if not tokenizer.eos:
-        raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
-    written = tokenizer.chat_template or ""
-    return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])

@@ -27,11 +27,9 @@ from ponder.protocols import Environment, Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.reason.tools.call_parser import parse_answer
-from ponder.types import Action, Completion, Ids, Message, Problem, Sampling, Score, Step, Trace, Turn
+from ponder.types import TURN_REWARD, Action, Completion, Ids, Message, Problem, Sampling, Score, Step, Trace, Turn
 from ponder.user_errors import describe_error
 from ponder.validate import short_repr
-
-TURN_REWARD = "turn_reward"  # the score of a step: what its turn earned
 
 _MAX_CHARS_PER_TOKEN = 64  # a longer turn cannot fit the limit of read tokens, and is not tokenised to see it
 
@@ -215,7 +213,8 @@ class Episodes:
             step = trace.steps[branch.end]
             if isinstance(turn, EnvironmentFailed):
                 step.scores[TURN_REWARD] = Score(None, str(turn))
-                branch.done = step.last = True
+                branch.done = True
+                _end_answer(step)
                 continue
             if turn.reward is not None or turn.reason:
                 step.scores[TURN_REWARD] = Score(0.0 if turn.reward is None else float(turn.reward), turn.reason)
@@ -223,7 +222,8 @@ class Episodes:
             if why and TURN_REWARD not in step.scores:
                 step.scores[TURN_REWARD] = Score(0.0, why)
             if turn.done or why:
-                branch.done = step.last = True
+                branch.done = True
+                _end_answer(step)
 
     async def _act(self, trace: Trace, branch: _Branch) -> Turn | EnvironmentFailed:
         """Give the environment the policy's newest turn."""
@@ -262,12 +262,12 @@ class Episodes:
                 "this policy cannot take turns: it does not say which tokens stand between them; use a model in this"
                 " process"
             )
+        content = "\n".join(str(message.get("content") or "") for message in turn.messages)
         tokens: Ids | None = bridge(turn.messages, tools=self.tools, closed=step.stop == "eos")
         if tokens is not None:
             read = len(tokens)
-            written = Step(branch.end, policy.text(tokens), tokens, turn=True)
+            written = Step(branch.end, content, tokens, turn=True)
         else:
-            content = "\n".join(str(message.get("content") or "") for message in turn.messages)
             read = len(policy.tokens(content))
             prompt = self.encode(self._whole_conversation(trace, branch.end, policy, turn), policy)
             written = Step(None, content, prompt, cites=(branch.end,), turn=True)
@@ -351,8 +351,12 @@ class Episodes:
         return [self._action(trace.steps[i]) for i in trace.conversation(end) if trace.steps[i].sampled]
 
     def _action(self, step: Step) -> Action:
-        parsed = parse_answer(step.text, [tool["function"]["name"] for tool in self.tools])
-        return Action(step.text, parsed.content, parsed.calls, step.token_ids, step.stop == "length")
+        return self.action(step.text, step.token_ids, step.stop == "length")
+
+    def action(self, text: str, token_ids: Ids, truncated: bool = False) -> Action:
+        """What the policy wrote in a turn, with the calls in it of the tools on offer."""
+        parsed = parse_answer(text, [tool["function"]["name"] for tool in self.tools])
+        return Action(text, parsed.content, parsed.calls, token_ids, truncated)
 
 
 def check_turn(turn: Any, environment: Any) -> Turn:
@@ -376,6 +380,12 @@ def _is_message(message: Any) -> bool:
         and isinstance(message.get("content"), str)
         and len(message["role"]) <= 100
     )
+
+
+def _end_answer(step: Step) -> None:
+    """The answer ends with this step. In a search it is no rollout's, so `last` stays as it is."""
+    if not step.done:
+        step.stop = "eos"
 
 
 def _prefix_end(trace: Trace, end: int) -> int:

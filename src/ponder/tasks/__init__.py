@@ -30,6 +30,7 @@ from ponder.tasks.environments.check_answer import CheckAnswer
 from ponder.tasks.environments.code_feedback import CodeFeedback
 from ponder.tasks.environments.connect_four import ConnectFourTask
 from ponder.tasks.environments.environment_task import EnvironmentTask
+from ponder.tasks.environments.episode_task import EpisodeTask
 from ponder.tasks.environments.grid_walk import GridWalk
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.environments.sokoban import Sokoban
@@ -108,6 +109,7 @@ TASKS: dict[str, type] = {
     "suite": Suite,
     "questions": QuestionFile,
     "custom": CustomTask,
+    "environment": EpisodeTask,
     "reasoning-gym": ReasoningGym,
 }
 
@@ -150,6 +152,7 @@ __all__ = [
     "CustomTask",
     "DatasetTask",
     "EnvironmentTask",
+    "EpisodeTask",
     "Game24",
     "GeneratedTask",
     "GridWalk",

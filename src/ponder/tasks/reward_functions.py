@@ -24,7 +24,7 @@ from typing import Any, cast
 from ponder import user_calls
 from ponder.errors import Interrupted, UsageError
 from ponder.protocols import Scorer
-from ponder.registry import import_object
+from ponder.registry import import_object, import_path
 from ponder.runs.trust import names_code
 from ponder.runs.unsaved_code import callable_name
 from ponder.types import Problem, Score, Trace
@@ -65,7 +65,7 @@ class RewardFunctions:
     def __post_init__(self) -> None:
         if not self.functions or isinstance(self.functions, str):
             raise UsageError("give at least one reward function, as a tuple of functions or of 'module:function'")
-        object.__setattr__(self, "functions", tuple(_import_path(f) for f in self.functions))
+        object.__setattr__(self, "functions", tuple(map(import_path, self.functions)))
         if self.weights and len(self.weights) != len(self.functions):
             raise UsageError(f"{len(self.functions)} reward functions have {len(self.weights)} weights; give one each")
         if not all(math.isfinite(weight) for weight in self.weights):
@@ -190,17 +190,6 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} completions")] * len(steps)
     return scores
-
-
-def _import_path(given: str | RewardFunction) -> str | RewardFunction:
-    """A function's own `module:name`, where it is found there again: that can be saved with a job."""
-    if isinstance(given, str):
-        return normal_name(given)
-    path = f"{module_of(given)}:{getattr(given, '__qualname__', '')}"
-    try:
-        return path if import_object(path) is given else given
-    except UsageError:
-        return given
 
 
 def _arguments(trace: Trace, steps: Sequence[int]) -> dict[str, list[Any] | None]:

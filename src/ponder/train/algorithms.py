@@ -6,6 +6,7 @@ from typing import Any
 
 from ponder.train.distill import Distill
 from ponder.train.dpo import DPO
+from ponder.train.gigpo import GiGPO
 from ponder.train.imitation import SFT, RejectionSampling
 from ponder.train.policy_gradient import (
     CISPO,
@@ -30,6 +31,7 @@ ONLINE: dict[str, Any] = {  # what only an RL job can run
     "dapo": DAPO,
     "gspo": GSPO,
     "cispo": CISPO,
+    "gigpo": GiGPO,
     "ppo": PPO,
     "ppo-max": PPOMax,
     "tree": TreeCredit,

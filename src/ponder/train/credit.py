@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.types import Trace
+from ponder.types import TURN_REWARD, Trace
 
 Array = NDArray[np.float64]
 
@@ -103,6 +103,19 @@ class ScoredAnswer:
         if values is None:
             raise UsageError(f"credit needs each token's {name}, and a step of {self.trace.problem.id} has none")
         return values
+
+    def turn_rewards(self) -> list[float]:
+        """What each of its steps earned by itself, in an environment that rewards turns; else 0."""
+        return [self.trace.score(i, TURN_REWARD) or 0.0 for i in self.steps]
+
+    def rewards_t(self, reward: float) -> Array:
+        """A reward per token: what a turn earned stands at its last token, the rest of `reward` at the very last."""
+        out = np.zeros(self.length)
+        ends = np.cumsum([len(self.trace.steps[i].token_ids) for i in self.steps]) - 1
+        turns = self.turn_rewards()
+        np.add.at(out, np.maximum(ends, 0), turns)
+        out[-1] += reward - sum(turns)
+        return out
 
     def split(self, values_t: Array) -> Iterable[tuple[int, NDArray[np.float32]]]:
         """Split one number per token into the parts of its steps."""

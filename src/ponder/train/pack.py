@@ -59,6 +59,7 @@ class PackedBatch:
     tree_N: Tensor
     notes: dict[str, Tensor]
     steps: list[Step]  # the steps of the trained tokens, in order
+    has_padding: bool  # is the last segment one that nothing reads?
 
 
 def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bool) -> list[TraceChains]:
@@ -166,7 +167,8 @@ class _Layout:
         first: dict[int, int] = {}  # position of the first token of each step that is laid out
         place: dict[int, int] = {}  # and its segment
         total = sum(self.lengths)
-        for j in sorted(_steps_on_paths(trace, work.chains)):
+        # A trace has several trees where a chat template rewrote the conversation: one after the other.
+        for j in sorted(_steps_on_paths(trace, work.chains), key=lambda j: (trace.path(j)[0], j)):
             step = trace.steps[j]
             if len(step.token_ids):
                 first[j], total = total, total + len(step.token_ids)
@@ -190,7 +192,8 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
     layout = _Layout()
     for number, work in enumerate(batch):
         layout.tree(work, number)
-    if over := sum(layout.lengths) % (block := _pad_multiple(device)):  # padded with a tree that nothing reads
+    over = sum(layout.lengths) % (block := _pad_multiple(device))
+    if over:  # padded with a tree that nothing reads
         layout.segment(np.zeros(block - over, np.int32), -1)
     sizes = [len(s.token_ids) for s in layout.steps]
 
@@ -214,6 +217,7 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
         each(layout.trees, np.int64),
         {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in layout.steps], np.float32) for name in notes},
         layout.steps,
+        bool(over),
     )
 
 

@@ -89,8 +89,7 @@ class PPO(ClippedSurrogate):
         final_rewards = self._rewards([w.reward for w in items], state)
         advantages: list[Array] = []
         for item, kl_t, reward in zip(items, kls, final_rewards, strict=True):
-            rewards_t = -beta * kl_t
-            rewards_t[-1] += reward
+            rewards_t = item.rewards_t(reward) - beta * kl_t
             values_t = item.note("values")
             advantage_t = credit.gae(rewards_t, values_t, self.gamma, self.gae_lambda)
             for i, part in item.split(advantage_t + values_t):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ponder.measure.statistics.episode_summary import EpisodeSummary, episode_summary
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
 from ponder.measure.statistics.roc import AurocInterval, auroc
 from ponder.protocols import Strategy
@@ -37,6 +38,7 @@ class EvaluationReport:
     guide_auroc: AurocInterval | None = None  # how well what guided the search tells right answers from wrong ones
     num_uncut: int = 0  # problems whose search by steps cut none
     reasons: Mapping[str, int] = field(default_factory=dict)  # why problems failed and samples are undecided
+    episodes: EpisodeSummary | None = None  # of a task that is played in turns
 
     @property
     def unmeasured(self) -> str:
@@ -59,6 +61,9 @@ class EvaluationReport:
             rows[f"any of {self.samples_per_problem}"] = self.coverage
         if self.guide_auroc is not None:
             rows["guide"] = f"a right answer scores above a wrong one with probability {self.guide_auroc}"
+        if self.episodes is not None:
+            rows["turns"] = self.episodes.turn_line()
+            rows |= {"tool calls": line} if (line := self.episodes.tool_line()) else {}
         if self.num_undecided:
             rows["undecided"] = f"{self.num_undecided} samples: the verifier could not judge them"
         if self.num_failed:
@@ -88,9 +93,11 @@ def evaluation_report(
     extract_answer: AnswerExtractor | None,
     guide: str = "",
     strategy: Strategy | None = None,
+    in_turns: bool = False,
 ) -> EvaluationReport:
     """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier.
-    `strategy`: what made the traces, which says whether steps were to be cut."""
+    `strategy`: what made the traces, which says whether steps were to be cut.
+    `in_turns`: the task is played with an environment."""
     scores = [[t.score(i, scorer) for i in t.answers()] for t in traces]
     samples = max(map(len, scores), default=0)
     undecided = sum(s is None for group in scores for s in group)
@@ -101,20 +108,25 @@ def evaluation_report(
         count_without_steps(traces) if uses_cut(strategy) else 0,
         _failure_reasons(traces, scorer),
     )
+    episodes = episode_summary(traces) if in_turns else None
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
         single = mean_with_undecided([chosen_score(t, scorer) for t in traces])
     else:
         single = mean_with_undecided([_mean_score(t, scorer) for t in traces], graded=True)
     if samples <= 1:
-        return EvaluationReport(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
+        return EvaluationReport(
+            len(traces), samples, single, None, None, undecided, cost, *ended, *last, episodes=episodes
+        )
     coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
     voted = (
         None
         if extract_answer is None
         else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
     )
-    return EvaluationReport(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
+    return EvaluationReport(
+        len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last, episodes=episodes
+    )
 
 
 def chosen_score(trace: Trace, scorer: str) -> float | None:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from ponder.errors import NoGoldAnswer, PonderError
 from ponder.pipelines.preflight.gradient_probe import UNLIMITED_TOKENS, PreflightData, TrainedSequence, gradient_norms
+from ponder.pipelines.training.gold_episodes import episode_score, play_episode
 from ponder.protocols import Task
+from ponder.tasks.environments.episode_reward import EpisodeReward
 from ponder.tasks.reward_functions import NOTHING_RETURNED
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
@@ -289,6 +291,8 @@ VERIFIER_ADVICE = (
 
 async def check_verifier(e: PreflightData, task: Task) -> Check:
     """The task's gold answer is decided, and scores more than a wrong and than an empty one."""
+    if isinstance(task.verifier, EpisodeReward):
+        return await _check_environment(e, task)
     summary = []
     for problem in e.problems:
         try:
@@ -310,6 +314,37 @@ async def check_verifier(e: PreflightData, task: Task) -> Check:
         if not good > wrong or (empty is not None and not good > empty):
             return Check("grader", False, f"{summary[-1]} for {gold[:40]!r} ({scores['gold'].reason})", VERIFIER_ADVICE)
     return Check("grader", True, "; ".join(dict.fromkeys(summary)), VERIFIER_ADVICE)
+
+
+ENVIRONMENT_ADVICE = (
+    "The reward is all that is learned from: an episode of the environment's gold() must earn more than one that says "
+    "the same wrong text in every turn (--no-preflight, where there is nothing to say wrong)"
+)
+
+
+async def _check_environment(e: PreflightData, task: Task) -> Check:
+    """Gold actions earn more than a text that is no action."""
+    summary = []
+    for problem in e.problems:
+        scores = {}
+        try:
+            for name, text in (("gold", None), ("wrong", NO_ANSWER)):
+                scores[name] = episode_score(
+                    await play_episode(e.policy, problem, task.verifier, text), task.verifier.name
+                )
+        except NoGoldAnswer as why:
+            return Check("grader", None, f"{why}; so nothing shows that the environment rewards a good episode", "")
+        except PonderError as why:
+            return Check("grader", False, str(why), ENVIRONMENT_ADVICE)
+        for name, score in scores.items():
+            if score.value is None:
+                return Check("grader", False, f"the {name} episode is undecided: {score.reason}", ENVIRONMENT_ADVICE)
+        good, wrong = scores["gold"].value, scores["wrong"].value
+        assert good is not None and wrong is not None
+        summary.append(f"gold {good:g}, wrong {wrong:g}")
+        if not good > wrong:
+            return Check("grader", False, f"{summary[-1]} ({scores['gold'].reason})", ENVIRONMENT_ADVICE)
+    return Check("grader", True, "; ".join(dict.fromkeys(summary)), ENVIRONMENT_ADVICE)
 
 
 async def _check_without_gold(task: Task, problem: Problem) -> Check:

@@ -6,12 +6,14 @@ Nothing of the run changes: no step is taken, and every step of the run seeds th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ponder.errors import ModelError
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.tokenizer import answer_end_token
 from ponder.pipelines.preflight import checks
 from ponder.pipelines.preflight.checks import Check
 from ponder.pipelines.preflight.gradient_probe import (
@@ -24,15 +26,9 @@ from ponder.pipelines.preflight.gradient_probe import (
     shortest_prompts,
 )
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
-from ponder.pipelines.sft import (
-    PREFERENCE_SCORER,
-    FineTune,
-    answer_end_token,
-    answer_trace,
-    as_single_step,
-)
+from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, target_traces
 from ponder.train.learner import Learner
-from ponder.types import Problem, Sampling
+from ponder.types import Problem, Sampling, Trace
 
 if TYPE_CHECKING:
     from ponder.pipelines.rl import RL
@@ -80,7 +76,7 @@ def preflight_sft(
 ) -> tuple[list[Check], PreflightData]:
     """The checks of a fine-tuning job, where answers are given and nothing is sampled."""
     chosen = shortest_prompts(policy, shuffled_problems(problems, job.seed, 0, 8 * NUM_PROBLEMS))
-    traces = [answer_trace(policy, p, as_single_step(job.target(p))) for p in chosen]
+    traces = [first_turns(trace) for trace in target_traces(job, policy, chosen, single_steps=True)]
     for trace in traces:
         for step in trace.steps[1:]:  # the beginning and the end suffice
             step.token_ids = np.concatenate(
@@ -99,6 +95,12 @@ def preflight_sft(
         checks.check_finite(e),
     ]
     return [*results, checks.check_gradient(learner, traces)], e
+
+
+def first_turns(trace: Trace) -> Trace:
+    """The trace up to where an environment answers."""
+    steps = [replace(s, stop="eos") for s in trace.steps[1:] if s.parent == 0]
+    return trace if all(s.parent in (None, 0) for s in trace.steps) else Trace(trace.problem, [trace.steps[0], *steps])
 
 
 async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampling: Sampling) -> PreflightData:

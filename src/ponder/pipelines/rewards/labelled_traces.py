@@ -12,6 +12,7 @@ import numpy as np
 from ponder.errors import TaskError, UsageError
 from ponder.filter_report import FilterReport
 from ponder.models.base_policy import BasePolicy
+from ponder.models.tokenizer import answer_end_token
 from ponder.pipelines.problems.held_out import (
     is_held_out,
     keep_for_training,
@@ -20,7 +21,6 @@ from ponder.pipelines.problems.held_out import (
     training_traces,
     warn_held_out,
 )
-from ponder.pipelines.sft import answer_end_token
 from ponder.tasks.split import hashes_to_test
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces

@@ -111,37 +111,41 @@ class CustomTask:
         train = [row for row in rows if same_question_key(row.question) not in test_keys]
         if not train or not test:
             raise TaskError(
-                f"{_source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows,"
+                f"{source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows,"
                 " or held_out_tenths=... or test_data=... for testing"
             )
         return self._problems("train", train), self._problems("test", test)
 
     def _rows(self, data: RowSource) -> list[DatasetRow]:
-        files, rows = _read_rows(data, partial(_row, prompt_column=self.prompt_column))
+        files, rows = read_rows(data, partial(prompt_row, prompt_column=self.prompt_column))
         files.report_bad_rows(self.name, self.bad_rows)
         columns = set().union(*(row.answer["columns"] for row in rows))
         for function, needed in self.verifier.required_columns().items():
             if missing := [name for name in needed if name not in columns]:
                 raise TaskError(
-                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_source_name(data)} does"
+                    f"reward function {function!r} asks for the column {missing[0]!r}, which {source_name(data)} does"
                     f" not have; it has: prompt, {', '.join(sorted(columns))}"
                 )
         return rows
 
     def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
         return [
-            Problem(f"{self.name}/{split}/{row.id}", self._messages(row), row.answer, {}) for row in rows[: self.limit]
+            Problem(f"{self.name}/{split}/{row.id}", row_messages(row, self.system), row.answer, {})
+            for row in rows[: self.limit]
         ]
 
-    def _messages(self, row: DatasetRow) -> tuple[Mapping[str, Any], ...]:
-        if not row.answer["conversational"]:
-            return user_messages(row.question, self.system)
-        messages = tuple(row.tags["messages"])
-        has_system = self.system is None or messages[0]["role"] == "system"
-        return messages if has_system else ({"role": "system", "content": self.system}, *messages)
+
+def row_messages(row: DatasetRow, system: str | None = None) -> tuple[Mapping[str, Any], ...]:
+    """The prompt of a row as messages, with a system message unless it has one."""
+    if not row.answer["conversational"]:
+        return user_messages(row.question, system)
+    messages = tuple(row.tags["messages"])
+    has_system = system is None or messages[0]["role"] == "system"
+    return messages if has_system else ({"role": "system", "content": system}, *messages)
 
 
-def _read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[DatasetRow]]:
+def read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[DatasetRow]]:
+    """The rows of a file, or those that are given."""
     if not isinstance(data, str):
         files = DatasetFiles(Path("rows"))
         return files, files.from_records("given", list(data), make)
@@ -150,7 +154,8 @@ def _read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[Dat
     return files, files.read_file(path.name, make)
 
 
-def _row(record: dict[str, Any], number: int, prompt_column: str | None) -> DatasetRow:
+def prompt_row(record: dict[str, Any], number: int, prompt_column: str | None) -> DatasetRow:
+    """A row with a prompt and any other columns."""
     prompt, columns = split_prompt(record, prompt_column)
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
     conversational = not isinstance(prompt, str)
@@ -162,5 +167,6 @@ def _row(record: dict[str, Any], number: int, prompt_column: str | None) -> Data
     return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
 
 
-def _source_name(data: RowSource) -> str:
+def source_name(data: RowSource) -> str:
+    """Where rows come from, for messages."""
     return data if isinstance(data, str) else "the given rows"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.protocols import Environment, Scorer
-from ponder.reason.episodes import TURN_REWARD, EpisodeLimits, Episodes
+from ponder.reason.episodes import EpisodeLimits, Episodes
 from ponder.tasks.split import stable_hash
-from ponder.types import Problem, Score, Trace
+from ponder.types import TURN_REWARD, Problem, Score, Trace
 
 OpenEnvironment = Callable[[], Environment]
 
