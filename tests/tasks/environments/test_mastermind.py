@@ -64,10 +64,10 @@ def turns_at_worst(digits: int, length: int, clues: int) -> int:
         return 1 + max(map(depth, parts.values()), default=0)
 
     worst = 0
-    for given in itertools.combinations_with_replacement(codes, clues):
+    for clue_codes in itertools.combinations_with_replacement(codes, clues):
         parts = defaultdict(list)
         for code in codes:
-            parts[tuple(compare(clue, code) for clue in given)].append(code)
+            parts[tuple(compare(clue, code) for clue in clue_codes)].append(code)
         worst = max(worst, *map(depth, parts.values()))
     return worst
 

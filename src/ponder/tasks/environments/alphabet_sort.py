@@ -42,13 +42,16 @@ class AlphabetSort(EnvironmentTask[Words]):
     turns: int = 3
     partial_credit: bool = False
     show_rules: bool = True  # in the first message; a model that was trained on the task needs none
-    max_turns: int = 8
 
     def check(self) -> None:
         require_at_least(1, turns=self.turns, words_per_turn=self.words_per_turn)
-        require_at_most(self.max_turns, turns=self.turns)
+        require_at_most(16, turns=self.turns)
+        object.__setattr__(self, "max_turns", self.turns)
         words = len(VOCABULARIES[self.vocabulary])
         require_at_most(words // self.turns, words_per_turn=self.words_per_turn)
+
+    def unused(self) -> dict[str, str]:
+        return {"max_turns": "an episode has as many turns as `turns` says"}
 
     @property
     def name(self) -> str:
