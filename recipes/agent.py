@@ -34,7 +34,7 @@ def recipe(
     task_settings: TaskSettings = NO_SETTINGS,
     max_tokens: Annotated[int, "that the policy writes in an episode, at most", GreaterThan(0)] = 96,
     limit: Limit = LIMIT, cold_start_steps: Count = 60, cold_start_lr: float = 3e-3, steps: Count = 100,
-    problems_per_step: Count = 16, group_size: Count = 8, lr: float = 1e-3, seed: int = 0,
+    problems_per_step: Count = 16, group_size: Count = 8, lr: float = 3e-4, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny = model == "tiny"
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
