@@ -151,7 +151,7 @@ def test_list_without_time_to_scan_has_last_values_only(monkeypatch: pytest.Monk
     expected = summarize_run(real_runs() / "rl")
     assert (row["complete"], row["best"], whole["complete"]) == (False, None, True)
     assert (whole["best"], whole["last"], whole["steps"]) == (expected.best, expected.last, expected.steps)
-    assert row["steps"] == STEPS and whole["x"] == ["step", "tokens", "seconds"]
+    assert row["steps"] == STEPS and whole["x"] == ["step", "tokens", "flops", "seconds"]
     assert {"name", "text", "severity"} == set(whole["findings"][0]) if whole["findings"] else True
 
 
