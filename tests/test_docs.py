@@ -129,6 +129,23 @@ def test_distinct_children_are_those_of_the_kept_run() -> None:
         ), row
 
 
+def test_environment_baselines_are_those_of_the_kept_run() -> None:
+    """The page has one row for each environment and level, with the kept numbers."""
+    from ponder.tasks import TASKS
+
+    kept = json.loads((DOCS / "results" / "environment_baselines.json").read_text())
+    page = (DOCS / "environments.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d) \| .+? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
+    assert rows == [
+        (r["task"], str(r["level"]), f"{r['random']:.2f}", f"{r['gold']:.2f}", f"{r['gold_turns']:.1f}") for r in kept
+    ]
+    environments = [name for name, kind in TASKS.items() if hasattr(kind, "environment")]
+    assert sorted({row[0] for row in rows}) == sorted(environments)
+    assert all(
+        dict(TASKS[r["task"]].LEVELS[r["level"] - 1]) == r["settings"] for r in kept if "task" not in r["settings"]
+    )
+
+
 def test_training_page_lists_every_algorithm() -> None:
     from ponder.train.algorithms import OFFLINE, ONLINE
 

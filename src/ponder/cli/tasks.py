@@ -80,7 +80,8 @@ async def _describe(
     from ponder.errors import NoGoldAnswer, TaskError
     from ponder.pipelines.problems.prompt_style import apply_style
     from ponder.reason.first_prompt import first_messages
-    from ponder.types import Step, ids, prompt_trace
+    from ponder.tasks.environments.scripted_play import gold_play
+    from ponder.types import Score, Step, ids, prompt_trace
 
     thinking, _, _ = strategy_from_flags(strategy, effort, default_name="chain")
     task: Any = apply_style(build_task(name, settings), thinking, template)
@@ -93,9 +94,13 @@ async def _describe(
         gold = task.gold(problem)
     except NoGoldAnswer:
         gold = None
-    trace = prompt_trace(problem, ids([0]))
-    trace.add(Step(0, gold or "", ids([0]), stop="eos"))
-    (score,) = await task.verifier(trace, [1])
+    episode = gold_play(task, problem) if hasattr(task, "environment") else None
+    if episode is None:
+        trace = prompt_trace(problem, ids([0]))
+        trace.add(Step(0, gold or "", ids([0]), stop="eos"))
+        (score,) = await task.verifier(trace, [1])
+    else:
+        score = Score(episode.reward, episode.turns[-1].reason)
     return {
         "task": name,
         "about": _headline(type(task)),
@@ -104,6 +109,7 @@ async def _describe(
         "style": problem.style,
         **_rendered_prompt(await first_messages(thinking, problem), template),
         "gold": gold,
+        "episode": [] if episode is None else episode.messages(),
         "verifier": task.verifier.name,
         "verdict": {"value": score.value, "reason": score.reason},
     }
@@ -141,7 +147,13 @@ def _description_lines(description: dict[str, Any]) -> list[str]:
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
     style = f", in style {description['style']}" if description["style"] else ""
     out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in description["problem"].splitlines())]
-    graded = "an empty answer" if description["gold"] is None else "it"
+    graded = "an empty answer" if description["gold"] is None and not description["episode"] else "it"
+    if description["episode"]:
+        out += ["", "an episode of gold actions:"]
+        for message in description["episode"]:
+            lines = str(message["content"]).splitlines() or [""]
+            out += [f"  [{message['role']}] {lines[0]}"] if len(lines) == 1 else [f"  [{message['role']}]"]
+            out += [f"    {line}" for line in lines if len(lines) > 1]
     if description["gold"] is not None:
         out += ["", "its gold answer:", *("  " + line for line in description["gold"].splitlines())]
     value = "undecided" if verdict["value"] is None else f"{verdict['value']:g}"

@@ -42,7 +42,8 @@ class ScriptedPolicy(PolicyWrapper):
     async def _gold(self) -> str:
         if self._environment is None:
             self._environment = self._episodes.open_environment()
-            await _result(self._environment.reset(self._problem, self._episodes.seed))
+            first = await _result(self._environment.reset(self._problem, self._episodes.seed))
+            self._episodes.tools = tuple(first.tools)  # or no call in a turn would be read
         gold: Callable[[], Any] | None = getattr(self._environment, "gold", None)
         if gold is None:
             name = type(self._environment).__name__

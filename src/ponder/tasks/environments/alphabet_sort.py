@@ -23,9 +23,10 @@ Words = tuple[tuple[str, ...], ...]  # those of each turn
 
 @dataclass(frozen=True, kw_only=True)
 class AlphabetSort(EnvironmentTask[Words]):
-    """`turns` turns with so many new words each. A turn earns its share of 1 where its list is right.
+    """Sort words over several turns: each turn brings more of them, and the answer is the whole sorted list.
 
-    `partial_credit` gives the similarity of the lists (the ratio of their matching words) in place of all or nothing.
+    There are `turns` turns, and each earns its share of 1 where its list is right. `partial_credit` gives the
+    similarity of the lists (the ratio of their matching words) in place of all or nothing.
     """
 
     LEVELS = (

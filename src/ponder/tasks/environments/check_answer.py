@@ -12,8 +12,10 @@ from ponder.types import Message, Score
 
 @dataclass(frozen=True, kw_only=True)
 class CheckAnswer(RetryTask):
-    """The questions of another task (`task`, at its `level`) with up to `max_turns` tries. After a wrong answer the
-    policy learns that it is wrong, and no more."""
+    """The questions of another task (`task`, at its `level`), with further tries after a wrong answer.
+
+    There are up to `max_turns` tries. After a wrong answer the policy is told that it is wrong, and no more.
+    """
 
     task: str | Task = "addition"
 

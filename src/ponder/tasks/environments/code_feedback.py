@@ -21,10 +21,11 @@ MAX_VALUE_CHARS = 200  # of an argument or a value that is shown
 
 @dataclass(frozen=True, kw_only=True)
 class CodeFeedback(RetryTask):
-    """The programs of another task (`programs`, `mbpp`, ...) with up to `max_turns` tries. After failed tests the
-    policy sees at most `shown_tests` of them.
+    """The programs of another task (`task`, at its `level`), with further tries after failed tests, which are shown.
 
-    Only the first half of the tests is ever shown, so that a program that returns the shown values does not pass.
+    The task is `programs`, `mbpp` or another that asks for programs. There are up to `max_turns` tries. After failed
+    tests the policy sees at most `shown_tests` of them. Only the first half of the tests is ever shown, so that a
+    program that returns the shown values does not pass.
     """
 
     task: str | Task = "programs"

@@ -25,10 +25,11 @@ SLIPS = {"U": "LUR", "D": "RDL", "L": "DLU", "R": "URD"}
 
 @dataclass(frozen=True, kw_only=True)
 class GridWalk(EnvironmentTask[Rows]):
-    """`side` x `side` cells with so many `holes`. The reward is 1 for reaching the goal within `max_turns` moves.
+    """Walk over a grid to the goal and past the holes, as in FrozenLake, a move in each turn.
 
-    A hole ends the episode. With `slippery`, as in FrozenLake, two moves in three go to one side of where they were
-    aimed, drawn from the episode's seed.
+    There are `side` x `side` cells with so many `holes`. The reward is 1 for the goal within `max_turns` moves. A hole
+    ends the episode. With `slippery`, as in FrozenLake, two moves in three go to one side of where they were aimed,
+    drawn from the episode's seed.
     """
 
     LEVELS = (

@@ -24,9 +24,10 @@ class CodeWithClues(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Mastermind(EnvironmentTask[CodeWithClues]):
-    """A code of `length` digits from 1 to `digits`. The reward is 1 for finding it within `max_turns` guesses.
+    """Mastermind: find a code by guesses, each answered by how near it is.
 
-    The first message has so many random guesses with their answers as `clues`.
+    The code has `length` digits from 1 to `digits`. The reward is 1 for finding it within `max_turns` guesses. The
+    first message has so many random guesses with their answers as `clues`.
     """
 
     LEVELS = (

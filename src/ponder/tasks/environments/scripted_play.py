@@ -16,7 +16,7 @@ from ponder import event_loop
 from ponder.reason.episodes import check_turn
 from ponder.reason.tools.call_parser import parse_answer
 from ponder.tasks.split import stable_hash
-from ponder.types import Action, Problem, Turn
+from ponder.types import Action, Message, Problem, Turn
 
 MAX_TURNS = 200  # of an environment that would go on for ever
 
@@ -37,6 +37,13 @@ class PlayedEpisode:
     def done(self) -> bool:
         """Whether the environment ended the episode."""
         return self.turns[-1].done
+
+    def messages(self) -> list[Message]:
+        """The conversation after the problem's own messages."""
+        messages = list(self.turns[0].messages)
+        for action, turn in zip(self.actions, self.turns[1:], strict=True):
+            messages += [{"role": "assistant", "content": action}, *turn.messages]
+        return messages
 
 
 def play(

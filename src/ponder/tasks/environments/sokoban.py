@@ -37,8 +37,11 @@ class Room(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sokoban(EnvironmentTask[tuple[str, ...]]):
-    """A room of `side` x `side` cells with so many `boxes` and inner `walls`. The reward is 1 when all boxes are on
-    targets within `max_turns` moves."""
+    """Sokoban: push every box onto a target, a move in each turn.
+
+    A room has `side` x `side` cells with so many `boxes` and inner `walls`. The reward is 1 when all boxes are on
+    targets within `max_turns` moves.
+    """
 
     LEVELS = (
         {"side": 4, "boxes": 1, "walls": 0, "max_turns": 10},

@@ -33,8 +33,11 @@ DATABASE_SEEDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Sql(EnvironmentTask[SqlQuestion]):
-    """Questions of one `kind` over a database of so many `people` and `orders`. The tool is `query(sql)`, which only
-    reads. The reward is 1 for the right answer in plain text within `max_turns` turns."""
+    """Answer a question from a small database, which the tool `query(sql)` reads.
+
+    The questions are of one `kind`, over so many `people` and `orders`. The reward is 1 for the right answer in plain
+    text within `max_turns` turns.
+    """
 
     LEVELS = (
         {"kind": "lookup", "people": 4, "orders": 6},

@@ -29,7 +29,10 @@ class HiddenThing(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TwentyQuestions(EnvironmentTask[HiddenThing]):
-    """One of so many `candidates`, which are listed. The reward is 1 for naming it within `max_turns` turns."""
+    """Twenty questions: find the one of so many `candidates` by questions that are answered yes or no.
+
+    The candidates are listed. The reward is 1 for naming the right one within `max_turns` turns.
+    """
 
     LEVELS = (
         {"world": "shapes", "candidates": 4, "max_turns": 4},
