@@ -27,6 +27,7 @@ from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.environments.episode_task import EpisodeTask
 from ponder.tasks.environments.mastermind import Mastermind
+from ponder.tasks.environments.textarena import TextArena
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
 from ponder.tasks.generated.arithmetic import Arithmetic
@@ -92,6 +93,7 @@ TASKS: dict[str, type] = {
     "custom": CustomTask,
     "environment": EpisodeTask,
     "reasoning-gym": ReasoningGym,
+    "textarena": TextArena,
 }
 
 
@@ -150,6 +152,7 @@ __all__ = [
     "Sudoku",
     "Suite",
     "Sums",
+    "TextArena",
     "TicTacToe",
     "TwentyFour",
     "Zebra",

@@ -34,8 +34,7 @@ class EpisodeTask:
     (`reset(**columns)`, public methods as tools), or a function that makes one. Problems are rows with a prompt, whose
     other columns are `problem.answer["columns"]`; or, without data, `train_size` and `test_size` seeds with one
     `prompt`. An environment from a file (`file.py:name`) runs in worker processes, where a call may take
-    `call_seconds`, unless `in_process`. `rewards` are functions in TRL's form, which take `environments`, for a class in
-    TRL's form.
+    `call_seconds`, unless `in_process`. For a class in TRL's form, `rewards` are functions that take `environments`.
     """
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {

@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.reason.episodes import EnvironmentFailed
 from ponder.registry import import_path
 from ponder.tasks.environments.environment_worker import decode_turn, encode_action, encode_problem
-from ponder.tasks.environments.worker_pool import EnvironmentWorker, WorkerLost, worker_pool
+from ponder.tasks.environments.worker_pool import EnvironmentWorker, EpisodeLost, worker_pool
 from ponder.types import Action, Problem, Turn
 
 CALL_SECONDS = 10.0
@@ -61,7 +61,7 @@ class ProcessEnvironment:
             return
         try:
             await self._send(worker, {"method": "close"})
-        except WorkerLost:
+        except EpisodeLost:
             pass  # closed with its worker
         finally:
             worker.episodes.discard(self._number)
@@ -71,7 +71,7 @@ class ProcessEnvironment:
             try:
                 worker = await self._placed()
                 turn = await self._ask(worker, message)
-            except WorkerLost:
+            except EpisodeLost:
                 continue
             except BaseException:  # it failed, or its caller gave up: nobody asks this episode again
                 self._leave()

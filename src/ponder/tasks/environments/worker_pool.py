@@ -1,7 +1,7 @@
 """Worker processes for environments: a thread per process sends it one call at a time and waits, up to a deadline.
 
 A call that fails by the process (it hangs, ends, or writes something else than a reply) costs the process; calls that
-waited behind it get `WorkerLost`, and their callers begin them again in another worker. A worker without episodes ends
+waited behind it get `EpisodeLost`, and their callers begin them again in another worker. A worker without episodes ends
 after a while. The thread that starts a process lives as long as it does, since Linux ends a child with the thread that
 made it (environment_worker.end_with_parent).
 """
@@ -36,7 +36,7 @@ _WORKER = "ponder.tasks.environments.environment_worker"
 _MAX_CALL_BYTES = 8 << 20
 
 
-class WorkerLost(PonderError):
+class EpisodeLost(PonderError):
     """The worker ended before it came to this call: it can begin again elsewhere."""
 
 
@@ -67,11 +67,11 @@ class EnvironmentWorker:
 
     def call(self, message: dict[str, Any], seconds: float) -> Future[Any]:
         """Send a call when those before it are answered. The future has the reply's fields, or raises
-        `EnvironmentFailed` or `WorkerLost`."""
+        `EnvironmentFailed` or `EpisodeLost`."""
         call = _Call(message, seconds)
         with self._lock:
             if self.lost:
-                call.reply.set_exception(WorkerLost("the worker has ended"))
+                call.reply.set_exception(EpisodeLost("the worker has ended"))
             else:
                 self._calls.put(call)
         return call.reply
@@ -201,7 +201,7 @@ class EnvironmentWorker:
                         pipe.close()
         while not self._calls.empty():
             if (call := self._calls.get()) is not None and call.reply.set_running_or_notify_cancel():
-                call.reply.set_exception(WorkerLost("the worker has ended"))
+                call.reply.set_exception(EpisodeLost("the worker has ended"))
 
 
 def _wait(pipe: int, event: int, deadline: float) -> None:
