@@ -96,10 +96,11 @@ def viewer_of(root: Path, cache: Path) -> Iterator[Viewer]:
 
 def write_metrics(path: Path, points: int, metrics: int) -> None:
     draw = random.Random(0)
-    names = ["reward", "loss", "num_tokens", "step_time", *(f"group{i // 5}/metric_{i}" for i in range(metrics - 4))]
+    usual = ["reward", "loss", "num_tokens", "flops", "step_time"]
+    names = [*usual, *(f"group{i // 5}/metric_{i}" for i in range(metrics - len(usual)))]
     with path.open("wb") as file:
         for step in range(points):
-            row = {name: draw.random() for name in names} | {"num_tokens": 300.0 * step}
+            row = {name: draw.random() for name in names} | {"num_tokens": 300.0 * step, "flops": 4e10 * step}
             text = json.dumps({"step": step, "time": 1.7e9 + step, **row}, separators=(",", ":"))
             file.write(with_checksum(text.encode(), step + 1))
 

@@ -90,14 +90,18 @@ def _step_to_json(step: Step, encode_array: EncodeArray) -> dict[str, Any]:
 
 
 def _step_from_json(data: Mapping[str, Any], decode_array: DecodeArray) -> Step:
-    values = dict(data)
+    """Only fields that are there are looked at: a tree may have 100,000 steps."""
+    values = {**data}
     for name in ("token_ids", "logprobs", "advantages"):
         if values.get(name) is not None:
             values[name] = decode_array(name, values[name])
-    values["scores"] = {k: _score(v) for k, v in values.get("scores", {}).items()}
-    values["notes"] = {k: decode_array(NOTES_PREFIX + k, v) for k, v in values.get("notes", {}).items()}
-    values["cites"] = tuple(values.get("cites", ()))
-    return Step(**{"text": "", **values})
+    if "scores" in values:
+        values["scores"] = {k: _score(v) for k, v in values["scores"].items()}
+    if "notes" in values:
+        values["notes"] = {k: decode_array(NOTES_PREFIX + k, v) for k, v in values["notes"].items()}
+    if "cites" in values:
+        values["cites"] = tuple(values["cites"])
+    return Step(**values) if "text" in values else Step(text="", **values)
 
 
 def _score(stored: Sequence[Any]) -> Score:

@@ -296,11 +296,17 @@ class Trace:
         begin = max((at for at, i in enumerate(path) if self.steps[i].turn and i != index), default=0)
         return "".join(self.steps[i].text for i in path[begin + 1 :])
 
+    def step_before(self, index: int) -> int | None:
+        """The parent; before a prompt that repeats the conversation, the step that it answers."""
+        step = self.steps[index]
+        return step.cites[0] if step.turn and step.parent is None and step.cites else step.parent
+
     def conversation(self, index: int) -> list[int]:
         """The path to this step and, where the chat template rewrote the conversation, the paths before it."""
-        path = self.path(index)
-        root = self.steps[path[0]]
-        return [*self.conversation(root.cites[0]), *path] if root.turn and root.cites else path
+        out = [index]
+        while (before := self.step_before(out[-1])) is not None:
+            out.append(before)
+        return out[::-1]
 
     def token_ids(self, index: int) -> Ids:
         """Every token on the path to this step, with the prompt: the prefix that a policy continues."""

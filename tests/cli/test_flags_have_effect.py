@@ -422,6 +422,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "quality": ("plot train-or-think {three} {one} --training-cost 9",
             "plot train-or-think {three} {one} --training-cost 9 --quality 0.4"),
         "metric": ("plot training {run}", "plot training {run} --metric loss"),
+        "x": ("plot training {run}", "plot training {run} --x flops"),
         "common_problems": "{fewer} | --common-problems",
         "column": "| --column correct=b", "json": "| --json",
     }),

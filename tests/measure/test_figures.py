@@ -49,9 +49,8 @@ def training(folder: Path, steps: int = 30) -> Path:
                 trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
             grade_answers(trace, TASK.verifier)
             run.write_traces(step, [trace])
-            run.write_metrics(
-                step, {"reward": (step + 1) / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}
-            )
+            metrics = {"reward": (step + 1) / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan}
+            run.write_metrics(step, metrics | {"flops": 1e9 * (step + 1) ** 2, "step_time": 0.5})
     return folder
 
 
@@ -189,6 +188,18 @@ def test_training_and_length_are_drawn_from_a_run(tmp_path: Path) -> None:
         draw_figure("training", [str(write_run(tmp_path / "eval", [[right_answer(0)]]))])
     with pytest.raises(UsageError, match="traces of 1 steps"):
         draw_figure("length", [str(tmp_path / "eval")])
+
+
+def test_training_is_drawn_against_what_it_cost(tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    flops = draw_figure("training", [str(run)], FigureSettings(x="flops"))[0]
+    assert [row["flops"] for row in flops.rows][:3] == [1e9, 4e9, 9e9]
+    axis = flops.figure.axes[0]
+    assert axis.get_xlabel() == "FLOPs of sampling and learning"
+    assert list(axis.lines[0].get_xdata()) == [row["flops"] for row in flops.rows]
+    assert [row["seconds"] for row in numbers("training", run, x="seconds")][:3] == ["0.5", "1", "1.5"]
+    with pytest.raises(UsageError, match="run does not tell its tokens: choose another --x"):
+        draw_figure("training", [str(run)], FigureSettings(x="tokens"))
 
 
 @pytest.mark.parametrize("kind", ["coverage", "selection", "law", "two-axis"])

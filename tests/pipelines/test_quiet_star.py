@@ -75,12 +75,13 @@ def test_thought_positions_and_lengths() -> None:
     policy = char_policy(context=16)
     one, two = QuietText(ids([3, 4, 5, 6]), 2), QuietText(ids([3, 4, 7]), 2)
     start = int(policy.tokens("?")[0])
-    thoughts = run_async(sample_thoughts(policy, [one, two], start, 3, 4))
+    thoughts, flops = run_async(sample_thoughts(policy, [one, two], start, 3, 4))
+    assert flops > 0
     assert [[len(here) for here in by_place] for by_place in thoughts] == [[3, 3], [3]]
     same = [t.tolist() for t in thoughts[0][0]], [t.tolist() for t in thoughts[1][0]]
     assert same[0] != same[1], "texts that begin alike have thoughts of their own"
     assert all(len(t) <= 4 for by_place in thoughts for here in by_place for t in here)
-    assert run_async(sample_thoughts(policy, [one], start, 0, 4)) == [[[], []]]
+    assert run_async(sample_thoughts(policy, [one], start, 0, 4)) == ([[[], []]], 0.0)
     copy_embeddings(policy, (3, 4), (8, 9))
     table = policy.net.embed_tokens.weight
     assert torch.equal(table[3], table[8]) and torch.equal(table[4], table[9])

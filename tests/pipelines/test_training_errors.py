@@ -170,7 +170,7 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
                 assert np.allclose(step.logprobs, true, atol=1e-4)
 
 
-FORGETS = ["", "cursor", "objective_state", "curriculum_state", "num_tokens", "moments", "steps"]
+FORGETS = ["", "cursor", "objective_state", "curriculum_state", "num_tokens", "flops", "moments", "steps"]
 
 
 @pytest.mark.parametrize("forgotten", FORGETS)

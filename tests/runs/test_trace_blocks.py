@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.runs.trace_blocks import MAX_JSON_BYTES, MAX_RAW_BYTES, PackedTraces, decode_traces
+from ponder.runs.trace_blocks import MAX_JSON_BYTES, MAX_RAW_BYTES, PackedTraces, decode_records, decode_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -41,8 +41,9 @@ def test_block_that_would_inflate_beyond_the_limit_is_refused_unread(kind: str) 
     assert len(body) < 2 << 20, "a small file"
     tracemalloc.start()
     try:
-        with pytest.raises(ValueError, match="too large"):
-            decode_traces(directory(size, len(texts), **columns), 1, body)
+        for decode in (decode_traces, decode_records):
+            with pytest.raises(ValueError, match="too large"):
+                decode(directory(size, len(texts), **columns), 1, body)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

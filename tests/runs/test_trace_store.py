@@ -23,6 +23,7 @@ from ponder.runs.trace_store import (
     has_traces,
     index_traces,
     read_indexed,
+    read_record,
     repair_store,
     repair_traces,
     traces_fingerprint,
@@ -46,6 +47,25 @@ def test_index_agrees_with_read_traces(run: Path) -> None:
     full = [(step, trace_to_json(trace)) for step, trace in read_traces(run)]
     assert [(e.step, trace_to_json(trace)) for e, trace in read_indexed(run, entries)] == full
     assert [e.problem_id for e in entries] == [trace["problem"]["id"] for _, trace in full]
+
+
+def test_record_is_the_trace_with_lengths_for_arrays(run: Path) -> None:
+    expected = [trace_to_json(trace, lambda name, array: len(array)) for _, trace in read_traces(run)]
+    assert [read_record(run, entry) for entry in index_traces(run)] == expected
+    lines = as_lines(run)
+    for entry, (step, trace) in zip(index_traces(run), lines, strict=True):
+        assert {k: v for k, v in read_record(run, entry).items() if k in trace} == trace and entry.step == step
+
+
+def test_damaged_record_is_refused(run: Path) -> None:
+    path = run / TRACES_FILE
+    content = bytearray(path.read_bytes())
+    content[blocks(path)[1].body_offset] ^= 1
+    path.write_bytes(content)
+    first, second, *_ = index_traces(run)
+    assert read_record(run, first)["steps"][1]["text"] == "a"
+    with pytest.raises(RunError, match="block 2 is damaged"):
+        read_record(run, second)
 
 
 def test_index_drops_what_a_resumption_replaced(run: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,11 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from browser import Page, open_browser
+from fake_runs import right_answer, write_run, wrong_answer
+from ponder.types import Cost
+from ponder.viewer.api import Api
+from ponder.viewer.export import export_view
+from ponder.viewer.run_listing import RunLibrary
 from viewer.live_viewer import LiveViewer, live_viewer
 from viewer.page_checks import check_sizes_and_themes, choose, texts, write_into
 from viewer.real_runs import NUM_PROBLEMS, NUM_SAMPLES, real_runs
@@ -113,6 +119,25 @@ def test_figure_is_saved_with_its_intervals(page: Page, viewer: LiveViewer) -> N
     assert [float(after[key]) for key in ("accuracy", "low", "high")] == [
         answer["points"][1][key] for key in ("accuracy", "low", "high")
     ]
+
+
+def test_exported_copy_draws_the_same_front(page: Page, tmp_path: Path) -> None:
+    """Of any runs that are chosen: the copy holds the points of each, and finds the front itself."""
+    for name, right, tokens in (("a", 2, 10), ("b", 6, 30), ("c", 5, 40), ("d", 7, 90), ("e", 7, 90), ("f", 2, 20)):
+        answers = [[right_answer(p) if p < right else wrong_answer(p)] for p in range(8)]
+        write_run(tmp_path / "runs" / name, answers, chosen=[0] * 8, cost=Cost(4, 0, tokens))
+    api = Api(RunLibrary(tmp_path / "runs"))
+    known = {run["name"]: run["id"] for run in api.get("/api/runs", {})["runs"]}
+    assert export_view(tmp_path / "runs", tmp_path / "copy") == 6
+    page.open("about:blank")
+    page.open(f"{(tmp_path / 'copy' / 'index.html').as_uri()}#/fronts?runs={','.join(known.values())}")
+    page.wait_for(f'!!document.querySelector("{FRONT} figure")?.chart?.state.plot')
+    points = {one["run"]: one for one in api.get("/api/fronts", {"runs": ",".join(known.values())})["points"]}
+    expected = api.get("/api/fronts", {"runs": ",".join(known.values())})["front"]["tokens"]
+    assert set(expected) == {known[name] for name in "abde"}
+    front = series(page, FRONT)["front"]
+    assert front["x"] == [points[run]["tokens"] for run in expected]
+    assert front["y"] == [points[run]["accuracy"] for run in expected]
 
 
 def test_page_without_runs_says_what_to_add(page: Page, viewer: LiveViewer) -> None:

@@ -49,6 +49,7 @@ def test_slice_holds_what_read_metrics_reads() -> None:
     assert rows_of(answer) == stored and not answer["reset"] and answer["complete"]
     assert answer["offset"] == (folder / "metrics.jsonl").stat().st_size
     assert answer["columns"]["x/tokens"] == [row["num_tokens"] for row in stored]
+    assert answer["columns"]["x/flops"] == [row["flops"] for row in stored] == sorted(row["flops"] for row in stored)
     seconds = [sum(row["step_time"] for row in stored[: i + 1]) for i in range(STEPS)]
     assert answer["columns"]["x/seconds"] == pytest.approx(seconds)
 
@@ -103,7 +104,7 @@ def test_small_preview_is_exact_and_large_one_sampled(tmp_path: Path) -> None:
 def test_previews_of_many_runs_share_their_points() -> None:
     folder = real_runs()
     both = previews({"a": folder / "rl", "b": folder / "sft", "c": folder / "mcts"}, ("reward", "loss"), 10)
-    assert set(both["a"]["columns"]) == {"reward", "loss", "x/tokens", "x/seconds"}
+    assert set(both["a"]["columns"]) == {"reward", "loss", "x/tokens", "x/flops", "x/seconds"}
     assert "loss" in both["b"]["columns"] and both["c"]["steps"] == []
 
 
@@ -170,7 +171,8 @@ def test_metrics_over_http_and_growth_events(tmp_path: Path) -> None:
     with live_viewer(folder) as viewer:
         run = viewer.run_id("rl")
         first = viewer.get(f"/api/runs/{run}/metrics?names=reward")
-        assert first["steps"] == list(range(STEPS)) and set(first["columns"]) == {"reward", "x/tokens", "x/seconds"}
+        assert first["steps"] == list(range(STEPS))
+        assert set(first["columns"]) == {"reward", "x/tokens", "x/flops", "x/seconds"}
         assert viewer.get(f"/api/runs/{run}/metrics?after={first['offset']}")["steps"] == []
         assert "after is 'x'" in viewer.error(f"/api/runs/{run}/metrics?after=x")
         both = viewer.get(f"/api/metrics/preview?runs={run},{viewer.run_id('sft')}&names=loss&points=100")

@@ -131,6 +131,19 @@ def test_difference_of_two_completions_restores_both(
     assert [side.replace("⏎", "") for side in sides] == [trace.text(leaves[k]) for k in pair]
 
 
+def test_buttons_and_keys_lead_only_to_traces_that_are_there(
+    page: Page, viewer: LiveViewer, traces: list[tuple[int, Trace]]
+) -> None:
+    for number, has, has_not, key in ((1, "Next", "Previous", "p"), (len(traces), "Previous", "Next", "n")):
+        go(page, viewer, f"rollouts/{{rl}}/{number}", ".completion")
+        assert page.evaluate(f"!!document.querySelector('a[title^={has}]')")
+        assert not page.evaluate(f"!!document.querySelector('a[title^={has_not}]')")
+        press(page, "body", key)
+        assert page.evaluate("location.hash").endswith(f"/{number}")
+    press(page, "body", "p")
+    page.wait_for(f"document.querySelector('h2').textContent === 'Trace {len(traces) - 1}'")
+
+
 @pytest.mark.parametrize(
     ("path", "ready"),
     [
@@ -215,6 +228,16 @@ def test_masked_tokens_are_hatched_and_the_others_coloured(
     colours = page.evaluate("[...document.querySelectorAll('.token:not(.masked)')].map(e => e.style.backgroundColor)")
     assert colours and all(colours)
     assert page.text(".legend-title") == "entropy"
+
+
+def test_ratio_says_what_it_is(page: Page, viewer: LiveViewer) -> None:
+    """In the words of docs/viewing.md."""
+    go(page, viewer, "trace/{rl}/1?color=ratio", ".token:not(.masked)")
+    press(page, ".token-scroller", "End")
+    words = "probability that the token was sampled with, divided by the reference's"
+    assert page.evaluate("document.querySelector('.token-side dt.current').title") == words
+    assert page.evaluate("document.querySelector('.legends > [title]').title") == words
+    assert page.text(".token-side dt.current + dd").endswith("(sampled / reference)")
 
 
 def test_keys_move_between_tokens_and_change_the_colour(page: Page, viewer: LiveViewer) -> None:

@@ -126,16 +126,17 @@ def test_another_file_under_the_same_name_is_indexed_anew(tmp_path: Path) -> Non
 
 def test_lines_of_an_earlier_version_are_listed(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [[right_answer(p)] for p in range(4)])
-    stored = [trace for _, trace in read_traces(folder)]
+    traces = [trace for _, trace in read_traces(folder)]
     (folder / "traces.bin").unlink()
     writer = RecordWriter(folder / "traces.jsonl")
-    for step, trace in enumerate(stored):
+    for step, trace in enumerate(traces):
         writer.append({"step": step, **trace_to_json(trace)})
     writer.append({"resumed": 3})
     writer.close()
     index = RowDatabase(folder, "accuracy")
     assert [(r["number"], r["step"], r["reward"]) for r in rows(index)] == [(1, 0, 1), (2, 1, 1), (3, 2, 1)]
-    assert trace_to_json(index.read(2)[1]) == trace_to_json(stored[1])
+    assert trace_to_json(index.read(2)[1]) == trace_to_json(traces[1])
+    assert tree_json(index.read_record(2)) == tree_json(stored(traces[1]))
 
 
 def test_damaged_block_is_reported_and_the_rest_shown(tmp_path: Path) -> None:
@@ -168,6 +169,14 @@ def test_trace_holds_steps_scores_and_completions(api: Api) -> None:
         api.get(f"/api/runs/{run}/traces/25", {})
 
 
+def test_trace_names_those_beside_it(api: Api) -> None:
+    run = run_id(api, "rl")
+    beside = {n: api.get(f"/api/runs/{run}/traces/{n}", {}) for n in (1, 3, 24)}
+    assert {n: (answer["previous"], answer["next"]) for n, answer in beside.items()} == {
+        1: (None, 2), 3: (2, 4), 24: (23, None),
+    }  # fmt: skip
+
+
 def test_tokens_are_columns_with_texts(api: Api) -> None:
     run = run_id(api, "rl")
     trace = list(read_traces(real_runs() / "rl"))[4][1]
@@ -181,6 +190,16 @@ def test_tokens_are_columns_with_texts(api: Api) -> None:
     ratio = np.exp(trace.steps[2].logprobs - trace.steps[2].notes["reference"])
     assert answer["ratio"][-len(ratio) :] == pytest.approx(ratio.tolist(), abs=1e-5)
     assert "".join(answer["texts"]).startswith(trace.steps[0].text + trace.steps[2].text)
+
+
+def test_ratio_is_sampled_over_reference_whatever_notes_are_called() -> None:
+    trace = prompt_trace(TASK.test[0], ids([1]))
+    notes = {"reference": np.float32([-2, -1]), "ratio": np.float32([7, 8]), "logprobs": np.float32([3, 4])}
+    trace.add(Step(0, "ab", ids([3, 4]), np.float32([-1, -1]), "eos", notes=notes))
+    answer = tokens_json(trace, None, None)
+    assert answer["ratio"] == [None, pytest.approx(np.e, rel=1e-5), 1.0]
+    assert answer["notes/ratio"] == [None, 7.0, 8.0] and answer["notes/logprobs"] == [None, 3.0, 4.0]
+    assert answer["logprobs"] == [None, -1.0, -1.0]
 
 
 def test_token_pieces_join_characters_of_several_tokens() -> None:
@@ -199,6 +218,11 @@ def test_tokens_without_texts_have_pieces() -> None:
         tokens_json(trace, 7, None)
 
 
+def stored(trace: Trace) -> dict[str, Any]:
+    """As a run directory has it."""
+    return trace_to_json(trace, lambda name, array: len(array))
+
+
 def test_tree_is_columns_in_order_of_growth(api: Api) -> None:
     run = run_id(api, "mcts")
     trace = next(read_traces(real_runs() / "mcts"))[1]
@@ -206,6 +230,12 @@ def test_tree_is_columns_in_order_of_growth(api: Api) -> None:
     assert tree["parent"] == [-1 if s.parent is None else s.parent for s in trace.steps]
     assert tree["visits"] == [s.visits for s in trace.steps] and tree["chosen"] == trace.chosen
     assert tree["depth"] == [len(trace.path(i)) - 1 for i in range(len(trace.steps))]
+    assert tree["tokens"] == [len(s.token_ids) for s in trace.steps]
+    for name in ("value", "prior"):
+        assert tree[name] == pytest.approx([getattr(s, name) for s in trace.steps], abs=1e-6)
+    scores = [next(iter(s.scores.values())).value if s.scores else None for s in trace.steps]
+    assert [score is None for score in tree["score"]] == [score is None for score in scores]
+    assert [score or 0 for score in tree["score"]] == pytest.approx([score or 0 for score in scores], abs=1e-6)
     assert trace.chosen is not None and tree["on_path"] == trace.path(trace.chosen)
     node = api.get(f"/api/runs/{run}/traces/1/node/{trace.chosen}", {})
     assert node["text"] == trace.steps[trace.chosen].text and node["prompt"] == trace.steps[0].text
@@ -220,9 +250,31 @@ def test_reasons_of_pruned_steps_are_written_once() -> None:
                 0, str(i), ids([i]), np.float32([-1]), pruned="too long" if i % 2 else "", cites=(1,) if i == 5 else ()
             )
         )
-    tree = tree_json(trace)
+    tree = tree_json(stored(trace))
     assert tree["reasons"] == ["too long"] and tree["pruned"] == [-1, -1, 0, -1, 0, -1, 0]
     assert tree["cites"] == [[6, 1]]
+
+
+@pytest.mark.parametrize("parent", [1, 7, -1, 0.0, "0", True])
+def test_tree_with_a_parent_that_does_not_exist_is_refused(parent: Any) -> None:
+    trace = prompt_trace(TASK.test[0], ids([1]))
+    trace.add(Step(0, "a", ids([2]), np.float32([-1])))
+    record = stored(trace)
+    record["steps"][1]["parent"] = parent
+    with pytest.raises(ValueError, match="step 1 names a parent"):
+        tree_json(record)
+
+
+def test_numbers_of_a_tree_that_are_none_become_null() -> None:
+    """Alone, or beside numbers of other kinds: no value of one step changes another's."""
+    for odd in ("many", [1], True, 10**400, 1e301, None):
+        trace = prompt_trace(TASK.test[0], ids([1]))
+        for value in (0.25, odd, 3):
+            trace.add(Step(0, "a", ids([2]), np.float32([-1]), value=value))  # type: ignore[arg-type]
+            trace.steps[-1].visits = 5
+        tree = tree_json(json.loads(json.dumps(stored(trace))))
+        assert tree["value"] == [0, 0.25, None, 3] and tree["visits"] == [0, 5, 5, 5]
+        assert json.loads(to_json(tree)) == tree
 
 
 def test_large_trace_leaves_out_texts() -> None:
@@ -239,7 +291,7 @@ def test_large_trace_leaves_out_texts() -> None:
     assert answer["is_large"] and "text" not in answer["steps"][5]
     for _ in range(MAX_SNIPPETS):
         trace.add(Step(0, "t", ids([1]), np.float32([-1])))
-    assert "snippet" not in tree_json(trace) and len(tree_json(trace)["parent"]) == len(trace.steps)
+    assert "snippet" not in tree_json(stored(trace)) and len(tree_json(stored(trace))["parent"]) == len(trace.steps)
 
 
 def test_search_finds_texts_and_goes_on(api: Api) -> None:
@@ -267,11 +319,11 @@ def test_hostile_trace_is_a_row_and_json() -> None:
         for value in (
             trace_row(1, 0, trace, ""),
             trace_json(1, 0, trace, ""),
-            tree_json(trace),
+            tree_json(stored(trace)),
             tokens_json(trace, 1, None),
         ):
             assert json.loads(to_json(value))
-        assert tree_json(trace)["cites"] == [] and tree_json(trace)["chosen"] is None
+        assert tree_json(stored(trace))["cites"] == [] and tree_json(stored(trace))["chosen"] is None
         trace.problem.messages[0].pop("role")  # type: ignore[attr-defined]
         assert trace_row(1, 0, trace, "")["failed"].startswith("this trace holds something else")
     finally:

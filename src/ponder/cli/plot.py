@@ -58,6 +58,11 @@ def plot(
     metric: Annotated[
         list[str], "a metric for training, in place of the usual ones; may be given again", When("kind", "training")
     ] = [],  # noqa: B006
+    x: Annotated[
+        Literal["step", "tokens", "flops", "seconds"],
+        "what a training is drawn against; FLOPs are those of sampling and learning",
+        When("kind", "training"),
+    ] = "step",
     common_problems: Annotated[
         bool, "where the problems differ, take those that all have", When("kind", "pareto", "routing")
     ] = False,
@@ -87,8 +92,8 @@ def plot(
     from ponder.measure.readers import ColumnMap
 
     settings = FigureSettings(
-        title, ColumnMap.from_flags(column), select, scorer, cost, common_problems, metric, budgets, training_cost,
-        quality,
+        title, ColumnMap.from_flags(column), select, scorer, cost, common_problems, metric, x, budgets,
+        training_cost, quality,
     )  # fmt: skip
     figure, systems = draw_figure(kind, runs, settings)
     files = figure.save(out or Path("plots") / kind)

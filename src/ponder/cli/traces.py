@@ -196,7 +196,22 @@ def _answer(trace: Trace, leaf: int, number: int, scorer: str) -> Iterator[str]:
     yield ""
     yield "  ".join(part for part in parts if part)
     yield from _token_stat_lines(trace, leaf)
-    yield from (INDENT + line for line in trace.text(leaf).strip().splitlines() or ["(nothing)"])
+    yield from _text_lines(trace, leaf)
+
+
+def _text_lines(trace: Trace, leaf: int) -> Iterator[str]:
+    """The answer; of an episode, each turn of the policy and of its environment."""
+    from ponder.types import TURN_REWARD
+
+    steps = [trace.steps[i] for i in trace.conversation(leaf)[1:]]
+    if not any(step.turn for step in steps):
+        yield from (INDENT + line for line in trace.text(leaf).strip().splitlines() or ["(nothing)"])
+        return
+    for step in steps:
+        lines = step.text.strip().splitlines() or ["(nothing)"]
+        yield from (f"{INDENT}{'>' if step.sampled else '<'} {line}" for line in lines)
+        if (earned := step.scores.get(TURN_REWARD)) is not None and earned.value:
+            yield f"{INDENT}  reward {earned.value:g}"
 
 
 def _token_stat_lines(trace: Trace, leaf: int) -> Iterator[str]:
@@ -225,7 +240,7 @@ def advantage_range(trace: Trace, leaf: int) -> tuple[float, float] | None:
 
 def sampled_tokens(trace: Trace, leaf: int) -> int:
     """Tokens that the policy wrote on the path."""
-    return sum(len(trace.steps[i].token_ids) for i in trace.path(leaf) if trace.steps[i].sampled)
+    return sum(len(trace.steps[i].token_ids) for i in trace.conversation(leaf) if trace.steps[i].sampled)
 
 
 def _labelled(label: str, text: str) -> list[str]:

@@ -90,14 +90,24 @@ class DecoderConfig:
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
     @property
+    def layer_parameter_count(self) -> int:
+        """Parameters of the matrices of one layer."""
+        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return attention + 3 * self.width * self.mlp_width
+
+    @property
     def parameter_count(self) -> int:
         """Parameters of the matrices, without norms and biases. A tied head counts once."""
-        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.width * self.mlp_width) + self.vocab * self.width
+        return self.layers * self.layer_parameter_count + self.vocab * self.width
+
+    def attention_flops(self, contexts: float) -> float:
+        """FLOPs of one layer's attention: of queries with keys and of weights with values. `contexts`: how many tokens
+        each token sees, itself included, summed over the tokens; a window is not taken off."""
+        return 4.0 * self.heads * self.head_dim * contexts
 
     def flops_per_token(self, context: int = 0) -> float:
         """FLOPs of the forward pass: 2 (parameters + 2 layers width context), without the embedding lookup."""
-        return 2.0 * (self.parameter_count + 2 * self.layers * self.heads * self.head_dim * context)
+        return 2.0 * self.parameter_count + self.layers * self.attention_flops(context)
 
 
 def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:

@@ -146,6 +146,12 @@ def disable_adapter(net: Decoder) -> Iterator[None]:
             layer._disable_adapters = False
 
 
+def active_parameter_count(module: nn.Module) -> int:
+    """Parameters of the adapters in a module that are not disabled."""
+    layers = (layer for layer in _lora_layers(module).values() if not layer.disable_adapters)
+    return sum(p.numel() for layer in layers for p in _a_and_b(layer))
+
+
 def base_layer(layer: nn.Module) -> Any:
     """The linear layer under an adapter; without one, the layer itself."""
     return getattr(layer, "base_layer", layer)

@@ -135,7 +135,9 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
                 problems = shuffled_problems(job.data.train, job.seed, step * job.batch_size, job.batch_size)
                 texts = [answer_text(job, policy, p) for p in problems]
                 policy.reseed(job.seed, step)
-                thoughts = await sample_thoughts(policy, texts, marks[0], job.num_thoughts, job.max_thought_tokens)
+                thoughts, sampling_flops = await sample_thoughts(
+                    policy, texts, marks[0], job.num_thoughts, job.max_thought_tokens
+                )
                 watch.phase("learn")
                 metrics = learner.step_on_texts(texts, thoughts, watch.share)
                 state.num_tokens += sum(pack_thoughts(texts, thoughts, marks, job.lookahead_tokens).lengths)
@@ -149,7 +151,7 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
                     thoughts_trace(policy, problems[i], texts[i], thoughts[i])
                     for i in range(min(MAX_SHOWN_TEXTS, job.batch_size))
                 ]
-                session.record(state, metrics | {"step_time": time.perf_counter() - began}, shown)
+                session.record(state, metrics | {"step_time": time.perf_counter() - began}, shown, sampling_flops)
     return policy
 
 
@@ -174,15 +176,16 @@ def answer_text(job: QuietStar, policy: PonderPolicy, problem: Problem) -> Quiet
 
 async def sample_thoughts(
     policy: PonderPolicy, texts: Sequence[QuietText], start: int, n: int, length: int
-) -> SampledThoughts:
-    """Sample n thoughts at each thought position; the engine computes shared prefixes once."""
+) -> tuple[SampledThoughts, float]:
+    """Sample n thoughts at each thought position; the engine computes shared prefixes once. Also their FLOPs."""
     if not n:
-        return [[[] for _ in one.thought_positions] for one in texts]
+        return [[[] for _ in one.thought_positions] for one in texts], 0.0
     draw = Sampling(temperature=1.0, max_tokens=length)
     prefixes = [ids([*one.tokens[: j + 1], start]) for one in texts for j in one.thought_positions]
     # A prefix that two texts share is requested twice, so that each text has thoughts of its own.
-    completions = iter(await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in prefixes)))
-    return [[[c.token_ids for c in next(completions)] for _ in one.thought_positions] for one in texts]
+    groups = await asyncio.gather(*(policy.generate(prefix, draw, n) for prefix in prefixes))
+    flops, completions = sum(c.cost.flops for group in groups for c in group), iter(groups)
+    return [[[c.token_ids for c in next(completions)] for _ in one.thought_positions] for one in texts], flops
 
 
 def thoughts_trace(policy: PonderPolicy, problem: Problem, text: QuietText, thoughts: Sequence[Sequence[Ids]]) -> Trace:
@@ -202,7 +205,7 @@ async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: Quiet
     """On held-out problems: nats per token, and whether every token of an answer is the most likely one."""
     problems = job.data.test[: job.eval_limit]
     texts = [answer_text(job, policy, p) for p in problems]
-    thoughts = await sample_thoughts(
+    thoughts, _ = await sample_thoughts(
         policy, texts, learner.thought_tokens[0], min(job.num_thoughts, 1), job.max_thought_tokens
     )
     results: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}

@@ -177,7 +177,8 @@ def evaluate_reward_model(
 ) -> dict[str, float]:
     """On traces that were not learned from, one for each prompt: accuracy, and the temperature that fits best."""
     objective.credit(traces, scorer, {})
-    predictions = list(predict(learner, traces))
+    with learner.unchanged():
+        predictions = list(predict(learner, traces))
     assert isinstance(learner.net, DecoderWithHead)
     if objective.predicts == "preference":
         metrics = _preference_metrics(predictions)

@@ -262,7 +262,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 metrics |= at_start if step == 0 else {}
                 if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
                     metrics |= await evaluate_held_out(job, policy, step + 1, watch)
-                session.record(state, metrics, rollouts)
+                session.record(state, metrics, rollouts, sum(t.cost.flops for t in rollouts))
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):

@@ -213,7 +213,8 @@ class Episodes:
             step = trace.steps[branch.end]
             if isinstance(turn, EnvironmentFailed):
                 step.scores[TURN_REWARD] = Score(None, str(turn))
-                branch.done = step.last = True
+                branch.done = True
+                _end_answer(step)
                 continue
             if turn.reward is not None or turn.reason:
                 step.scores[TURN_REWARD] = Score(0.0 if turn.reward is None else float(turn.reward), turn.reason)
@@ -221,7 +222,8 @@ class Episodes:
             if why and TURN_REWARD not in step.scores:
                 step.scores[TURN_REWARD] = Score(0.0, why)
             if turn.done or why:
-                branch.done = step.last = True
+                branch.done = True
+                _end_answer(step)
 
     async def _act(self, trace: Trace, branch: _Branch) -> Turn | EnvironmentFailed:
         """Give the environment the policy's newest turn."""
@@ -260,12 +262,12 @@ class Episodes:
                 "this policy cannot take turns: it does not say which tokens stand between them; use a model in this"
                 " process"
             )
+        content = "\n".join(str(message.get("content") or "") for message in turn.messages)
         tokens: Ids | None = bridge(turn.messages, tools=self.tools, closed=step.stop == "eos")
         if tokens is not None:
             read = len(tokens)
-            written = Step(branch.end, policy.text(tokens), tokens, turn=True)
+            written = Step(branch.end, content, tokens, turn=True)
         else:
-            content = "\n".join(str(message.get("content") or "") for message in turn.messages)
             read = len(policy.tokens(content))
             prompt = self.encode(self._whole_conversation(trace, branch.end, policy, turn), policy)
             written = Step(None, content, prompt, cites=(branch.end,), turn=True)
@@ -378,6 +380,12 @@ def _is_message(message: Any) -> bool:
         and isinstance(message.get("content"), str)
         and len(message["role"]) <= 100
     )
+
+
+def _end_answer(step: Step) -> None:
+    """The answer ends with this step. In a search it is no rollout's, so `last` stays as it is."""
+    if not step.done:
+        step.stop = "eos"
 
 
 def _prefix_end(trace: Trace, end: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -146,16 +147,37 @@ def parse_directory(directory: bytes, count: int) -> list[TraceSummary]:
 def decode_traces(directory: bytes, count: int, body: bytes) -> list[Trace]:
     """The traces of a block. Raises ValueError where it holds something else."""
     rows, data = parse_rows(directory, count)
-    try:
-        records, columns = _split_body(data, memoryview(body))
+    with _no_trace_is_value_error():
+        shapes = _check_sizes(data, body)
+        records, columns = _read_records(data, body), _read_columns(data, shapes, body)
         traces = [trace_from_json(record, columns.take) for record in records]
+    if [t.problem.id for t in traces] != [row[0] for row in rows] or not columns.is_empty():
+        raise ValueError("its directory does not fit its traces")
+    return traces
+
+
+def decode_records(directory: bytes, count: int, body: bytes) -> list[dict[str, Any]]:
+    """The traces of a block as they are stored: JSON, in which the length of an array stands for the array. For readers
+    that need no arrays. Raises ValueError where it holds something else than traces."""
+    rows, data = parse_rows(directory, count)
+    with _no_trace_is_value_error():
+        _check_sizes(data, body)
+        records = _read_records(data, body)
+        ids_of = [record["problem"]["id"] for record in records]
+    if ids_of != [row[0] for row in rows]:
+        raise ValueError("its directory does not fit its traces")
+    return records
+
+
+@contextmanager
+def _no_trace_is_value_error() -> Iterator[None]:
+    """What is raised for JSON of another form becomes a ValueError."""
+    try:
+        yield
     except ValueError:
         raise
     except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError) as why:
         raise ValueError(f"it is no trace: {type(why).__name__}: {why}") from None
-    if [t.problem.id for t in traces] != [row[0] for row in rows] or not columns.is_empty():
-        raise ValueError("its directory does not fit its traces")
-    return traces
 
 
 class _Columns:
@@ -175,8 +197,11 @@ class _Columns:
         return all(self._taken[name] == len(column) for name, column in self._columns.items())
 
 
-def _split_body(data: Any, body: memoryview) -> tuple[Any, _Columns]:
-    """The JSON of the traces, and the columns. Sizes are checked before anything is made of them."""
+_Shapes = dict[str, tuple[int, list[int]]]  # by column, how many values it has and the stored size of each plane
+
+
+def _check_sizes(data: Any, body: bytes) -> _Shapes:
+    """The shapes of the columns. All sizes are checked before anything is made of them."""
     size, stored = data["json"]
     shapes = {name: (count, planes) for name, (count, planes) in data["columns"].items()}
     sizes = [size, stored, *(n for count, planes in shapes.values() for n in (count, *planes))]
@@ -194,16 +219,25 @@ def _split_body(data: Any, body: memoryview) -> tuple[Any, _Columns]:
     ]
     if any(raw_size > MAX_RATIO * stored_size for raw_size, stored_size in raw_sizes):
         raise ValueError("its body is too short for what its directory says")
-    raw = bytes(inflate(body[:stored], size))
+    return shapes
+
+
+def _read_records(data: Any, body: bytes) -> list[Any]:
+    size, stored = data["json"]
+    raw = bytes(inflate(memoryview(body)[:stored], size))
     records = json.loads(raw.decode("utf-8", "surrogatepass"), parse_constant=_reject_constant)
     if not isinstance(records, list):
         raise ValueError("its JSON is no list")
-    columns, at = {}, stored
+    return records
+
+
+def _read_columns(data: Any, shapes: _Shapes, body: bytes) -> _Columns:
+    view, columns, at = memoryview(body), {}, data["json"][1]
     for name, (count, planes) in shapes.items():
         starts = [at + sum(planes[:i]) for i in range(len(planes) + 1)]
-        pieces = [body[a:b] for a, b in pairwise(starts)]
+        pieces = [view[a:b] for a, b in pairwise(starts)]
         columns[name], at = unpack_column(pieces, count, array_dtype(name)), starts[-1]
-    return records, _Columns(columns)
+    return _Columns(columns)
 
 
 def _reject_constant(name: str) -> None:

@@ -12,10 +12,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ponder.errors import RunError
 from ponder.runs import block_file
@@ -31,7 +31,7 @@ from ponder.runs.records import (
 )
 from ponder.runs.resumptions import ValidRecords
 from ponder.runs.symlinks import refuse_symlinks
-from ponder.runs.trace_blocks import TraceSummary, decode_traces, parse_directory
+from ponder.runs.trace_blocks import TraceSummary, decode_records, decode_traces, parse_directory
 from ponder.runs.trace_index import JSONL_FILE as JSONL_FILE
 from ponder.runs.trace_index import TRACES_FILE as TRACES_FILE
 from ponder.runs.trace_index import TraceEntry as TraceEntry
@@ -40,6 +40,7 @@ from ponder.trace_json import trace_from_json
 from ponder.types import Trace
 
 TRACE_FILES = (JSONL_FILE, TRACES_FILE)  # in the order of their traces
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,15 @@ def read_indexed(folder: Path, entries: Iterable[TraceEntry]) -> Iterator[tuple[
                 yield entry, lines.read(entry.offset, entry.record)
             else:
                 yield entry, blocks.read(entry.offset, entry.record)[entry.position]
+
+
+def read_record(folder: Path, entry: TraceEntry) -> dict[str, Any]:
+    """One trace as it is stored, for readers that need no arrays: JSON, in which an array may be its length."""
+    with contextlib.ExitStack() as stack:
+        if entry.position is None:
+            return _LineReader(folder / JSONL_FILE, stack).read_record(entry.offset, entry.record)
+        reader = _TraceReader(folder / TRACES_FILE, stack)
+        return reader.read_records(entry.offset, entry.record)[entry.position]
 
 
 def repair_traces(folder: Path, step: int, expected_count: int | None) -> tuple[int, str]:
@@ -266,6 +276,12 @@ class _LineReader:
         self._file = stack.enter_context(path.open("rb")) if path.is_file() else None
 
     def read(self, offset: int, number: int) -> Trace:
+        return self._read(offset, number, trace_from_json)
+
+    def read_record(self, offset: int, number: int) -> dict[str, Any]:
+        return self._read(offset, number, dict)
+
+    def _read(self, offset: int, number: int, make: Callable[[Any], _T]) -> _T:
         if self._file is None:
             raise RunError(f"{self._path} is gone: it was removed while it was read")
         self._file.seek(offset)
@@ -273,7 +289,7 @@ class _LineReader:
         if not has_valid_checksum(line):
             raise damaged_record(self._path, number, "its checksum differs")
         try:
-            return trace_from_json(json.loads(without_checksum(line)))
+            return make(json.loads(without_checksum(line)))
         except KeyError as missing:
             raise damaged_record(self._path, number, f"it has no {missing}") from None
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as why:
@@ -289,14 +305,19 @@ class _TraceReader:
         self._last: list[Trace] = []
 
     def read(self, offset: int, number: int) -> list[Trace]:
-        if self._reader is None:
-            raise RunError(f"{self._path} is gone: it was removed while it was read")
         if offset != self._last_offset:
-            block = self._reader.block_at(offset)
-            try:
-                directory, body = self._reader.read_directory(block), self._reader.read_body(block)
-                self._last = decode_traces(directory, block.count, body)
-            except ValueError as why:
-                raise DamagedBlock(self._path, number, str(why), offset) from None
+            self._last = self._decode(offset, number, decode_traces)
             self._last_offset = offset
         return self._last
+
+    def read_records(self, offset: int, number: int) -> list[dict[str, Any]]:
+        return self._decode(offset, number, decode_records)
+
+    def _decode(self, offset: int, number: int, decode: Callable[[bytes, int, bytes], _T]) -> _T:
+        if self._reader is None:
+            raise RunError(f"{self._path} is gone: it was removed while it was read")
+        block = self._reader.block_at(offset)
+        try:
+            return decode(self._reader.read_directory(block), block.count, self._reader.read_body(block))
+        except ValueError as why:
+            raise DamagedBlock(self._path, number, str(why), offset) from None

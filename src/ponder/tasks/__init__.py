@@ -25,9 +25,19 @@ from ponder.tasks.datasets.math500 import MATH500
 from ponder.tasks.datasets.processbench import ProcessBench
 from ponder.tasks.datasets.question_file import QuestionFile
 from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
+from ponder.tasks.environments.alphabet_sort import AlphabetSort
+from ponder.tasks.environments.check_answer import CheckAnswer
+from ponder.tasks.environments.code_feedback import CodeFeedback
+from ponder.tasks.environments.connect_four import ConnectFourTask
+from ponder.tasks.environments.environment_task import EnvironmentTask
 from ponder.tasks.environments.episode_task import EpisodeTask
+from ponder.tasks.environments.grid_walk import GridWalk
 from ponder.tasks.environments.mastermind import Mastermind
+from ponder.tasks.environments.sokoban import Sokoban
+from ponder.tasks.environments.sql import Sql
 from ponder.tasks.environments.textarena import TextArena
+from ponder.tasks.environments.tic_tac_toe_game import TicTacToeGameTask
+from ponder.tasks.environments.twenty_questions import TwentyQuestions
 from ponder.tasks.generated.addition import Addition
 from ponder.tasks.generated.algebra import Algebra
 from ponder.tasks.generated.arithmetic import Arithmetic
@@ -64,7 +74,6 @@ TASKS: dict[str, type] = {
     "instructions": Instructions,
     "knapsack": Knapsack,
     "knights": KnightsAndKnaves,
-    "mastermind": Mastermind,
     "maze": Maze,
     "number-theory": NumberTheory,
     "programs": Programs,
@@ -77,6 +86,16 @@ TASKS: dict[str, type] = {
     "tic-tac-toe": TicTacToe,
     "twenty-four": TwentyFour,
     "zebra": Zebra,
+    "alphabet-sort": AlphabetSort,
+    "check-answer": CheckAnswer,
+    "code-feedback": CodeFeedback,
+    "connect-four": ConnectFourTask,
+    "grid-walk": GridWalk,
+    "mastermind": Mastermind,
+    "sokoban": Sokoban,
+    "sql": Sql,
+    "tic-tac-toe-game": TicTacToeGameTask,
+    "twenty-questions": TwentyQuestions,
     "arc": ARC,
     "bbh": BBH,
     "cruxeval": CRUXEval,
@@ -123,21 +142,28 @@ __all__ = [
     "TASKS",
     "Addition",
     "Algebra",
+    "AlphabetSort",
     "Arithmetic",
     "Boxes",
     "CRUXEval",
+    "CheckAnswer",
+    "CodeFeedback",
+    "ConnectFourTask",
     "Countdown",
     "Counting",
     "CustomTask",
     "DatasetTask",
+    "EnvironmentTask",
     "EpisodeTask",
     "Game24",
     "GeneratedTask",
+    "GridWalk",
     "HubDataset",
     "HumanEval",
     "Instructions",
     "Knapsack",
     "KnightsAndKnaves",
+    "Mastermind",
     "Maze",
     "NumberTheory",
     "ProcessBench",
@@ -147,14 +173,18 @@ __all__ = [
     "ReasoningGym",
     "RewardFunctions",
     "SatisfiabilityTask",
+    "Sokoban",
     "Sorting",
+    "Sql",
     "Strings",
     "Sudoku",
     "Suite",
     "Sums",
     "TextArena",
     "TicTacToe",
+    "TicTacToeGameTask",
     "TwentyFour",
+    "TwentyQuestions",
     "Zebra",
     "find",
 ]  # fmt: skip

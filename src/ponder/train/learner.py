@@ -25,6 +25,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.flops import pass_flops
 from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
@@ -103,6 +104,7 @@ class Learner:
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
+        self.flops = 0.0  # of all that this process computed (see flops.py); the caller may set it back
 
     # What a training loop calls
 
@@ -165,7 +167,7 @@ class Learner:
     def unchanged(self, **settings: Any) -> Iterator[None]:
         """Set attributes of the learner for a while. At the end they, gradients, and all that a lack of memory changed
         are as before."""
-        names = {"oom_retries", "max_tokens_per_microbatch", *settings}
+        names = {"oom_retries", "max_tokens_per_microbatch", "flops", *settings}
         before, checkpointing = {name: getattr(self, name) for name in names}, self.net.gradient_checkpointing
         try:
             for name, value in settings.items():
@@ -269,7 +271,10 @@ class Learner:
         return [name for name in steps[0].notes if all(name in s.notes for s in steps)]
 
     def hidden_states(self, net: Decoder, batch: PackedBatch) -> Tensor:
-        """[N, E]: the last hidden states at `batch.source_N`."""
+        """[N, E]: the last hidden states at `batch.source_N`, which the head reads next."""
+        real = slice(-1 if batch.has_padding else None)
+        readings, backward = len(batch.source_N), torch.is_grad_enabled()
+        self.flops += pass_flops(net, batch.lengths[real], batch.parents[real], readings, backward)
         attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
         compiled = self.compiled and lora.can_compile(net)
         return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
@@ -317,11 +322,13 @@ class Learner:
 
     def _retry_on_oom(self, work: Callable[[], T]) -> T:
         """Do the work. Where memory runs out, start it again with smaller micro-batches: the gradient is the same."""
+        flops = self.flops
         while True:
             try:
                 return work()
             except torch.OutOfMemoryError as why:
                 reason = str(why).partition(". ")[0]
+            self.flops = flops
             if not self.retries_oom:
                 raise OutOfMemory(reason)
             self._shrink(reason)  # outside the handler, which holds on to the failed pass

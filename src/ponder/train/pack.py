@@ -59,6 +59,7 @@ class PackedBatch:
     tree_N: Tensor
     notes: dict[str, Tensor]
     steps: list[Step]  # the steps of the trained tokens, in order
+    has_padding: bool  # is the last segment one that nothing reads?
 
 
 def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bool) -> list[TraceChains]:
@@ -84,8 +85,9 @@ def chains(trace: Trace, belongs: Callable[[Step], bool]) -> list[StepChain]:
     ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the chain has reached
     out: list[StepChain] = []
     for i, step in enumerate(trace.steps):
-        alone = step.parent is not None and len(trace.children(step.parent)) == 1
-        chain = ends.get(step.parent) if alone and step.parent is not None else None
+        before = trace.step_before(i)
+        alone = before is not None and len(trace.children(before)) == 1
+        chain = ends.get(before) if alone and before is not None else None
         if belongs(step) and len(step.token_ids):
             if step.parent is None:
                 raise UsageError(f"{trace.problem.id}: the first step is the prompt, which is not trained")
@@ -134,7 +136,7 @@ def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
 
 
 def _steps_on_paths(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
-    return {j for c in chains for j in trace.path(c.steps[-1])}
+    return {j for c in chains for j in trace.conversation(c.steps[-1])}
 
 
 def _token_count(trace: Trace, steps: set[int]) -> int:
@@ -191,7 +193,8 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
     layout = _Layout()
     for number, work in enumerate(batch):
         layout.tree(work, number)
-    if over := sum(layout.lengths) % (block := _pad_multiple(device)):  # padded with a tree that nothing reads
+    over = sum(layout.lengths) % (block := _pad_multiple(device))
+    if over:  # padded with a tree that nothing reads
         layout.segment(np.zeros(block - over, np.int32), -1)
     sizes = [len(s.token_ids) for s in layout.steps]
 
@@ -215,6 +218,7 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
         each(layout.trees, np.int64),
         {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in layout.steps], np.float32) for name in notes},
         layout.steps,
+        bool(over),
     )
 
 

@@ -26,6 +26,7 @@ from ponder import settings
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.nets.tree_attention import make_tree_attention
+from ponder.train.flops import pass_flops
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.types import Ids
 
@@ -205,6 +206,7 @@ class QuietLearner:
         self.master_weights = MasterWeights(_DecoderWithMixingHead(net, self.mixing), optimizer)
         self.guarded_step = GuardedStep(self.master_weights)
         self.pending_interrupt: Interrupted | None = None  # never set: a step is a single optimiser step
+        self.flops = 0.0  # of all losses and their gradients (see flops.py); the caller may set it back
 
     def step_on_texts(
         self, texts: Sequence[QuietText], thoughts: SampledThoughts, watch: Callable[[float], None] = lambda share: None
@@ -243,6 +245,9 @@ class QuietLearner:
     def _loss(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> tuple[Tensor, dict[str, float]]:
         packed = pack_thoughts(texts, thoughts, self.thought_tokens, self.lookahead_tokens)
         outputs = self.forward(packed)
+        readings = len(packed.plain_P) + len(packed.thought_P) + len(packed.source_Q)
+        self.flops += pass_flops(self.net, packed.lengths, packed.parents, readings, backward=True)
+        self.flops += 6.0 * len(packed.plain_P) * (self.mixing.hidden.weight.numel() + self.mixing.last.weight.numel())
         device = self.net.device
         of_P, place_N = (torch.from_numpy(x).to(device) for x in (packed.thought_of_P, packed.position_N))
         said_N = outputs.talk_P.new_zeros(packed.count).index_add(0, of_P, outputs.talk_P)

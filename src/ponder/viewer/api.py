@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from ponder.types import Trace
 from ponder.viewer.comparisons import compare_runs
 from ponder.viewer.errors import NotFound
 from ponder.viewer.fronts import front_figures
 from ponder.viewer.metric_slices import MetricSlices, preview, previews
 from ponder.viewer.query import Query
+from ponder.viewer.row_database import RowDatabase
 from ponder.viewer.run_attempts import AttemptsLibrary
 from ponder.viewer.run_listing import RunLibrary
 from ponder.viewer.text_search import MAX_HITS, search_traces
@@ -86,20 +86,21 @@ class Api:
         return list_traces(self.traces.index(self.library.find(run).path), query)
 
     def trace(self, query: Query, run: str, number: str) -> Any:
-        step, trace = self._read(run, number)
-        verifier = self.traces.index(self.library.find(run).path).verifier
-        return trace_json(int(number), step, trace, verifier, bool(query.text("whole")))
+        index, place = self._index(run), int(number)
+        step, trace = index.read(place)
+        beside = {"previous": place - 1 if place > 1 else None, "next": place + 1 if place < index.total else None}
+        return trace_json(place, step, trace, index.verifier, bool(query.text("whole"))) | beside
 
     def tokens(self, query: Query, run: str, number: str) -> Any:
-        _, trace = self._read(run, number)
+        _, trace = self._index(run).read(int(number))
         texts = self.traces.token_texts(self.library.find(run).path)
         return tokens_json(trace, query.optional_whole("leaf"), texts)
 
     def tree(self, query: Query, run: str, number: str) -> Any:
-        return tree_json(self._read(run, number)[1])
+        return tree_json(self._index(run).read_record(int(number)))
 
     def node(self, query: Query, run: str, number: str, node: str) -> Any:
-        return node_json(self._read(run, number)[1], int(node))
+        return node_json(self._index(run).read(int(number))[1], int(node))
 
     def search(self, query: Query) -> Any:
         index = self.traces.index(self.library.find(query.text("run")).path)
@@ -111,10 +112,11 @@ class Api:
     def fronts(self, query: Query) -> Any:
         return front_figures(self.attempts.read([self.library.find(run) for run in query.names("runs")], 1))
 
-    def _read(self, run: str, number: str) -> tuple[int, Trace]:
+    def _index(self, run: str) -> RowDatabase:
+        """The traces of a run, with what was written since."""
         index = self.traces.index(self.library.find(run).path)
         index.refresh()
-        return index.read(int(number))
+        return index
 
 
 def _version() -> str:

@@ -80,8 +80,11 @@ def _run_shards(api: Api, row: Mapping[str, Any]) -> Iterator[tuple[str, Shards]
     shards[f"{place}/traces"] = {"total": len(traces), "indexed": len(traces), "rows": traces, "complete": True}
     shards |= _answers(api, [f"/api/fronts?runs={run}"]) if traces else {}
     yield f"data/{run}.js", shards
-    for trace in traces:
-        yield f"data/{run}-{trace['number']}.js", _trace_shards(api, f"{place}/traces/{trace['number']}")
+    for i, trace in enumerate(traces):
+        each = _trace_shards(api, path := f"{place}/traces/{trace['number']}")
+        if i == 0 and path in each:
+            each[path]["previous"] = None  # the traces before it are not in the copy
+        yield f"data/{run}-{trace['number']}.js", each
 
 
 def _trace_rows(api: Api, run: str) -> list[dict[str, Any]]:

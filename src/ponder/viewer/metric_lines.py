@@ -13,8 +13,9 @@ MAX_METRICS = 500  # names of one run; a stranger's file may hold a new one in e
 MAX_NAME_CHARS = 200
 _MAX_STEP = 1 << 53  # the largest whole number that JavaScript holds exactly
 _NOT_METRICS = ("step", "record", "crc")
-TOKENS, SECONDS = "x/tokens", "x/seconds"  # columns of further x-axes
-TOKENS_METRIC, SECONDS_METRIC = "num_tokens", "step_time"
+SECONDS, SECONDS_METRIC = "x/seconds", "step_time"  # a further x-axis: the sum of this metric
+SUMMED_AXES = {"x/tokens": "num_tokens", "x/flops": "flops"}  # and those whose metric is a sum already
+AXES = (*SUMMED_AXES, SECONDS)
 
 _NUMBER = rb":(-?[0-9]{1,30}(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?)"
 ROW_START = re.compile(rb'\{"(step|resumed)":(\d{1,15})[,}]')
@@ -37,8 +38,9 @@ class Columns:
         count = len(self.steps)
         self.steps.append(step)
         values = {name: _number(value) for name, value in row.items() if name not in _NOT_METRICS}
-        if (tokens := values.get(TOKENS_METRIC)) is not None:
-            values[TOKENS] = tokens
+        for axis, metric in SUMMED_AXES.items():
+            if (amount := values.get(metric)) is not None:
+                values[axis] = amount
         if (seconds := values.get(SECONDS_METRIC)) is not None:
             self.seconds += seconds
             values[SECONDS] = self.seconds

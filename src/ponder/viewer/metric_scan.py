@@ -20,8 +20,9 @@ from ponder.runs.run_summary import HEADLINE_METRICS
 from ponder.viewer.metric_lines import (
     MAX_METRICS,
     ROW_START,
+    SECONDS,
     SECONDS_METRIC,
-    TOKENS_METRIC,
+    SUMMED_AXES,
     Columns,
     match_number,
     named_value,
@@ -153,8 +154,8 @@ def findings(ends: Columns) -> list[dict[str, Any]]:
 
 def axis_names(ends: Columns) -> list[str]:
     """Which x-axes the metrics of a run have."""
-    return ["step", *(axis for axis, name in (("tokens", TOKENS_METRIC), ("seconds", SECONDS_METRIC))
-                      if name in ends.columns)]  # fmt: skip
+    axes = SUMMED_AXES | {SECONDS: SECONDS_METRIC}
+    return ["step", *(axis.removeprefix("x/") for axis, metric in axes.items() if metric in ends.columns)]
 
 
 def metric_names(ends: Columns) -> list[str]:

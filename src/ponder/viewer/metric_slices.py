@@ -15,10 +15,10 @@ from typing import IO, Any
 
 from ponder.errors import PonderError
 from ponder.viewer.metric_lines import (
+    AXES,
     ROW_START,
     SECONDS,
-    TOKENS,
-    TOKENS_METRIC,
+    SUMMED_AXES,
     Columns,
     match_number,
     named_value,
@@ -135,7 +135,7 @@ def _sample_lines(file: IO[bytes], size: int, points: int) -> list[bytes]:
 def _read_named(lines: Sequence[bytes], names: Collection[str]) -> Columns:
     """Only these metrics, without parsing the rest of a line, which takes most of the time of many previews."""
     patterns = {name: named_value(name) for name in names}
-    patterns[TOKENS] = named_value(TOKENS_METRIC)
+    patterns |= {axis: named_value(metric) for axis, metric in SUMMED_AXES.items()}
     out = Columns(0.0, [], {name: [] for name in patterns})
     for line in lines:
         if (start := ROW_START.match(line)) is not None and start[1] == b"step":
@@ -168,7 +168,7 @@ def _thin_out(rows: Columns, points: int) -> Answer:
     spans = list(pairwise(edges))
     steps = [rows.steps[i] for a, b in spans for i in (a, b - 1)]
     columns = {
-        name: [value for a, b in spans for value in (_ends if name in (TOKENS, SECONDS) else _extremes)(column[a:b])]
+        name: [value for a, b in spans for value in (_ends if name in AXES else _extremes)(column[a:b])]
         for name, column in rows.columns.items()
     }
     return {"steps": steps, "columns": columns}

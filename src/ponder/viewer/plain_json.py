@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_DEPTH, MAX_ITEMS, MAX_CHARS = 12, 1000, 1 << 16
+MAX_NUMBER = 1e300
 CUT = "…"
 
 
@@ -41,7 +42,7 @@ def finite(value: Any) -> float | int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return value if math.isfinite(value) and abs(value) < 1e300 else None
+        return value if math.isfinite(value) and abs(value) < MAX_NUMBER else None
     except OverflowError:
         return None
 

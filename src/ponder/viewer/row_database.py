@@ -25,7 +25,7 @@ from ponder.errors import RunError
 from ponder.runs import block_file
 from ponder.runs.block_file import BlockReader, DamagedBlock
 from ponder.runs.symlinks import refuse_symlinks
-from ponder.runs.trace_store import JSONL_FILE, TRACES_FILE, TraceEntry, index_traces, read_indexed
+from ponder.runs.trace_store import JSONL_FILE, TRACES_FILE, TraceEntry, index_traces, read_indexed, read_record
 from ponder.types import Trace
 from ponder.viewer.errors import NotFound
 from ponder.viewer.plain_files import file_size
@@ -237,12 +237,25 @@ class RowDatabase:
     def read(self, number: int) -> tuple[int, Trace]:
         """One trace, with its step."""
         with self._lock:
-            found = self._db.execute(
-                f"SELECT {_BLOCK_COLUMNS} FROM blocks WHERE first <= ? ORDER BY first DESC LIMIT 1", (number,)
-            ).fetchone()
-            if found is None or not found[4] <= number < found[4] + found[3]:
-                raise NotFound(f"there is no trace {number}: the run has {self.total}")
-            return int(found[2]), self._read_block(*found)[number - found[4]]
+            offset, record, step, count, first, position = self._block_of(number)
+            return step, self._read_block(offset, record, step, count, first, position)[number - first]
+
+    def read_record(self, number: int) -> dict[str, Any]:
+        """One trace as it is stored (see `trace_store.read_record`)."""
+        with self._lock:
+            offset, record, step, _, first, position = self._block_of(number)
+            at = None if position < 0 else position + number - first
+            with _no_garbage_collection():
+                return read_record(self.folder, TraceEntry(number, step, "", offset, record, at))
+
+    def _block_of(self, number: int) -> tuple[int, int, int, int, int, int]:
+        """Offset, record, step, count, first number and position of the block that holds a trace."""
+        found: tuple[int, int, int, int, int, int] | None = self._db.execute(
+            f"SELECT {_BLOCK_COLUMNS} FROM blocks WHERE first <= ? ORDER BY first DESC LIMIT 1", (number,)
+        ).fetchone()
+        if found is None or not found[4] <= number < found[4] + found[3]:
+            raise NotFound(f"there is no trace {number}: the run has {self.total}")
+        return found
 
     # Queries
 

@@ -121,8 +121,8 @@ def tokens_json(trace: Trace, leaf: int | None, texts: Sequence[bytes] | None) -
         "leaf": leaf,
         "path": path,
         "ids": ids.tolist(),
-        "sampled": [s.sampled for s, size in zip(steps, sizes, strict=True) for _ in range(size)],
-        "step": [i for i, size in zip(path, sizes, strict=True) for _ in range(size)],
+        "sampled": np.repeat([s.sampled for s in steps], sizes).tolist(),
+        "step": np.repeat(path, sizes).tolist(),
     }
     if texts is not None:
         out["texts"] = token_pieces(ids.tolist(), texts)
@@ -141,9 +141,9 @@ def _columns(steps: Sequence[Step], sizes: Sequence[int]) -> dict[str, Any]:
         "ratio": _ratio,
         "version": lambda s: s.notes["version"] if "version" in s.notes else np.full(len(s.token_ids), s.version),
     }
-    names = dict.fromkeys(name for s in steps for name in s.notes if name not in readers)
+    names = dict.fromkeys(name for s in steps for name in s.notes if name != "version")
     for name in list(names)[:MAX_NOTES]:
-        readers[name] = partial(_note, name)
+        readers[f"notes/{name}" if name in readers else name] = partial(_note, name)
     out: dict[str, Any] = {}
     for name, read in readers.items():
         columns = [read(s) for s in steps]
@@ -162,9 +162,7 @@ def _note(name: str, step: Step) -> Any:
 
 
 def _ratio(step: Step) -> Any:
-    """The probability that a token was sampled with, as a multiple of the reference's."""
-    if "ratio" in step.notes:
-        return step.notes["ratio"]
+    """The probability that a token was sampled with, divided by the reference's."""
     log = log_ratio(step)
     return None if log is None else np.exp(np.clip(log, -50, 50))
 

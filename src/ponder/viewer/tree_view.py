@@ -1,50 +1,76 @@
-"""The steps of a trace as the columns of a tree. Their order is that in which they were added: the tree as it grew."""
+"""The steps of a trace as the columns of a tree. Their order is that in which they were added: the tree as it grew.
+
+They are read from the JSON of the trace, as a run directory has it: the objects of a tree of 100,000 steps would take
+longer than all the rest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ponder.types import Step, Trace
-from ponder.viewer.plain_json import cut_text, finite
-from ponder.viewer.trace_facts import chosen_step
+import numpy as np
+
+from ponder.viewer.plain_json import MAX_NUMBER, cut_text, finite
 
 MAX_SNIPPETS, SNIPPET_CHARS = 20_000, 80
 MAX_CITES, MAX_REASONS = 200_000, 1_000
 _DIGITS = 6
 
 
-def tree_json(trace: Trace) -> dict[str, Any]:
-    steps, chosen = trace.steps, chosen_step(trace)
+def tree_json(record: Mapping[str, Any]) -> dict[str, Any]:
+    """`record`: the trace as `trace_json` writes it. An array may be its length."""
+    steps: list[dict[str, Any]] = record["steps"]
+    parents = [step["parent"] for step in steps]
+    chosen = record.get("chosen")
+    if type(chosen) is not int or not 0 <= chosen < len(steps):
+        chosen = None
     reasons: dict[str, int] = {}
-    pruned = [_reason_index(str(s.pruned), reasons) if s.pruned else -1 for s in steps]
-    on_path = set(trace.path(chosen)) if chosen is not None else set()
     out: dict[str, Any] = {
-        "parent": [-1 if s.parent is None else s.parent for s in steps],
-        "depth": _depths(steps),
-        "visits": [finite(s.visits) for s in steps],
-        "value": [_rounded(s.value) for s in steps],
-        "prior": [_rounded(s.prior) for s in steps],
-        "score": [_score(s) for s in steps],
-        "tokens": [len(s.token_ids) for s in steps],
-        "stop": [None if s.stop is None else str(s.stop) for s in steps],
-        "pruned": pruned,
+        "depth": _depths(parents),
+        "parent": [-1 if parent is None else parent for parent in parents],
+        "visits": _numbers([step.get("visits", 0) for step in steps]),
+        "value": _numbers([step.get("value", 0.0) for step in steps]),
+        "prior": _numbers([step.get("prior", 0.0) for step in steps]),
+        "score": _numbers([_score(step) for step in steps]),
+        "tokens": [_length(step["token_ids"]) for step in steps],
+        "stop": [None if (stop := step.get("stop")) is None else str(stop) for step in steps],
+        "pruned": [_reason_index(str(why), reasons) if (why := step.get("pruned")) else -1 for step in steps],
         "reasons": list(reasons),
         "cites": _cites(steps),
         "chosen": chosen,
-        "on_path": sorted(on_path),
-        "meta": [bool(s.meta) for s in steps],
+        "on_path": _path(parents, chosen),
+        "meta": [bool(step.get("meta")) for step in steps],
     }
     if len(steps) <= MAX_SNIPPETS:
-        out["snippet"] = [cut_text(s.text[: SNIPPET_CHARS + 1], SNIPPET_CHARS) for s in steps]
+        out["snippet"] = [cut_text(str(step.get("text", ""))[: SNIPPET_CHARS + 1], SNIPPET_CHARS) for step in steps]
     return out
 
 
-def _depths(steps: list[Step]) -> list[int]:
+def _depths(parents: Sequence[Any]) -> list[int]:
     """A parent always comes before its children."""
     depths: list[int] = []
-    for step in steps:
-        depths.append(0 if step.parent is None else depths[step.parent] + 1)
+    for i, parent in enumerate(parents):
+        if parent is None:
+            depths.append(0)
+        elif type(parent) is int and 0 <= parent < i:
+            depths.append(depths[parent] + 1)
+        else:
+            raise ValueError(f"step {i} names a parent that does not exist")
     return depths
+
+
+def _path(parents: Sequence[int | None], chosen: int | None) -> list[int]:
+    """The steps from the root down to the chosen one."""
+    path: list[int] = []
+    while chosen is not None:
+        path.append(chosen)
+        chosen = parents[chosen]
+    return path[::-1]
+
+
+def _length(array: Any) -> int:
+    return array if type(array) is int else len(array)
 
 
 def _reason_index(reason: str, reasons: dict[str, int]) -> int:
@@ -55,17 +81,29 @@ def _reason_index(reason: str, reasons: dict[str, int]) -> int:
     return reasons.setdefault(reason, len(reasons))
 
 
-def _score(step: Step) -> float | None:
+def _score(step: Mapping[str, Any]) -> Any:
     """The first score: of the guide that led the search, or of the verifier where there was none."""
-    first = next(iter(step.scores.values()), None)
-    return None if first is None else _rounded(first.value)
+    scores = step.get("scores")
+    return next(iter(scores.values()))[0] if scores else None
 
 
-def _rounded(value: Any) -> float | None:
-    number = finite(value)
-    return None if number is None else round(number, _DIGITS)
+def _numbers(values: list[Any]) -> list[float | int | None]:
+    """With few decimals, and None for what is no number. Of numbers and None, as almost always, at once."""
+    if (kinds := set(map(type, values))) <= {int, float, type(None)}:
+        try:
+            array = np.array(values, np.float64)
+        except OverflowError:
+            kinds = {object}
+        else:
+            out: list[float | int | None] = values if kinds == {int} else np.round(array, _DIGITS).tolist()
+            for i in np.flatnonzero(~(np.abs(array) < MAX_NUMBER)):
+                out[i] = None
+            return out
+    return [None if (number := finite(value)) is None else round(number, _DIGITS) for value in values]
 
 
-def _cites(steps: list[Step]) -> list[list[int]]:
-    pairs = ([i, j] for i, step in enumerate(steps) for j in step.cites if type(j) is int and 0 <= j < len(steps))
+def _cites(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    count = len(steps)
+    quoting = ((i, cites) for i, step in enumerate(steps) if (cites := step.get("cites")))
+    pairs = ([i, j] for i, cites in quoting for j in cites if type(j) is int and 0 <= j < count)
     return [pair for pair, _ in zip(pairs, range(MAX_CITES), strict=False)]

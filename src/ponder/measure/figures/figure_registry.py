@@ -17,7 +17,7 @@ from ponder.measure.figures.length_plots import plot_samples_and_length
 from ponder.measure.figures.pareto_plot import plot_pareto, plot_pareto_table
 from ponder.measure.figures.routing_plot import plot_routing
 from ponder.measure.figures.scaling_law_plot import plot_coverage_law
-from ponder.measure.figures.training_plots import plot_length_growth, plot_training_metrics
+from ponder.measure.figures.training_plots import TrainingAxis, plot_length_growth, plot_training_metrics
 from ponder.measure.figures.vote_plots import plot_condorcet, plot_votes
 from ponder.measure.readers import Attempts, ColumnMap, read_logs, short_labels
 from ponder.measure.readers.score_table import ScoreTable, read_score_tables
@@ -41,6 +41,7 @@ class FigureSettings:
     cost: CostUnit | None = None
     common_problems: bool = False
     metrics: Sequence[str] = ()
+    x: TrainingAxis = "step"
     budgets: Sequence[int] = ()
     training_cost: float | None = None
     quality: float | None = None
@@ -51,7 +52,7 @@ def draw_figure(
 ) -> tuple[FigureWithData, list[Attempts]]:
     """Draw a figure of these runs, logs or tables; also what was read from them."""
     if kind == "training":
-        return plot_training_metrics(sources, settings.title, settings.metrics), []
+        return plot_training_metrics(sources, settings.title, settings.metrics, settings.x), []
     if kind == "length":
         return plot_length_growth(sources, settings.title), []
     table = read_score_tables(sources) if kind in ("pareto", "compute") else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -40,14 +40,23 @@ METRIC_LABELS = {
     "completions/clipped_ratio": "share of answers cut off",
     "grad_norm": "gradient norm",
 }
+# What a training can be drawn against, with the label of the axis.
+TrainingAxis = Literal["step", "tokens", "flops", "seconds"]
+_AXIS_LABELS: dict[TrainingAxis, str] = {
+    "step": "training step",
+    "tokens": "tokens",
+    "flops": "FLOPs of sampling and learning",
+    "seconds": "seconds of training",
+}
 SMOOTHING_FRACTION = 12  # a moving mean spans a twelfth of the run to either side
 
 
 def plot_training_metrics(
-    folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()
+    folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = (), x: TrainingAxis = "step"
 ) -> FigureWithData:
     """One panel per metric, one line per run: faint as measured, strong as a centred moving mean."""
     runs = [(name, _metrics(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
+    amounts = [_axis_values(name, rows, x) for name, rows in runs]
     have = {k for _, rows in runs for row in rows for k in row}
     if unknown := [m for m in metrics if m not in have]:
         raise UsageError(
@@ -60,26 +69,25 @@ def plot_training_metrics(
     if not shown:
         raise UsageError(f"none of {', '.join(METRIC_LABELS)} is in these runs: name metrics with --metric")
     table: list[FigureRow] = [
-        {"run": name, "step": row["step"], **{m: row.get(m, float("nan")) for m in shown}}
-        for name, rows in runs
-        for row in rows
+        {"run": name, "step": row["step"], x: amount, **{m: row.get(m, float("nan")) for m in shown}}
+        for (name, rows), along in zip(runs, amounts, strict=True)
+        for row, amount in zip(rows, along, strict=True)
     ]
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         for at, (ax, metric) in enumerate(zip(axes, shown, strict=True)):
             labelled = []
             for i, (name, rows) in enumerate(runs):
-                steps = np.array([row["step"] for row in rows], float)
                 values = np.array([row.get(metric, np.nan) for row in rows], float)
                 colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-                labelled += _plot_line(ax, steps, values, colour, dash, name)
+                labelled += _plot_line(ax, amounts[i], values, colour, dash, name)
             set_headline(ax, METRIC_LABELS.get(metric, metric))
-            _step_axis(ax)
+            _step_axis(ax, whole=x == "step")
             _set_height(ax, metric)
             if len(runs) > 1 and at == 0:
                 label_line_ends(ax, labelled) if len(shown) == 1 else ax.legend(labels=None, fontsize=8, loc="best")
         for ax in axes:
-            ax.set_xlabel("training step")
+            ax.set_xlabel(_AXIS_LABELS[x])
 
     size = (3.5, 2.4) if len(shown) > 1 else (5.4, 3.1)
     return FigureWithData(make_panels(len(shown), paint, title or _run_title(folders), size=size), tuple(table))
@@ -156,6 +164,15 @@ def _metrics(folder: str | Path) -> list[dict[str, float]]:
     return [{**row, "step": row["step"] + 1} for row in rows]
 
 
+def _axis_values(name: str, rows: Sequence[dict[str, float]], x: TrainingAxis) -> np.ndarray:
+    """Where each row of a run stands on the x-axis."""
+    column = {"step": "step", "tokens": "num_tokens", "flops": "flops", "seconds": "step_time"}[x]
+    values = np.array([row.get(column, np.nan) for row in rows], float)
+    if np.isnan(values).all():
+        raise UsageError(f"{name} does not tell its {x}: choose another --x, or leave it out")
+    return np.nancumsum(values) if x == "seconds" else values
+
+
 def _answer_lengths(folder: str | Path) -> dict[int, list[tuple[int, bool | None]]]:
     """By step, counted from 1: the length of each answer, and whether it was right."""
     verifier = run_verifier(Path(folder), run_task(Path(folder)))
@@ -179,7 +196,7 @@ def _plot_line(
     ax: Axes, steps: np.ndarray, values: np.ndarray, colour: str, dash: Any, name: str
 ) -> list[tuple[float, str, str]]:
     """Draws it, and says where it ends and what it is called."""
-    known = ~np.isnan(values)
+    known = ~(np.isnan(values) | np.isnan(steps))
     if not known.any():
         return []
     steps, values = steps[known], values[known]  # a step without a number is passed over
@@ -192,11 +209,11 @@ def _plot_line(
     return [(float(smooth[-1]), name, colour)]
 
 
-def _step_axis(ax: Axes) -> None:
+def _step_axis(ax: Axes, whole: bool = True) -> None:
     from matplotlib.ticker import MaxNLocator
 
     ax.margins(x=0.01)
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=whole))
 
 
 def _set_height(ax: Axes, metric: str) -> None:

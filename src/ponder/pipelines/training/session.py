@@ -58,6 +58,7 @@ class TrainingState:
     step: int = 0  # steps done
     cursor: int = 0  # problems sampled so far
     num_tokens: float = 0.0  # tokens trained on so far
+    flops: float | None = 0.0  # of sampling and learning so far; None: an earlier version counted none
     objective_state: dict[str, float] = field(default_factory=dict)
     curriculum_state: dict[str, Any] = field(default_factory=dict)
 
@@ -67,6 +68,7 @@ class Trainable(Protocol):
 
     net: Decoder
     pending_interrupt: Interrupted | None
+    flops: float
 
     def tensors(self) -> dict[str, Tensor]: ...
     def counters(self) -> dict[str, int]: ...
@@ -102,7 +104,7 @@ class TrainingSession:
                 learner.restore(_tensors_of(latest.tensors, name), latest.state["learners"][name])
             if self.policy.net.device.type == "cpu":
                 torch.set_num_threads(latest.state["threads"])  # another order of summation would give other bits
-            self.state = TrainingState(**latest.state["state"])
+            self.state = TrainingState(**{"flops": None} | latest.state["state"])
             record_counts = latest.state.get("records", {})  # older checkpoints have no counts
         mismatch = self.run.verify_records(self.state.step, record_counts)
         if mismatch:
@@ -124,6 +126,8 @@ class TrainingSession:
     @contextmanager
     def step(self) -> Iterator[TrainingState]:
         """One step: yields a copy of the state to change, which `record` puts in place of the old one."""
+        for learner in self.learners.values():
+            learner.flops = 0.0
         try:
             yield replace(
                 self.state, objective_state=dict(self.state.objective_state)
@@ -151,10 +155,16 @@ class TrainingSession:
             self.run.write_traces(self.state.step, traces)
             raise
 
-    def record(self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
-        """Record a finished step, and save a checkpoint if it is due."""
+    def record(
+        self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace], sampling_flops: float = 0.0
+    ) -> None:
+        """Record a finished step, and save a checkpoint if it is due. The metric `flops` is of all steps so far: of
+        sampling, and of what the learners computed."""
         at = self.state.step
         state.step = at + 1
+        if state.flops is not None:
+            state.flops += sampling_flops + sum(learner.flops for learner in self.learners.values())
+            metrics = {**metrics, "flops": state.flops}
         self.rows.append(dict(metrics))
         self.run.write_traces(at, traces)
         self.run.write_metrics(at, metrics, [f.text for f in diagnose(self.rows)])

@@ -61,8 +61,8 @@ def backpropagate(
         step.value += (value - step.value) / step.visits
     value = sum(v for _, v in step_values) / len(step_values)
     sign = -1.0 if two_player else 1.0
-    above = trace.steps[step_values[0][0]].parent
+    above = trace.step_before(step_values[0][0])
     while above is not None:
         value *= sign
         backup.update(trace, above, value, sign)
-        above = trace.steps[above].parent
+        above = trace.step_before(above)

@@ -211,7 +211,7 @@ class MCTS:
             return
         branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
-        path = trace.path(leaf)
+        path = trace.conversation(leaf)
         in_flight.window.append(Simulation(path, branch, work))
         in_flight.visits.update(path)
         if not (trace.steps[leaf].done and trace.steps[leaf].visits):

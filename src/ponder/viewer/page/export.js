@@ -72,9 +72,23 @@
 
   // ---- figures of several runs: those of each, side by side
 
+  // The runs that no other matches for less, by rising cost. Equals are both on it, as in `measure.pareto_frontier`.
+  function frontOf(points, unit) {
+    const known = points.filter((one) => isNumber(one[unit]) && isNumber(one.accuracy));
+    known.sort((a, b) => a[unit] - b[unit] || b.accuracy - a.accuracy);
+    const on = [];
+    for (const one of known) {
+      const last = on.at(-1);
+      if (!last || one.accuracy > last.accuracy || (one.accuracy === last.accuracy && one[unit] === last[unit])) on.push(one);
+    }
+    return on.map((one) => one.run);
+  }
+
   data.answer(/^\/api\/fronts\?/, async (match, query) => {
     const each = await Promise.all((query.get("runs") || "").split(",").map((run) => data.get(`/api/fronts?runs=${run}`)));
     const join = (name) => each.flatMap((one) => one[name]);
-    return { points: join("points"), coverage: join("coverage"), calibration: join("calibration"), solved: join("solved"), notes: join("notes"), law: Object.assign({}, ...each.map((one) => one.law)) };
+    const points = join("points");
+    const front = Object.fromEntries(["tokens", "flops", "seconds", "dollars"].map((unit) => [unit, frontOf(points, unit)]));
+    return { points, front, coverage: join("coverage"), calibration: join("calibration"), solved: join("solved"), notes: join("notes"), law: Object.assign({}, ...each.map((one) => one.law)) };
   });
 })();

@@ -13,12 +13,16 @@
     const abort = new AbortController();
     root.append(viewer.waiting());
     const place = `/api/runs/${run}/traces/${number}`;
+    let beside = {};
     data.get(place, { signal: abort.signal })
-      .then((trace) => new GroupPage(root, run, Number(number), trace, params, abort.signal))
+      .then((trace) => {
+        beside = trace;
+        return new GroupPage(root, run, Number(number), trace, params, abort.signal);
+      })
       .catch((error) => viewer.showError(error, root));
     viewer.keys.add(
-      { key: "n", text: "next trace", run: () => route.go(`/rollouts/${run}/${Number(number) + 1}`) },
-      { key: "p", text: "previous trace", run: () => number > 1 && route.go(`/rollouts/${run}/${number - 1}`) },
+      { key: "n", text: "next trace", run: () => beside.next && route.go(`/rollouts/${run}/${beside.next}`) },
+      { key: "p", text: "previous trace", run: () => beside.previous && route.go(`/rollouts/${run}/${beside.previous}`) },
       { key: "t", text: "its tree", run: () => route.go(`/tree/${run}/${number}`) },
       { key: "u", text: "up to all rollouts", run: () => route.go(`/rollouts/${run}`) });
     return () => abort.abort();
@@ -48,8 +52,8 @@
       return h("div", { class: "page-head" },
         h("div", { class: "headline" },
           h("h2", null, `Trace ${number}`), h("span", { class: "soft" }, facts.join(" · ")), h("span", { class: "spacer" }),
-          number > 1 ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${number - 1}`), title: "Previous trace (p)" }, "‹") : "",
-          h("a", { class: "button", href: route.link(`/rollouts/${run}/${number + 1}`), title: "Next trace (n)" }, "›"),
+          trace.previous ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${trace.previous}`), title: "Previous trace (p)" }, "‹") : "",
+          trace.next ? h("a", { class: "button", href: route.link(`/rollouts/${run}/${trace.next}`), title: "Next trace (n)" }, "›") : "",
           this.paths.length > 1 && !trace.is_large ? h("button", { type: "button", title: "Two completions word by word", on: { click: () => this.root.querySelector(".diff")?.scrollIntoView({ block: "center" }) } }, "Difference") : "",
           h("a", { class: "button", href: route.link(`/tree/${run}/${number}`) }, "Tree"),
           h("a", { class: "button", href: route.link(`/rollouts/${run}`) }, "All rollouts")),

@@ -20,7 +20,7 @@
     { key: "completions", title: "Completions", numeric: true, sortable: false, minor: true, text: (row) => format.integer(row.completions) },
     { key: "length", title: "Tokens", numeric: true, text: (row) => format.integer(row.tokens) },
     { key: "advantage", title: "Advantage", numeric: true, minor: true, tip: "least … greatest of its tokens", text: (row) => span(row.advantage) },
-    { key: "ratio", title: "Ratio", numeric: true, minor: true, tip: "mean of |log ratio|: how far the policy is from its reference", text: (row) => format.number(row.ratio) },
+    { key: "ratio", title: "Ratio", numeric: true, minor: true, tip: "mean of |log ratio|, where a token's ratio is the probability it was sampled with, divided by the reference's", text: (row) => format.number(row.ratio) },
     { key: "stop", title: "Stop", sortable: false, minor: true, text: (row) => stopText(row) },
     { key: "open", title: "", sortable: false, text: () => "" },
   ];

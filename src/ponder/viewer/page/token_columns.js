@@ -3,24 +3,23 @@
   "use strict";
   const { format, isNumber } = viewer;
 
-  // `middle`: a number that means "nothing to see"; colours go both ways from it, at
-  // least as far as `least`, so that rounding is not coloured. `toward`: the end that is strong.
+  // `middle`: a number that means "nothing to see"; colours go both ways from it, at least as far as `least`, so that
+  // rounding is not coloured. `toward`: the end that is strong. `tip`: what the number is.
   const KINDS = {
-    logprobs: { title: "log-probability", toward: "low", zero: 0 },
-    advantages: { title: "advantage", middle: 0 },
-    ratio: { title: "ratio", middle: 1, least: 0.05 },
-    entropy: { title: "entropy", toward: "high", zero: 0 },
-    reference: { title: "reference", toward: "low", zero: 0 },
-    against_reference: { title: "minus reference", middle: 0 },
-    values: { title: "value", toward: "high" },
-    version: { title: "weights", isKind: true },
+    logprobs: { title: "log-probability", toward: "low", zero: 0, tip: "log-probability that the token was sampled with" },
+    advantages: { title: "advantage", middle: 0, tip: "advantage that the token is trained with" },
+    ratio: { title: "ratio", middle: 1, least: 0.05, tip: "probability that the token was sampled with, divided by the reference's" },
+    entropy: { title: "entropy", toward: "high", zero: 0, tip: "entropy of the model's distribution at the token, in nats" },
+    reference: { title: "reference", toward: "low", zero: 0, tip: "log-probability that the reference gives the token" },
+    values: { title: "value", toward: "high", tip: "the critic's value before the token" },
+    version: { title: "weights", isKind: true, tip: "version of the weights that sampled the token" },
   };
   const BLUE = [0, 114, 178], ORANGE = [213, 94, 0], GREEN = [0, 158, 115];
   const STRONGEST = 0.72, ENTRIES = 64;
 
   const tint = (rgb, part) => ({ css: `rgb(${rgb.join(" ")} / ${(STRONGEST * part).toFixed(3)})` });
 
-  // Columns of one number per token, by name; derived ones are added.
+  // Columns of one number per token, by name.
   function columnsOf(trace) {
     const count = trace.texts?.length ?? trace.ids?.length ?? 0;
     const isColumn = (values) => Array.isArray(values) && values.length === count && values.some(isNumber);
@@ -28,13 +27,11 @@
     const known = new Set(["ids", "texts", "sampled", "step"]);
     const names = [...Object.keys(KINDS), ...Object.keys(trace).filter((name) => !known.has(name) && !(name in KINDS))];
     for (const name of names) if (isColumn(trace[name])) out[name] = trace[name];
-    if (out.logprobs && out.reference && !out.ratio) {
-      out.against_reference = out.logprobs.map((value, i) => (isNumber(value) && isNumber(out.reference[i]) ? value - out.reference[i] : null));
-    }
     return out;
   }
 
   const title = (name) => KINDS[name]?.title ?? name;
+  const tip = (name) => KINDS[name]?.tip ?? null;
 
   // A scale for a column: {color(value) -> css or "", legend fields}.
   function scaleOf(name, values) {
@@ -66,8 +63,9 @@
   function words(name, value) {
     if (!isNumber(value)) return "–";
     if (name === "logprobs" || name === "reference") return `${format.number(value)} (${format.percent(Math.exp(value))})`;
+    if (name === "ratio") return `${format.number(value)} (sampled / reference)`;
     return format.number(value);
   }
 
-  viewer.tokenColumns = { columnsOf, scaleOf, title, words };
+  viewer.tokenColumns = { columnsOf, scaleOf, title, tip, words };
 })();

@@ -95,7 +95,7 @@
       const mark = h("span", { class: "mark" }, h("span", { class: "mark-masked", "aria-hidden": "true" }), "masked: not trained on");
       const shown = [];
       if (this.scale?.kinds) shown.push(...this.scale.kinds.slice(0, 8).map((kind) => h("span", { class: "mark" }, h("span", { class: "mark-kind", style: { background: this.scale.css.get(kind) } }), String(kind))));
-      else if (this.scale) shown.push(viewer.colors.legend(this.scale, viewer.tokenColumns.title(this.colorBy)));
+      else if (this.scale) shown.push(h("div", { title: viewer.tokenColumns.tip(this.colorBy) }, viewer.colors.legend(this.scale, viewer.tokenColumns.title(this.colorBy))));
       if (this.tokens.sampled?.includes(false)) shown.push(mark);
       this.legendBox.replaceChildren(...shown);
     }
@@ -226,7 +226,7 @@
     showToken(i) {
       if (i < 0) return this.side.replaceChildren(h("p", { class: "soft" }, "Point at a token to see all of its numbers; arrow keys move between tokens."));
       const { tokens } = this;
-      const rows = this.names.map((name) => [h("dt", { class: name === this.colorBy ? "current" : null }, viewer.tokenColumns.title(name)), h("dd", null, viewer.tokenColumns.words(name, this.columns[name][i]))]);
+      const rows = this.names.map((name) => [h("dt", { class: name === this.colorBy ? "current" : null, title: viewer.tokenColumns.tip(name) }, viewer.tokenColumns.title(name)), h("dd", null, viewer.tokenColumns.words(name, this.columns[name][i]))]);
       this.side.replaceChildren(
         h("h3", null, `Token ${format.integer(i)}`),
         h("div", { class: "token-text model-text" }, JSON.stringify(this.texts[i]).slice(1, -1)),

@@ -1,0 +1,193 @@
+"""Games for two against one of ponder's own players, in turns.
+
+A problem is an opening of random moves, after which the policy moves, and a seed for the opponent. The reward is 1 for
+a win, 0.5 for a draw and 0 for a loss. A move that cannot be played costs the turn: the policy is told why and moves
+again. Two of them in a row lose.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Environment
+from ponder.reason.games.alpha_beta import TO_THE_END, AlphaBetaPlayer, AlphaBetaSearch
+from ponder.reason.games.game import Game, state_after
+from ponder.reason.games.language_model_player import TextGame
+from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
+from ponder.reason.games.players import Player, RandomPlayer
+from ponder.tasks.environments.environment_task import EnvironmentTask
+from ponder.tasks.generated.generated_task import require_at_least, require_at_most
+from ponder.types import Action, Problem, Turn, user_messages
+
+OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta")
+MAX_ILLEGAL_IN_A_ROW = 2
+MAX_SHARED_POSITIONS = 100_000  # in a table of positions that games share
+OPPONENT_SEEDS = 1_000_000
+REWARDS = {1: 1.0, 0: 0.5, -1: 0.0}  # by the outcome for the policy
+
+ChooseMove = Callable[[Sequence[int]], Awaitable[int]]
+
+
+class GameStart(NamedTuple):
+    opening: tuple[int, ...]
+    opponent_seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardGameTask(EnvironmentTask[GameStart]):
+    """The base of such tasks. `opponent` is random, lookahead:PLIES, mcts:SIMULATIONS or alphabeta, which is perfect.
+
+    A game begins with 0 to `opening` random moves.
+    """
+
+    opponent: str = "random"
+    opening: int = 1
+    show_rules: bool = True  # in the first message; a model that was trained on the game needs none
+    max_turn_tokens: int | None = 32
+
+    @property
+    @abstractmethod
+    def game(self) -> TextGame: ...
+
+    @abstractmethod
+    def board_text(self, state: Any) -> str:
+        """A position as it is shown after each move."""
+
+    @abstractmethod
+    def gold_move(self, played: Sequence[int]) -> int:
+        """A best move after these, or a good one where the game is too large to search to its end."""
+
+    def check(self) -> None:
+        opponent_move(self.game, self.opponent, 0)
+        require_at_least(0, opening=self.opening)
+        require_at_most(4, opening=self.opening)
+
+    def draw(self, rng: random.Random) -> GameStart:
+        while True:
+            state, opening = self.game.start(), list[int]()
+            for _ in range(rng.randint(0, self.opening)):
+                if self.game.outcome(state) is None:
+                    opening.append(rng.choice(self.game.moves(state)))
+                    state = self.game.play(state, opening[-1])
+            if self.game.outcome(state) is None:
+                return GameStart(tuple(opening), rng.randrange(OPPONENT_SEEDS))
+
+    def key(self, item: GameStart) -> str:
+        return f"{'-'.join(map(str, item.opening))} {item.opponent_seed}"
+
+    def problem(self, item: GameStart, id: str) -> Problem:
+        state = state_after(self.game, item.opening)
+        text = self.game.question(state) if self.show_rules else self.board_text(state)
+        answer = {"opening": list(item.opening), "opponent_seed": item.opponent_seed}
+        return Problem(id, user_messages(text, self.system), answer, {"opponent": self.opponent})
+
+    def environment(self) -> Environment:
+        return cast(Environment, BoardGameEpisode(self))  # whose `act` is a coroutine
+
+
+@dataclass
+class BoardGameEpisode:
+    """One game."""
+
+    task: BoardGameTask
+    played: tuple[int, ...] = ()
+    seed: int = 0
+    illegal_in_a_row: int = 0
+
+    def reset(self, problem: Problem, seed: int) -> Turn:
+        self.played, self.illegal_in_a_row = tuple(problem.answer["opening"]), 0
+        self.seed = random.Random(f"{seed} {problem.answer['opponent_seed']}").getrandbits(31)
+        return Turn()
+
+    @property
+    def game(self) -> TextGame:
+        return self.task.game
+
+    @property
+    def state(self) -> Any:
+        return state_after(self.game, self.played)
+
+    async def act(self, action: Action) -> Turn:
+        move = self.game.parse_move(action.text)
+        legal = self.game.moves(self.state)
+        if move is None or move not in legal:
+            return self._refuse(move, legal)
+        self.illegal_in_a_row = 0
+        self.played = (*self.played, move)
+        if (end := self.game.outcome(self.state)) is not None:
+            return self._end(end)
+        reply = await opponent_move(self.game, self.task.opponent, self.seed)(self.played)
+        before = self.state
+        self.played = (*self.played, reply)
+        if (end := self.game.outcome(self.state)) is not None:
+            return self._end(-end)
+        text = f"I play {self.game.move_text(before, reply).strip()}.\n{self.task.board_text(self.state)}"
+        return Turn(({"role": "user", "content": text},))
+
+    def _refuse(self, move: int | None, legal: Sequence[int]) -> Turn:
+        self.illegal_in_a_row += 1
+        if self.illegal_in_a_row >= MAX_ILLEGAL_IN_A_ROW:
+            return Turn(reward=0.0, done=True, reason=f"lost by {MAX_ILLEGAL_IN_A_ROW} illegal moves in a row")
+        fault = "That names no move." if move is None else f"{move + 1} cannot be played."
+        numbers = ", ".join(str(one + 1) for one in legal)
+        return Turn(({"role": "user", "content": f"{fault} You can play {numbers}."},))
+
+    def _end(self, outcome: float) -> Turn:
+        name = {1: "won", 0: "drawn", -1: "lost"}[round(outcome)]
+        return Turn(reward=REWARDS[round(outcome)], done=True, reason=name)
+
+    def gold(self) -> str:
+        return str(self.task.gold_move(self.played) + 1)
+
+    def random_action(self, rng: random.Random) -> str:
+        return str(rng.choice(self.game.moves(self.state)) + 1)
+
+    def copy(self) -> BoardGameEpisode:
+        return replace(self)
+
+    def close(self) -> None:
+        pass
+
+
+def opponent_move(game: Game[Any], opponent: str, seed: int) -> ChooseMove:
+    """The moves of an opponent. Each is a function of the seed and the moves before it."""
+    kind, _, argument = opponent.partition(":")
+    number = _argument(opponent, argument) if kind in ("lookahead", "mcts") else None
+    if (kind not in ("random", "lookahead", "mcts", "alphabeta")) or (argument and number is None):
+        raise UnknownName("opponent", opponent, OPPONENTS)
+
+    async def choose(played: Sequence[int]) -> int:
+        rng = random.Random(f"{opponent} {seed} {len(played)}")
+        if kind == "random":
+            return await RandomPlayer(game, rng)(played)
+        if kind == "mcts":
+            spec = MCTSSpec() if number is None else MCTSSpec(number)
+            return await cast(Player, spec.build(game, seed, PlayerResources()))(played)
+        plies = TO_THE_END if kind == "alphabeta" else number or 2
+        return await AlphaBetaPlayer(shared_search(game), plies, rng)(played)
+
+    return choose
+
+
+def _argument(opponent: str, argument: str) -> int | None:
+    if not argument:
+        return None
+    if not argument.isascii() or not argument.isdigit() or not 1 <= int(argument) <= 100_000:
+        raise UsageError(f"opponent is {opponent!r}; write a number from 1 to 100,000 behind the colon, as in mcts:100")
+    return int(argument)
+
+
+_SEARCHES: dict[Any, AlphaBetaSearch] = {}
+
+
+def shared_search(game: Game[Any]) -> AlphaBetaSearch:
+    """One search for all games, so that its table of positions is not built again for each move."""
+    search = _SEARCHES.setdefault(game, AlphaBetaSearch(game))
+    if len(search.table) > MAX_SHARED_POSITIONS:
+        search.table.clear()
+    return search
