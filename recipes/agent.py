@@ -3,7 +3,7 @@
 `--task` is any task with an environment: mastermind, grid-walk, alphabet-sort, sql ... (ponder tasks lists them).
 `--model tiny` is a transformer from scratch, for minutes on two CPU cores. A language model takes its own chat template.
 
-Results with three seeds, hardware and time: docs/agents.md.
+Results with three seeds, hardware and time: docs/environments.md.
 """
 
 import string
@@ -62,4 +62,3 @@ def recipe(
         Stage("rl", rl),
         Stage("after", measure("rl")),
     ))  # fmt: skip
-

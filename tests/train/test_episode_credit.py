@@ -51,9 +51,7 @@ def test_outcome_is_credited_to_every_turn(rewritten: bool):
     trace = episodes(rewritten)
     GRPO(kl=None).credit([trace], "reward", {})
     expected = credit.group_relative([1.0, 0.5, 0.0])
-    assert advantages(trace) == [
-        [round(float(a), 6)] * n for a in expected for n in (2, 3)
-    ]
+    assert advantages(trace) == [[round(float(a), 6)] * n for a in expected for n in (2, 3)]
     assert all(s.advantages is None for s in trace.steps if not s.sampled)
 
 
@@ -116,9 +114,7 @@ def test_gradient_equals_that_of_separate_sequences(objective: Any, rewritten: b
     weights = weights64(net)
     loss = torch.zeros((), dtype=torch.float64)
     turns = [(i, step) for i, step in enumerate(trace.steps) if step.sampled]
-    logprobs = {
-        i: plain_logprobs(net, weights, trace.token_ids(i).tolist(), len(step.token_ids)) for i, step in turns
-    }
+    logprobs = {i: plain_logprobs(net, weights, trace.token_ids(i).tolist(), len(step.token_ids)) for i, step in turns}
     for i, step in turns:
         step.logprobs = logprobs[i].detach().float().numpy()
     objective.credit([trace], "reward", {})
