@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fake_runs import TASK, StoredJob
 from ponder.runs import Run, read_metrics
 from ponder.runs.run_summary import read_headline, summarize_run
 from ponder.viewer import run_listing
+from ponder.viewer.api import Api
 from ponder.viewer.metric_lines import MAX_METRICS
 from ponder.viewer.metric_scan import MetricScan
 from ponder.viewer.metric_slices import MAX_EXACT_BYTES, MetricSlices, preview, previews
@@ -106,6 +108,17 @@ def test_previews_of_many_runs_share_their_points() -> None:
     both = previews({"a": folder / "rl", "b": folder / "sft", "c": folder / "mcts"}, ("reward", "loss"), 10)
     assert set(both["a"]["columns"]) == {"reward", "loss", "x/tokens", "x/flops", "x/seconds"}
     assert "loss" in both["b"]["columns"] and both["c"]["steps"] == []
+
+
+def test_preview_of_runs_of_which_one_is_gone_has_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_steps(tmp_path / name, range(3))
+    api = Api(RunLibrary(tmp_path))
+    known = {run["name"]: run["id"] for run in api.get("/api/runs", {})["runs"]}
+    shutil.rmtree(tmp_path / "a")
+    runs = api.get("/api/metrics/preview", {"runs": f"{known['a']},{known['b']}", "names": "reward"})["runs"]
+    assert runs[known["b"]]["steps"] == [0, 1, 2]
+    assert runs[known["a"]]["steps"] == [] and "there is no such run" in runs[known["a"]]["error"]
 
 
 def test_hostile_lines_become_numbers_or_nothing(tmp_path: Path) -> None:

@@ -265,6 +265,14 @@ def test_tree_with_a_parent_that_does_not_exist_is_refused(parent: Any) -> None:
         tree_json(record)
 
 
+@pytest.mark.parametrize("size", [-1, 10**400, True, None])
+def test_tree_with_a_token_count_that_is_none_is_refused(size: Any) -> None:
+    record = stored(prompt_trace(TASK.test[0], ids([1])))
+    record["steps"][0]["token_ids"] = size
+    with pytest.raises((ValueError, TypeError)):
+        tree_json(record)
+
+
 def test_numbers_of_a_tree_that_are_none_become_null() -> None:
     """Alone, or beside numbers of other kinds: no value of one step changes another's."""
     for odd in ("many", [1], True, 10**400, 1e301, None):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ponder.validate import MAX_INT32
 from ponder.viewer.plain_json import DECIMALS, MAX_NUMBER, RoundedNumbers, cut_text, finite
 
 MAX_SNIPPETS, SNIPPET_CHARS = 20_000, 80
@@ -32,7 +33,7 @@ def tree_json(record: Mapping[str, Any]) -> dict[str, Any]:
         "value": _numbers([step.get("value", 0.0) for step in steps]),
         "prior": _numbers([step.get("prior", 0.0) for step in steps]),
         "score": _numbers([_score(step) for step in steps]),
-        "tokens": [size if type(size := step["token_ids"]) is int else len(size) for step in steps],
+        "tokens": _token_counts(steps),
         "stop": [str(stop) if "stop" in step and (stop := step["stop"]) is not None else None for step in steps],
         "pruned": [_reason_index(str(why), reasons) if (why := step.get("pruned")) else -1 for step in steps],
         "reasons": list(reasons),
@@ -66,6 +67,13 @@ def _path(parents: Sequence[int | None], chosen: int | None) -> list[int]:
         path.append(chosen)
         chosen = parents[chosen]
     return path[::-1]
+
+
+def _token_counts(steps: Sequence[Mapping[str, Any]]) -> list[int]:
+    counts = [size if type(size := step["token_ids"]) is int else len(size) for step in steps]
+    if counts and not 0 <= min(counts) <= max(counts) <= MAX_INT32:
+        raise ValueError("a step has a number of tokens that is none")
+    return counts
 
 
 def _reason_index(reason: str, reasons: dict[str, int]) -> int:
