@@ -1,7 +1,8 @@
 """What gold play and random play earn in each environment, kept as JSON for docs/environments.md.
 
-    python docs/environment_baselines.py             show what is kept, as the page's table
-    python docs/environment_baselines.py --measure   measure it again, which takes some minutes
+    python docs/environment_baselines.py                        show what is kept, as the page's table
+    python docs/environment_baselines.py --measure              measure all of it again, which takes some minutes
+    python docs/environment_baselines.py --measure mastermind   measure this task again
 
 Each number is a mean over held-out problems. Gold play takes the environment's own good actions.
 """
@@ -65,11 +66,13 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--measure", action="store_true", help="measure all of it again")
-    if parser.parse_args().measure:
+    parser.add_argument("--measure", nargs="*", metavar="TASK", help="measure these tasks again, or all of them")
+    chosen = parser.parse_args().measure
+    if chosen is not None:
+        kept = {(row["task"], row["level"]): row for row in json.loads(KEPT.read_text())} if chosen else {}
         rows = []
         for name, level in levels():
-            rows.append(measure(name, level))
+            rows.append(measure(name, level) if name in chosen or not chosen else kept[name, level])
             print(json.dumps(rows[-1]), flush=True)
         KEPT.write_text(json.dumps(rows, indent=1) + "\n")
     print(table(json.loads(KEPT.read_text())))

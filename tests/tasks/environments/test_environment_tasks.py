@@ -195,7 +195,7 @@ def test_the_first_message_fits_show_rules(name):
 @pytest.mark.parametrize(
     ("name", "settings"),
     [("alphabet-sort", {"turns": 0}), ("alphabet-sort", {"vocabulary": "letters", "words_per_turn": 20}),
-     ("alphabet-sort", {"turns": 9}), ("grid-walk", {"side": 2}), ("grid-walk", {"holes": 12}),
+     ("alphabet-sort", {"turns": 17}), ("grid-walk", {"side": 2}), ("grid-walk", {"holes": 12}),
      ("grid-walk", {"max_turns": 1}), ("sokoban", {"side": 3}), ("sokoban", {"boxes": 4}),
      ("sokoban", {"walls": 25}), ("sokoban", {"max_turns": 2}), ("mastermind", {"digits": 10}),
      ("mastermind", {"clues": -1}), ("twenty-questions", {"candidates": 1}), ("twenty-questions", {"candidates": 99}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 
@@ -50,6 +51,32 @@ def test_first_consistent_code_takes_the_published_number_of_guesses():
 
     assert total(list(all_codes(6, 4)), 1) == 7471
     assert longest == 9
+
+
+def turns_at_worst(digits: int, length: int, clues: int) -> int:
+    """Of the first consistent code, over all codes and clues."""
+    codes = list(all_codes(digits, length))
+
+    def depth(left: list[str]) -> int:
+        parts = defaultdict(list)
+        for code in left[1:]:
+            parts[compare(left[0], code)].append(code)
+        return 1 + max(map(depth, parts.values()), default=0)
+
+    worst = 0
+    for clue_codes in itertools.combinations_with_replacement(codes, clues):
+        parts = defaultdict(list)
+        for code in codes:
+            parts[tuple(compare(clue, code) for clue in clue_codes)].append(code)
+        worst = max(worst, *map(depth, parts.values()))
+    return worst
+
+
+def test_gold_always_has_turns_enough():
+    """By exhaustion; levels 2 and 3 need 7 and 8 at worst, which takes minutes to see."""
+    assert turns_at_worst(4, 2, 2) == 4 == Mastermind(level=1).max_turns
+    assert turns_at_worst(6, 4, 0) == 9 <= Mastermind(level=4).max_turns
+    assert Mastermind(level=2).max_turns >= 7 and Mastermind(level=3).max_turns >= 8
 
 
 def test_gold_is_the_first_consistent_code():

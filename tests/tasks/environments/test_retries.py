@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import random
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from ponder.errors import PonderError
 from ponder.protocols import Task
+from ponder.runs import job_json
 from ponder.tasks import Addition, AlphabetSort, CheckAnswer, CodeFeedback
 from ponder.tasks.environments.scripted_play import gold_play, play, random_play
 from ponder.types import Problem
@@ -54,6 +57,13 @@ def test_check_answer_gives_away_the_verdict_only():
 def test_level_is_the_inner_tasks():
     assert CheckAnswer(task="addition", level=3).inner == Addition(level=3)
     assert CheckAnswer(task=Addition(), level=3).inner == Addition(level=3)
+
+
+@pytest.mark.parametrize("task", [CheckAnswer(task="sorting", level=2), CheckAnswer(task=Addition(3)), CodeFeedback()])
+def test_a_run_keeps_the_task_with_its_inner_task(task):
+    again = job_json.decode(json.loads(json.dumps(job_json.encode(task))))
+    assert again == task == pickle.loads(pickle.dumps(task)) and again.inner == task.inner
+    assert again.train[3] == task.train[3]
 
 
 def test_undecided_verdict_is_an_error_and_no_wrong_answer():

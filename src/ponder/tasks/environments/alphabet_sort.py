@@ -42,13 +42,16 @@ class AlphabetSort(EnvironmentTask[Words]):
     turns: int = 3
     partial_credit: bool = False
     show_rules: bool = True  # in the first message; a model that was trained on the task needs none
-    max_turns: int = 8
 
     def check(self) -> None:
         require_at_least(1, turns=self.turns, words_per_turn=self.words_per_turn)
-        require_at_most(self.max_turns, turns=self.turns)
+        require_at_most(16, turns=self.turns)
+        object.__setattr__(self, "max_turns", self.turns)
         words = len(VOCABULARIES[self.vocabulary])
         require_at_most(words // self.turns, words_per_turn=self.words_per_turn)
+
+    def unused(self) -> dict[str, str]:
+        return {"max_turns": "an episode has as many turns as `turns` says"}
 
     @property
     def name(self) -> str:
@@ -56,8 +59,8 @@ class AlphabetSort(EnvironmentTask[Words]):
 
     def draw(self, rng: random.Random) -> Words:
         n = self.words_per_turn
-        drawn = rng.sample(VOCABULARIES[self.vocabulary], n * self.turns)
-        return tuple(tuple(drawn[i : i + n]) for i in range(0, len(drawn), n))
+        words = rng.sample(VOCABULARIES[self.vocabulary], n * self.turns)
+        return tuple(tuple(words[i : i + n]) for i in range(0, len(words), n))
 
     def key(self, item: Words) -> str:
         """The same for words of one turn in another order."""
@@ -92,8 +95,8 @@ class AlphabetSortEpisode:
 
     def act(self, action: Action) -> Turn:
         expected = self._sorted_words()
-        given = re.findall(r"[^\s,;]+", answer_text(action).casefold())
-        share = self._share(given, expected)
+        answer = re.findall(r"[^\s,;]+", answer_text(action).casefold())
+        share = self._share(answer, expected)
         self.turn += 1
         self.right += share == 1.0
         last = self.turn == len(self.words)
@@ -101,10 +104,10 @@ class AlphabetSortEpisode:
         reason = f"{self.right} of {self.turn} lists are right"
         return Turn(messages, reward=share / len(self.words), done=last, reason=reason)
 
-    def _share(self, given: list[str], expected: list[str]) -> float:
-        if given == expected or not self.partial_credit:
-            return float(given == expected)
-        return SequenceMatcher(None, given[: 4 * len(expected)], expected, autojunk=False).ratio()
+    def _share(self, answer: list[str], expected: list[str]) -> float:
+        if answer == expected or not self.partial_credit:
+            return float(answer == expected)
+        return SequenceMatcher(None, answer[: 4 * len(expected)], expected, autojunk=False).ratio()
 
     def _sorted_words(self) -> list[str]:
         return sorted(word for words in self.words[: self.turn + 1] for word in words)

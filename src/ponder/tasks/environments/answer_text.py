@@ -19,7 +19,7 @@ def answer_text(action: Action) -> str:
         return ""
     tail = rest[-MAX_ANSWER_CHARS:]
     spans = sorted((*find_answer_tags(tail), *find_boxes(tail)), key=lambda span: span.start)
-    marked = [span.content for span in spans if span.content is not None]
-    if marked:
-        return marked[-1].strip()
+    contents = [span.content for span in spans if span.content is not None]
+    if contents:
+        return contents[-1].strip()
     return "" if len(rest) > MAX_ANSWER_CHARS else rest.strip()

@@ -30,9 +30,9 @@ class Mastermind(EnvironmentTask[CodeWithClues]):
     first message has so many random guesses with their answers as `clues`.
     """
 
-    LEVELS = (
+    LEVELS = (  # with as many turns as gold needs at worst, or one more
         {"digits": 4, "length": 2, "clues": 2, "max_turns": 4},
-        {"digits": 6, "length": 3, "clues": 2, "max_turns": 6},
+        {"digits": 6, "length": 3, "clues": 2, "max_turns": 7},
         {"digits": 6, "length": 4, "clues": 1, "max_turns": 8},
         {"digits": 6, "length": 4, "clues": 0, "max_turns": 10},
     )

@@ -97,12 +97,12 @@ class SqlEpisode:
     query: str = ""
     value: Any = None
     turns: int = 0
-    queried: bool = False
+    has_queried: bool = False
 
     def reset(self, problem: Problem, seed: int) -> Turn:
         self.tables = make_tables(problem.answer["database_seed"], self.people, self.orders)
         self.query, self.value = problem.answer["query"], problem.answer["value"]
-        self.turns, self.queried = 0, False
+        self.turns, self.has_queried = 0, False
         return Turn(tools=(QUERY_TOOL,))
 
     def act(self, action: Action) -> Turn:
@@ -112,7 +112,7 @@ class SqlEpisode:
         if not action.tool_calls:
             right = is_value(answer_text(action), self.value)
             return Turn(reward=float(right), done=True, reason="right" if right else "wrong")
-        self.queried = True
+        self.has_queried = True
         return self._reply(*(self._run(at, call) for at, call in enumerate(action.tool_calls)))
 
     def _run(self, at: int, call: FunctionCall) -> Message:
@@ -128,7 +128,7 @@ class SqlEpisode:
 
     def gold(self) -> str:
         """The gold query, and then its value."""
-        return str(self.value) if self.queried else call_text("query", {"sql": self.query})
+        return str(self.value) if self.has_queried else call_text("query", {"sql": self.query})
 
     def random_action(self, rng: random.Random) -> str:
         """A value out of the database."""

@@ -23,13 +23,15 @@ def make_tables(seed: int, people: int, orders: int) -> tuple[Table, ...]:
     """A database as a function of its seed and size."""
     rng = random.Random(f"shop {seed}")
     names = rng.sample(NAMES, people)
-    persons = [(i + 1, name, rng.choice(CITIES), rng.randint(18, 80)) for i, name in enumerate(names)]
-    products = [(i + 1, name, rng.randint(2, 60)) for i, name in enumerate(PRODUCTS)]
-    bought = [(i + 1, rng.randint(1, people), rng.randint(1, len(PRODUCTS)), rng.randint(1, 9)) for i in range(orders)]
+    person_rows = [(i + 1, name, rng.choice(CITIES), rng.randint(18, 80)) for i, name in enumerate(names)]
+    product_rows = [(i + 1, name, rng.randint(2, 60)) for i, name in enumerate(PRODUCTS)]
+    order_rows = [
+        (i + 1, rng.randint(1, people), rng.randint(1, len(PRODUCTS)), rng.randint(1, 9)) for i in range(orders)
+    ]
     return (
-        Table("people", ("id INTEGER", "name TEXT", "city TEXT", "age INTEGER"), persons),
-        Table("products", ("id INTEGER", "name TEXT", "price INTEGER"), products),
-        Table("orders", ("id INTEGER", "person_id INTEGER", "product_id INTEGER", "quantity INTEGER"), bought),
+        Table("people", ("id INTEGER", "name TEXT", "city TEXT", "age INTEGER"), person_rows),
+        Table("products", ("id INTEGER", "name TEXT", "price INTEGER"), product_rows),
+        Table("orders", ("id INTEGER", "person_id INTEGER", "product_id INTEGER", "quantity INTEGER"), order_rows),
     )
 
 

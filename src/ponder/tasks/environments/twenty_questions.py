@@ -102,22 +102,22 @@ class TwentyQuestionsGame:
 
     def act(self, action: Action) -> Turn:
         self.turns += 1
-        asked = plain_question(answer_text(action))
-        if asked == self.thing:
+        question = plain_question(answer_text(action))
+        if question == self.thing:
             return Turn(reward=1.0, done=True, reason=f"named in {self.turns} turns")
-        if asked in self.things:
-            self.left = tuple(name for name in self.left if name != asked)
+        if question in self.things:
+            self.left = tuple(name for name in self.left if name != question)
             return self._reply("no")
-        attribute = self._attribute(asked)
+        attribute = self._attribute(question)
         if attribute is None:
             return self._reply("I cannot answer that: ask about one attribute, or name a thing of the list.")
         truth = attribute in self.things[self.thing]
         self.left = tuple(name for name in self.left if (attribute in self.things[name]) == truth)
         return self._reply("yes" if truth else "no")
 
-    def _attribute(self, asked: str) -> str | None:
+    def _attribute(self, question: str) -> str | None:
         known = attributes_of(self.things, self.things)
-        return next((attribute for attribute in known if plain_question(attribute) == asked), None)
+        return next((attribute for attribute in known if plain_question(attribute) == question), None)
 
     def _reply(self, text: str) -> Turn:
         if self.turns >= self.max_turns:
