@@ -24,7 +24,7 @@ class Wordle:
         return "".join("G" if a == b else "Y" if a in self.secret else "X" for a, b in marks)
 
 
-secrets = "crane slate pilot mound angel brick chord dwarf eagle flint grape hotel".split()
+secrets = ["crane", "slate", "pilot", "mound", "angel", "brick", "chord", "dwarf", "eagle", "flint"]
 rows = [{"prompt": "Play Wordle.", "secret": word} for word in secrets]
 
 job = RL(
