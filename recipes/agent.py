@@ -1,7 +1,7 @@
 """An agent: a model learns to act in an environment, by imitating gold play for a short time and then by GRPO.
 
 `--task` is any task with an environment: mastermind, grid-walk, alphabet-sort, sql ... (ponder tasks lists them).
-`--model tiny` is a transformer from scratch, for minutes on two CPU cores. A language model takes its own chat template.
+`--model tiny` is a transformer from scratch, for minutes on two CPU cores; a language model has its own chat template.
 
 Results with three seeds, hardware and time: docs/environments.md.
 """

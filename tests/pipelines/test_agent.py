@@ -1,4 +1,4 @@
-"""Training in an environment: gold play is imitated, episodes are rewarded, a stopped run goes on to the same weights."""
+"""Training in an environment: gold play is imitated, episodes are rewarded, a run that was stopped goes on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def test_fine_tuning_imitates_gold_play(tmp_path: Path):
     _, trace = next(iter(read_traces(tmp_path / "a")))
     (leaf,) = trace.answers()
     trained = [trace.steps[i] for i in trace.conversation(leaf) if trace.steps[i].advantages is not None]
-    assert [s.sampled for s in trained] == [True] * len(trained) and trained[-1].text.strip() == trace.problem.answer
+    assert [s.sampled for s in trained] == [True] * len(trained) and trained[-1].text.strip() == trace.problem.answer[
+        "code"
+    ]
     assert trace.score(leaf, "reward") == 1.0
 
 

@@ -144,7 +144,3 @@ def decode_turn(data: Any) -> Turn:
         if not isinstance(data[name], kind):
             raise ValueError(f"{name} of its turn is of type {type(data[name]).__name__}")
     return Turn(tuple(data["messages"]), tuple(data["tools"]), data["reward"], data["done"], data["reason"])
-
-
-if __name__ == "__main__":
-    main()

@@ -32,7 +32,7 @@ START_SECONDS = 60.0  # to import what the environment needs
 IDLE_SECONDS = 20.0  # after which a worker without episodes ends
 MAX_WORKERS = max(2, min(8, os.cpu_count() or 1))  # of one environment
 
-_WORKER = "ponder.tasks.environments.environment_worker"
+_WORKER = "from ponder.tasks.environments.environment_worker import main; main()"
 _MAX_CALL_BYTES = 8 << 20
 
 
@@ -91,7 +91,7 @@ class EnvironmentWorker:
             self._finish()
 
     def _start(self) -> bool:
-        command = [sys.executable, "-P", "-m", _WORKER, str(os.getpid())]
+        command = [sys.executable, "-P", "-c", _WORKER, str(os.getpid())]
         paths = [path for path in sys.path if path]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
