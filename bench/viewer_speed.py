@@ -253,6 +253,7 @@ def main() -> None:
     flags.add_argument("--nodes", type=int, default=100_000, help="of the large tree")
     flags.add_argument("--trace-mb", type=int, default=1000, help="size of the trace file")
     flags.add_argument("--peer-runs", type=int, default=2, help="runs that the peer is timed on")
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     given = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         root, scratch = Path(folder) / "runs", Path(folder)
@@ -272,7 +273,7 @@ def main() -> None:
         unit="s",
         better="lower",
         packages=("starlette", "uvicorn", "numpy"),
-        details={name: round(float(value), 4) for name, value in details.items()},
+        details={name: round(float(value), 4) for name, value in details.items()} | {"note": given.note},
     )
 
 

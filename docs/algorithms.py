@@ -94,7 +94,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 CREDIT = {  # who is told what: each token, each step, or only each answer, against what
     "per token, by a critic": ("#d1570a", ["ppo"]),
-    "per step, by what came of it": ("#8250df", ["tree"]),
+    "per step, by what came of it": ("#8250df", ["tree", "gigpo"]),
     "per answer, against the batch": ("#1a7f37", ["reinforce", "reinforce++"]),
     "per answer, against its group": ("#1f5fbf", ["rloo", "grpo", "dr-grpo", "dapo", "gspo", "cispo"]),
     "the best ones, imitated": ("#8c959f", ["rejection"]),

@@ -153,7 +153,8 @@ def critic(of: Sequence[Part], clip: float = 0.2) -> Tensor:
 
 LOSSES: dict[str, Callable[[Sequence[Part]], Tensor]] = {
     "reinforce": reinforce, "rloo": reinforce, "reinforce++": ppo, "grpo": grpo, "dr-grpo": dr_grpo,
-    "dapo": lambda of: ppo(of, 0.28), "gspo": gspo, "cispo": cispo, "ppo": ppo, "ppo-max": ppo, "tree": ppo,
+    "dapo": lambda of: ppo(of, 0.28), "gspo": gspo, "cispo": cispo, "gigpo": lambda of: grpo(of, beta=0.01),
+    "ppo": ppo, "ppo-max": ppo, "tree": ppo,
     "rejection": sft, "sft": sft, "dpo": dpo, "distill": distill, "critic": critic,
 }  # fmt: skip
 

@@ -33,8 +33,8 @@ job = RL(
     template="{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
     sampling=Sampling(max_tokens=2),
     optimizer=AdamW(lr=3e-3),
-    steps=20,
-    problems_per_step=32,
+    steps=25,
+    problems_per_step=16,
     dtype="float32",
 )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from ponder.runs import read_metrics, read_traces
     from ponder.tasks import Addition, Arithmetic, Countdown, CustomTask, EpisodeTask, GeneratedTask
+    from ponder.tasks.environments.gym_environment import GymEnvironment
     from ponder.train.distill import Distill
     from ponder.train.dpo import DPO
     from ponder.train.imitation import SFT
@@ -82,6 +83,7 @@ _MODULES = {
     ),
     "ponder.runs": ("read_metrics", "read_traces"),
     "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "EpisodeTask", "GeneratedTask"),
+    "ponder.tasks.environments.gym_environment": ("GymEnvironment",),
     "ponder.train.distill": ("Distill",),
     "ponder.train.dpo": ("DPO",),
     "ponder.train.imitation": ("SFT",),
@@ -147,6 +149,7 @@ __all__ = [
     "FinalNumber",
     "FineTune",
     "GeneratedTask",
+    "GymEnvironment",
     "Harvest",
     "Label",
     "LoRA",

@@ -140,6 +140,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("problems", "min_pass_rate"): ({}, 0.2),
     ("problems", "max_pass_rate"): ({}, 0.5),
     ("problems", "dedup_threshold"): ({}, 0.5),
+    ("run agent", "task"): ({}, "mastermind"),
     ("run countdown", "width"): ({}, 64),
     ("run compare_strategies", "n"): ({}, 32),
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),

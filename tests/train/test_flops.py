@@ -15,6 +15,7 @@ from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.train import pack
 from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.flops import pass_flops
 from ponder.train.imitation import SFT
@@ -159,3 +160,17 @@ def test_checks_and_retries_leave_the_count(monkeypatch: pytest.MonkeyPatch) -> 
     again.step(traces)
     assert again.oom_retries == 1 and again.net.gradient_checkpointing
     assert again.flops == expected, "neither the lost pass nor what checkpointing computes again counts"
+
+
+def test_padding_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a batch is filled up to whole blocks of tokens."""
+    traces = credited()
+    expected = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9))
+    expected.gradient(traces)
+    monkeypatch.setattr(pack, "_pad_multiple", lambda device: 128)
+    padded = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-9))
+    ((batch, _),) = padded.loss_inputs(traces, 4096)
+    assert batch.has_padding and sum(batch.lengths) == 128
+    padded.flops = 0.0
+    padded.gradient(traces)
+    assert padded.flops == expected.flops

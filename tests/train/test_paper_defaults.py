@@ -32,6 +32,8 @@ PAPERS: dict[str, dict[str, Any]] = {
     },
     "gspo": {"clip": 3e-4, "upper_clip": 4e-4, "kl": None, "entropy_coef": 0.0},  # section 5.1
     "cispo": {"clip": math.inf, "upper_clip": 4.0, "kl": None, "entropy_coef": 0.0},
+    # section 5: gamma 0.95, omega 1, beta 0.01
+    "gigpo": {"clip": 0.2, "upper_clip": 0.2, "kl": KL(0.01, "k3", "loss"), "gamma": 0.95, "step_weight": 1.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
         "clip": 0.2, "upper_clip": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95,
         "advantage_estimator": "gae",
@@ -103,7 +105,7 @@ def test_objectives_declare_their_requirements(name: str) -> None:
     objective = ALL[name]()
     assert objective.needs_reference == (name in ("dpo", "distill"))
     assert objective.needs_whole_trace == (name == "dpo")
-    assert objective.trains_zero_advantage == (name == "grpo"), "only where KL or entropy enters the loss"
+    assert objective.trains_zero_advantage == (name in ("grpo", "gigpo")), "only where KL or entropy enters the loss"
     assert objective.kl is None or isinstance(objective.kl, KL)
     assert objective.needs_teacher == (name == "distill") and objective.needs_pairs == (name == "dpo")
     assert (objective.critic is not None) == (name in ("ppo", "ppo-max"))

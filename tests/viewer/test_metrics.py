@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fake_runs import TASK, StoredJob
 from ponder.runs import Run, read_metrics
 from ponder.runs.run_summary import read_headline, summarize_run
 from ponder.viewer import run_listing
+from ponder.viewer.api import Api
 from ponder.viewer.metric_lines import MAX_METRICS
 from ponder.viewer.metric_scan import MetricScan
 from ponder.viewer.metric_slices import MAX_EXACT_BYTES, MetricSlices, preview, previews
@@ -108,6 +110,17 @@ def test_previews_of_many_runs_share_their_points() -> None:
     assert "loss" in both["b"]["columns"] and both["c"]["steps"] == []
 
 
+def test_preview_of_runs_of_which_one_is_gone_has_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_steps(tmp_path / name, range(3))
+    api = Api(RunLibrary(tmp_path))
+    known = {run["name"]: run["id"] for run in api.get("/api/runs", {})["runs"]}
+    shutil.rmtree(tmp_path / "a")
+    runs = api.get("/api/metrics/preview", {"runs": f"{known['a']},{known['b']}", "names": "reward"})["runs"]
+    assert runs[known["b"]]["steps"] == [0, 1, 2]
+    assert runs[known["a"]]["steps"] == [] and "there is no such run" in runs[known["a"]]["error"]
+
+
 def test_hostile_lines_become_numbers_or_nothing(tmp_path: Path) -> None:
     write_steps(tmp_path / "run", range(2))
     lines = [
@@ -151,7 +164,7 @@ def test_list_without_time_to_scan_has_last_values_only(monkeypatch: pytest.Monk
     expected = summarize_run(real_runs() / "rl")
     assert (row["complete"], row["best"], whole["complete"]) == (False, None, True)
     assert (whole["best"], whole["last"], whole["steps"]) == (expected.best, expected.last, expected.steps)
-    assert row["steps"] == STEPS and whole["x"] == ["step", "tokens", "seconds"]
+    assert row["steps"] == STEPS and whole["x"] == ["step", "tokens", "flops", "seconds"]
     assert {"name", "text", "severity"} == set(whole["findings"][0]) if whole["findings"] else True
 
 

@@ -237,7 +237,7 @@ def test_ratio_says_what_it_is(page: Page, viewer: LiveViewer) -> None:
     words = "probability that the token was sampled with, divided by the reference's"
     assert page.evaluate("document.querySelector('.token-side dt.current').title") == words
     assert page.evaluate("document.querySelector('.legends > [title]').title") == words
-    assert page.text(".token-side dt.current + dd").endswith("(sampled / reference)")
+    assert page.text(".token-side dt.current + dd").endswith("× reference")
 
 
 def test_keys_move_between_tokens_and_change_the_colour(page: Page, viewer: LiveViewer) -> None:

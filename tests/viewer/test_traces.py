@@ -20,7 +20,7 @@ from ponder.trace_json import trace_to_json
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 from ponder.viewer.api import Api
 from ponder.viewer.errors import NotFound
-from ponder.viewer.plain_json import to_json
+from ponder.viewer.plain_json import RoundedNumbers, to_json
 from ponder.viewer.query import Query
 from ponder.viewer.row_database import RowDatabase
 from ponder.viewer.run_listing import RunLibrary
@@ -265,6 +265,14 @@ def test_tree_with_a_parent_that_does_not_exist_is_refused(parent: Any) -> None:
         tree_json(record)
 
 
+@pytest.mark.parametrize("size", [-1, 10**400, True, None])
+def test_tree_with_a_token_count_that_is_none_is_refused(size: Any) -> None:
+    record = stored(prompt_trace(TASK.test[0], ids([1])))
+    record["steps"][0]["token_ids"] = size
+    with pytest.raises((ValueError, TypeError)):
+        tree_json(record)
+
+
 def test_numbers_of_a_tree_that_are_none_become_null() -> None:
     """Alone, or beside numbers of other kinds: no value of one step changes another's."""
     for odd in ("many", [1], True, 10**400, 1e301, None):
@@ -275,6 +283,14 @@ def test_numbers_of_a_tree_that_are_none_become_null() -> None:
         tree = tree_json(json.loads(json.dumps(stored(trace))))
         assert tree["value"] == [0, 0.25, None, 3] and tree["visits"] == [0, 5, 5, 5]
         assert json.loads(to_json(tree)) == tree
+
+
+def test_rounded_numbers_are_read_back_as_they_were() -> None:
+    values = np.float64([0.1234567, -1e-9, 0, 3, -2.5, 1e9 / 7, 1e22, np.nan, np.inf, -np.inf])
+    column = RoundedNumbers.of(values)
+    assert column == [0.123457, 0, 0, 3, -2.5, round(1e9 / 7, 6), 1e22, None, None, None]
+    value = {'a"b': column, "none": RoundedNumbers.of(np.zeros(0)), "text": "\ud800", "list": [1, None]}
+    assert json.loads(to_json(value)) == value
 
 
 def test_large_trace_leaves_out_texts() -> None:

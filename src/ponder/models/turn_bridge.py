@@ -11,6 +11,7 @@ none has it in addition: the tokens are those that were sampled.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -22,6 +23,7 @@ from ponder.reason.tools.tool_messages import ToolSchema, takes_tools, without_t
 from ponder.types import Ids, Message
 
 PROOF_CONVERSATIONS = 64
+MAX_RECENT = 4096  # bridges that are remembered
 
 _MARK = "7Q1z"  # an assistant's message that stands nowhere else
 _QUESTION: Message = {"role": "user", "content": "q"}
@@ -37,6 +39,7 @@ class TurnBridge:
         self.tokenizer = tokenizer
         self.with_tools = takes_tools(tokenizer.chat_template)
         self._append_only: dict[tuple[str, ...], bool] = {}
+        self._recent: dict[str, Ids] = {}  # episodes of a group are told the same again and again
 
     def __call__(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), closed: bool = True
@@ -49,7 +52,13 @@ class TurnBridge:
             self._append_only[roles] = all(self.text_by_bridges(t, tools) == self.render(t, tools) for t in talks)
         if not self._append_only[roles]:
             return None
-        return self.tokenizer.encode(self.text_between(messages, tools, closed), add_special_tokens=False)
+        key = json.dumps([closed, [dict(m) for m in messages], [t["function"]["name"] for t in tools]])
+        if (known := self._recent.get(key)) is None:
+            text = self.text_between(messages, tools, closed)
+            known = self._recent[key] = self.tokenizer.encode(text, add_special_tokens=False)
+            if len(self._recent) > MAX_RECENT:
+                del self._recent[next(iter(self._recent))]
+        return known
 
     def text_between(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), closed: bool = True) -> str:
         """The text of a bridge. A turn that was cut gets the template's own ending."""

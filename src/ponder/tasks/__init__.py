@@ -35,6 +35,7 @@ from ponder.tasks.environments.grid_walk import GridWalk
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.environments.sokoban import Sokoban
 from ponder.tasks.environments.sql import Sql
+from ponder.tasks.environments.textarena import TextArena
 from ponder.tasks.environments.tic_tac_toe_game import TicTacToeGameTask
 from ponder.tasks.environments.twenty_questions import TwentyQuestions
 from ponder.tasks.generated.addition import Addition
@@ -111,6 +112,7 @@ TASKS: dict[str, type] = {
     "custom": CustomTask,
     "environment": EpisodeTask,
     "reasoning-gym": ReasoningGym,
+    "textarena": TextArena,
 }
 
 
@@ -178,6 +180,7 @@ __all__ = [
     "Sudoku",
     "Suite",
     "Sums",
+    "TextArena",
     "TicTacToe",
     "TicTacToeGameTask",
     "TwentyFour",

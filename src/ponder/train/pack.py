@@ -85,8 +85,9 @@ def chains(trace: Trace, belongs: Callable[[Step], bool]) -> list[StepChain]:
     ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the chain has reached
     out: list[StepChain] = []
     for i, step in enumerate(trace.steps):
-        alone = step.parent is not None and len(trace.children(step.parent)) == 1
-        chain = ends.get(step.parent) if alone and step.parent is not None else None
+        before = trace.step_before(i)
+        alone = before is not None and len(trace.children(before)) == 1
+        chain = ends.get(before) if alone and before is not None else None
         if belongs(step) and len(step.token_ids):
             if step.parent is None:
                 raise UsageError(f"{trace.problem.id}: the first step is the prompt, which is not trained")
@@ -135,7 +136,7 @@ def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
 
 
 def _steps_on_paths(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
-    return {j for c in chains for j in trace.path(c.steps[-1])}
+    return {j for c in chains for j in trace.conversation(c.steps[-1])}
 
 
 def _token_count(trace: Trace, steps: set[int]) -> int:

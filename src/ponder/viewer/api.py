@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ponder.viewer.comparisons import compare_runs
 from ponder.viewer.errors import NotFound
 from ponder.viewer.fronts import front_figures
-from ponder.viewer.metric_slices import MetricSlices, preview, previews
+from ponder.viewer.metric_slices import MetricSlices, no_preview, preview, previews
 from ponder.viewer.query import Query
 from ponder.viewer.row_database import RowDatabase
 from ponder.viewer.run_attempts import AttemptsLibrary
@@ -79,8 +80,14 @@ class Api:
         return preview(folder, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))
 
     def previews(self, query: Query) -> Any:
-        folders = {run: self.library.find(run).path for run in query.names("runs")[:MAX_RUNS]}
-        return {"runs": previews(folders, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))}
+        folders, gone = dict[str, Path](), dict[str, Any]()
+        for run in query.names("runs")[:MAX_RUNS]:
+            try:
+                folders[run] = self.library.find(run).path
+            except NotFound as why:  # the curves of the others can be drawn
+                gone[run] = no_preview(str(why))
+        drawn = previews(folders, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))
+        return {"runs": drawn | gone}
 
     def list_traces(self, query: Query, run: str) -> Any:
         return list_traces(self.traces.index(self.library.find(run).path), query)

@@ -37,23 +37,26 @@ class Columns:
             return
         count = len(self.steps)
         self.steps.append(step)
-        values = {name: _number(value) for name, value in row.items() if name not in _NOT_METRICS}
+        values = {
+            name: value if type(value) is float and value - value == 0.0 else _number(value)  # finite, as almost always
+            for name, value in row.items()
+            if name not in _NOT_METRICS
+        }
         for axis, metric in SUMMED_AXES.items():
             if (amount := values.get(metric)) is not None:
                 values[axis] = amount
         if (seconds := values.get(SECONDS_METRIC)) is not None:
             self.seconds += seconds
             values[SECONDS] = self.seconds
+        if names:
+            values = {name: value for name, value in values.items() if name in names or name.startswith("x/")}
+        columns = self.columns
         for name, value in values.items():
-            if names and name not in names and not name.startswith("x/"):
-                continue
-            column = self.columns.get(name)
-            if column is None:
-                if value is None or len(self.columns) >= MAX_METRICS or len(name) > MAX_NAME_CHARS:
-                    continue
-                column = self.columns[name] = [None] * count
-            column.append(value)
-        for column in self.columns.values():
+            if name in columns:
+                columns[name].append(value)
+            elif value is not None and len(columns) < MAX_METRICS and len(name) <= MAX_NAME_CHARS:
+                columns[name] = [*[None] * count, value]
+        for column in columns.values():
             if len(column) == count:
                 column.append(None)
 

@@ -107,8 +107,13 @@ def previews(folders: Mapping[str, Path], names: Collection[str], points: int) -
         try:
             out[run] = preview(folder, names, each)
         except PonderError as why:
-            out[run] = {"sampled": False, "steps": [], "columns": {}, "error": str(why)}
+            out[run] = no_preview(str(why))
     return out
+
+
+def no_preview(why: str) -> Answer:
+    """In place of the preview of a run that cannot be read."""
+    return {"sampled": False, "steps": [], "columns": {}, "error": why}
 
 
 def _sample_lines(file: IO[bytes], size: int, points: int) -> list[bytes]:

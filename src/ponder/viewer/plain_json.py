@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 MAX_DEPTH, MAX_ITEMS, MAX_CHARS = 12, 1000, 1 << 16
 MAX_NUMBER = 1e300
+DECIMALS = 6
 CUT = "…"
 
 
@@ -47,14 +48,31 @@ def finite(value: Any) -> float | int | None:
         return None
 
 
-def numbers(values: NDArray[Any], digits: int = 6) -> list[float | None]:
-    """An array of floats as a list with so many decimals; None where there is no number."""
-    rounded = np.round(values.astype(np.float64), digits)
-    if bool(np.isfinite(rounded).all()):
-        return rounded.tolist()
-    return [value if math.isfinite(value) else None for value in rounded.tolist()]
+class RoundedNumbers(list[float | None]):
+    """Numbers with `DECIMALS` decimals; None where there is none. `to_json` writes them faster than other lists."""
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> RoundedNumbers:
+        """What is not finite becomes None."""
+        rounded = np.round(values.astype(np.float64), DECIMALS)
+        out = cls(rounded.tolist())
+        for i in np.flatnonzero(~np.isfinite(rounded)).tolist():
+            out[i] = None
+        return out
+
+    def encode(self) -> str:
+        """As JSON. A number is read back as the same one."""
+        numbers = tuple(math.nan if value is None else value for value in self)
+        return f"[{(f'%.{DECIMALS}f,' * len(numbers) % numbers)[:-1].replace('nan', 'null')}]"
 
 
 def to_json(value: Any) -> bytes:
-    """In ASCII, so that half a character in a model's text is no error."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    """In ASCII, so that half a character in a model's text is no error. Long columns of numbers are written at once."""
+    if not isinstance(value, dict) or not any(type(each) is RoundedNumbers for each in value.values()):
+        return _dumps(value).encode()
+    parts = (f"{_dumps(str(k))}:{v.encode() if type(v) is RoundedNumbers else _dumps(v)}" for k, v in value.items())
+    return f"{{{','.join(parts)}}}".encode()
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)

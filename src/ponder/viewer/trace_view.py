@@ -13,7 +13,7 @@ import numpy as np
 
 from ponder.types import Score, Step, Trace
 from ponder.viewer.errors import NotFound
-from ponder.viewer.plain_json import cut_text, finite, numbers, plain_json
+from ponder.viewer.plain_json import RoundedNumbers, cut_text, finite, plain_json
 from ponder.viewer.trace_facts import chosen_step, completion_leaves, log_ratio
 
 MAX_TEXT_CHARS = 1 << 16  # of a step, unless the whole is asked for
@@ -149,11 +149,11 @@ def _columns(steps: Sequence[Step], sizes: Sequence[int]) -> dict[str, Any]:
         columns = [read(s) for s in steps]
         if all(column is None for column in columns):
             continue
-        values: list[float | None] = []
-        for column, size in zip(columns, sizes, strict=True):
-            fits = column is not None and len(column) == size
-            values += numbers(np.asarray(column)) if fits else [None] * size
-        out[cut_text(name, 200)] = values
+        parts = [
+            np.asarray(column) if column is not None and len(column) == size else np.full(size, np.nan)
+            for column, size in zip(columns, sizes, strict=True)
+        ]
+        out[cut_text(name, 200)] = RoundedNumbers.of(np.concatenate(parts))
     return out
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ponder.viewer.plain_json import MAX_NUMBER, cut_text, finite
+from ponder.validate import MAX_INT32
+from ponder.viewer.plain_json import DECIMALS, MAX_NUMBER, RoundedNumbers, cut_text, finite
 
 MAX_SNIPPETS, SNIPPET_CHARS = 20_000, 80
 MAX_CITES, MAX_REASONS = 200_000, 1_000
-_DIGITS = 6
 
 
 def tree_json(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,14 +33,14 @@ def tree_json(record: Mapping[str, Any]) -> dict[str, Any]:
         "value": _numbers([step.get("value", 0.0) for step in steps]),
         "prior": _numbers([step.get("prior", 0.0) for step in steps]),
         "score": _numbers([_score(step) for step in steps]),
-        "tokens": [_length(step["token_ids"]) for step in steps],
-        "stop": [None if (stop := step.get("stop")) is None else str(stop) for step in steps],
+        "tokens": _token_counts(steps),
+        "stop": [str(stop) if "stop" in step and (stop := step["stop"]) is not None else None for step in steps],
         "pruned": [_reason_index(str(why), reasons) if (why := step.get("pruned")) else -1 for step in steps],
         "reasons": list(reasons),
         "cites": _cites(steps),
         "chosen": chosen,
         "on_path": _path(parents, chosen),
-        "meta": [bool(step.get("meta")) for step in steps],
+        "meta": ["meta" in step and bool(step["meta"]) for step in steps],
     }
     if len(steps) <= MAX_SNIPPETS:
         out["snippet"] = [cut_text(str(step.get("text", ""))[: SNIPPET_CHARS + 1], SNIPPET_CHARS) for step in steps]
@@ -69,8 +69,11 @@ def _path(parents: Sequence[int | None], chosen: int | None) -> list[int]:
     return path[::-1]
 
 
-def _length(array: Any) -> int:
-    return array if type(array) is int else len(array)
+def _token_counts(steps: Sequence[Mapping[str, Any]]) -> list[int]:
+    counts = [size if type(size := step["token_ids"]) is int else len(size) for step in steps]
+    if counts and not 0 <= min(counts) <= max(counts) <= MAX_INT32:
+        raise ValueError("a step has a number of tokens that is none")
+    return counts
 
 
 def _reason_index(reason: str, reasons: dict[str, int]) -> int:
@@ -93,17 +96,15 @@ def _numbers(values: list[Any]) -> list[float | int | None]:
         try:
             array = np.array(values, np.float64)
         except OverflowError:
-            kinds = {object}
+            pass
         else:
-            out: list[float | int | None] = values if kinds == {int} else np.round(array, _DIGITS).tolist()
-            for i in np.flatnonzero(~(np.abs(array) < MAX_NUMBER)):
-                out[i] = None
-            return out
-    return [None if (number := finite(value)) is None else round(number, _DIGITS) for value in values]
+            array[~(np.abs(array) < MAX_NUMBER)] = np.nan
+            return values if kinds == {int} and not np.isnan(array).any() else RoundedNumbers.of(array)
+    return [None if (number := finite(value)) is None else round(number, DECIMALS) for value in values]
 
 
 def _cites(steps: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     count = len(steps)
-    quoting = ((i, cites) for i, step in enumerate(steps) if (cites := step.get("cites")))
-    pairs = ([i, j] for i, cites in quoting for j in cites if type(j) is int and 0 <= j < count)
+    quoting = [i for i, step in enumerate(steps) if "cites" in step]
+    pairs = ([i, j] for i in quoting for j in steps[i]["cites"] if type(j) is int and 0 <= j < count)
     return [pair for pair, _ in zip(pairs, range(MAX_CITES), strict=False)]

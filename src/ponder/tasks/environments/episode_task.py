@@ -18,10 +18,12 @@ from ponder.tasks.datasets.custom import RowSource, prompt_row, read_rows, row_m
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetRow
 from ponder.tasks.datasets.prompt_columns import records
 from ponder.tasks.environments.episode_reward import EpisodeReward
+from ponder.tasks.environments.process_environment import ProcessEnvironment
 from ponder.tasks.environments.user_environment import check_user_environment, open_user_environment
 from ponder.tasks.reward_functions import RewardFunction, as_functions
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
+from ponder.user_modules import is_file, split_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class EpisodeTask:
     `environment` is a class with ponder's methods (`reset(problem, seed)`, `act(action)`, `close()`) or with TRL's
     (`reset(**columns)`, public methods as tools), or a function that makes one. Problems are rows with a prompt, whose
     other columns are `problem.answer["columns"]`; or, without data, `train_size` and `test_size` seeds with one
-    `prompt`. `rewards` are functions in TRL's form, which take `environments`, for a class in TRL's form.
+    `prompt`. An environment from a file (`file.py:name`) runs in worker processes, where a call may take
+    `call_seconds`, unless `in_process`. For a class in TRL's form, `rewards` are functions that take `environments`.
     """
 
     REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
@@ -55,6 +58,8 @@ class EpisodeTask:
     max_turn_tokens: int | None = None
     max_read_tokens: int = 4096
     max_seconds: float = 60.0
+    call_seconds: float = 10.0
+    in_process: bool = False
     name: str = "environment"
 
     def __post_init__(self) -> None:
@@ -74,6 +79,8 @@ class EpisodeTask:
             raise UsageError(f"{len(self.rewards)} reward functions have {len(self.weights)} weights; give one each")
         if (self.data is None) == (not self.prompt):
             raise UsageError("give the prompts of the episodes: data (rows with a prompt), or one prompt for all")
+        if not self.call_seconds > 0:
+            raise UsageError(f"call_seconds is {self.call_seconds}; it must be positive")
         if min(self.train_size, self.test_size) < 1:
             raise UsageError("train_size and test_size must each be at least 1")
         self.limits  # noqa: B018  checks them
@@ -96,7 +103,16 @@ class EpisodeTask:
 
     def open_environment(self) -> Environment:
         """A new environment, which has not begun."""
-        return open_user_environment(self.environment, self.max_turns, self.rewards, self.weights)
+        settings: dict[str, Any] = {"max_turns": self.max_turns, "rewards": self.rewards, "weights": self.weights}
+        if self.in_workers:
+            return ProcessEnvironment(self.environment, self.call_seconds, **settings)
+        return open_user_environment(self.environment, **settings)
+
+    @property
+    def in_workers(self) -> bool:
+        """Whether the environment runs in processes of its own."""
+        by_name = isinstance(self.environment, str) and all(isinstance(reward, str) for reward in self.rewards)
+        return by_name and not self.in_process and is_file(split_name(str(self.environment))[0])
 
     @property
     def train(self) -> Sequence[Problem]:

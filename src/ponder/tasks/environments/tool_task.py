@@ -15,7 +15,9 @@ from ponder.reason.tools.tool_environment import ToolEnvironment
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
 from ponder.tasks.environments.episode_reward import EpisodeAnswer
+from ponder.tasks.environments.process_environment import ProcessEnvironment
 from ponder.types import Problem
+from ponder.user_modules import is_file, split_name
 
 DEFAULT_MAX_TURNS = 8
 
@@ -73,7 +75,11 @@ def with_tools(task: Task, tools: Sequence[str | ToolFunction], max_turns: int =
 
 
 def open_tools(tools: Sequence[str | ToolFunction]) -> Callable[[], Environment]:
-    """What makes an environment with these tools."""
+    """What makes an environment with these tools. Where one is from a file (`file.py:name`), they run in worker
+    processes: a tool that hangs ends its episode, and nothing else."""
+    names = [tool for tool in tools if isinstance(tool, str)]
+    if len(names) == len(tools) and any(is_file(split_name(name)[0]) for name in names):
+        return lambda: ProcessEnvironment.of_tools(names)
     return lambda: ToolEnvironment(tools)
 
 

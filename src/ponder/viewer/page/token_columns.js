@@ -63,7 +63,7 @@
   function words(name, value) {
     if (!isNumber(value)) return "–";
     if (name === "logprobs" || name === "reference") return `${format.number(value)} (${format.percent(Math.exp(value))})`;
-    if (name === "ratio") return `${format.number(value)} (sampled / reference)`;
+    if (name === "ratio") return `${format.number(value)} × reference`;
     return format.number(value);
   }
 

@@ -1,0 +1,110 @@
+"""An environment of the user's in a process of its own: what it does cannot hang or end ours.
+
+Calls cross as JSON lines. Each has a deadline. A worker process holds several episodes; one that hangs, crashes, or
+answers with something else fails its own call, and the other episodes of that worker are played again, by their
+actions, in another one. So an environment must do the same for the same seed and actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.reason.episodes import EnvironmentFailed
+from ponder.registry import import_path
+from ponder.tasks.environments.environment_worker import decode_turn, encode_action, encode_problem
+from ponder.tasks.environments.worker_pool import EnvironmentWorker, EpisodeLost, worker_pool
+from ponder.types import Action, Problem, Turn
+
+CALL_SECONDS = 10.0
+
+
+class ProcessEnvironment:
+    """One episode in a worker process, of an environment by name, or of a class that is found by one.
+
+    `settings`: those of `open_user_environment`.
+    """
+
+    def __init__(
+        self, environment: str | Callable[[], Any], call_seconds: float = CALL_SECONDS, **settings: Any
+    ) -> None:
+        name = import_path(environment)
+        if not isinstance(name, str) or name.startswith("__main__:"):
+            raise UsageError(f"{environment!r:.80} cannot be found by another process: put it into a file or a module")
+        self._begin({"given": name, **settings}, call_seconds)
+
+    @classmethod
+    def of_tools(cls, tools: Sequence[str], call_seconds: float = CALL_SECONDS) -> ProcessEnvironment:
+        """The same for tools by name."""
+        environment = cls.__new__(cls)
+        environment._begin({"tools": list(tools)}, call_seconds)
+        return environment
+
+    def _begin(self, spec: dict[str, Any], call_seconds: float) -> None:
+        self.call_seconds = call_seconds
+        self._pool = worker_pool(spec)
+        self._number = next(self._pool.numbers)
+        self._worker: EnvironmentWorker | None = None
+        self._history: list[tuple[dict[str, Any], Turn]] = []  # calls that were answered
+
+    async def reset(self, problem: Problem, seed: int) -> Turn:
+        return await self._turn({"method": "reset", "problem": encode_problem(problem), "seed": seed})
+
+    async def act(self, action: Action) -> Turn:
+        return await self._turn({"method": "act", "action": encode_action(action)})
+
+    async def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        try:
+            await self._send(worker, {"method": "close"})
+        except EpisodeLost:
+            pass  # closed with its worker
+        finally:
+            worker.episodes.discard(self._number)
+
+    async def _turn(self, message: dict[str, Any]) -> Turn:
+        while True:
+            try:
+                worker = await self._placed()
+                turn = await self._ask(worker, message)
+            except EpisodeLost:
+                continue
+            except BaseException:  # it failed, or its caller gave up: nobody asks this episode again
+                self._leave()
+                raise
+            self._history.append((message, turn))
+            return turn
+
+    async def _placed(self) -> EnvironmentWorker:
+        """The episode's worker; a new one, to which its calls so far are played, where that one is lost."""
+        if self._worker is not None and not self._worker.lost:
+            return self._worker
+        self._leave()
+        self._worker = worker = self._pool.place(self._number)
+        for message, turn in self._history:
+            again = await self._ask(worker, message)
+            if (again.messages, again.done) != (turn.messages, turn.done):
+                raise EnvironmentFailed("played again in another process it answered in another way")
+        return worker
+
+    async def _ask(self, worker: EnvironmentWorker, message: dict[str, Any]) -> Turn:
+        reply = await self._send(worker, message)
+        try:
+            return decode_turn(reply)
+        except ValueError as error:
+            raise EnvironmentFailed(str(error)) from None
+
+    async def _send(self, worker: EnvironmentWorker, message: dict[str, Any]) -> Any:
+        future = worker.call({"episode": self._number, **message}, self.call_seconds)
+        return await asyncio.wrap_future(future)
+
+    def _leave(self) -> None:
+        """Close the episode without waiting."""
+        if self._worker is not None:
+            self._worker.call({"episode": self._number, "method": "close"}, self.call_seconds)
+            self._worker.episodes.discard(self._number)
+            self._worker = None

@@ -1,0 +1,209 @@
+"""Environments in processes of their own: what they do to their process fails their own episode, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import FakePolicy, run_async
+from ponder.errors import UsageError
+from ponder.pipelines.solve import solve_all
+from ponder.reason.episodes import EnvironmentFailed
+from ponder.reason.strategies import Chain, Samples
+from ponder.tasks import Addition, EpisodeTask
+from ponder.tasks.environments import worker_pool
+from ponder.tasks.environments.process_environment import ProcessEnvironment
+from ponder.tasks.environments.tool_task import ToolTask
+from ponder.types import Action, Problem, Sampling, Turn, user_messages
+from tasks.hostile_environments import KINDS
+from turn_policy import TurnPolicy, call
+
+FILE = Path(__file__).with_name("hostile_environments.py")
+NAME = f"{FILE}:Hostile"
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left() -> Any:
+    yield
+    worker_pool.end_workers()
+    assert not children(), "a worker process was left behind"
+    assert not [t.name for t in threading.enumerate() if t.name == "ponder-environment"]
+
+
+def children(of: int | None = None) -> list[str]:
+    """The processes whose parent is this one, zombies too."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+            line = (stat.parent / "cmdline").read_bytes().decode()
+        except OSError:
+            continue
+        if int(fields[1]) == (of or os.getpid()) and "environment_worker" in line:
+            found.append(stat.parent.name)
+    return found
+
+
+def problem(kind: str = "good") -> Problem:
+    return Problem(f"p/{kind}", user_messages("Play."), {"columns": {"kind": kind}, "conversational": False})
+
+
+async def play(environment: ProcessEnvironment, of: Problem, turns: int = 3) -> list[Turn]:
+    out = [await environment.reset(of, 0)]
+    for at in range(turns):
+        out.append(await environment.act(Action(str(at))))
+    await environment.close()
+    return out
+
+
+def test_process_environment_answers_as_in_process() -> None:
+    turns = run_async(play(ProcessEnvironment(NAME), problem()))
+    assert turns == [
+        Turn(({"role": "user", "content": "begin"},)),
+        Turn(({"role": "user", "content": "turn 1"},)),
+        Turn(({"role": "user", "content": "turn 2"},)),
+        Turn(reward=1.0, done=True),
+    ]
+    assert len(children()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("hang in reset", "did not return within 0.5 s"),
+        ("hang in act", "did not return within 0.5 s"),
+        ("crash in act", "RuntimeError: broken on purpose"),
+        ("lie", "must return a Turn"),
+        ("lie about done", "done of its turn is of type str"),
+        ("10 MB", "bytes; 1,048,576 at most"),
+        ("os._exit", "ended with code 3"),
+        ("kill", "ended by signal 9"),
+        ("garbage", "something else than a reply|more than a reply"),
+        ("close the pipe", "ended with code|closed its pipe|within 0.5 s"),
+    ],
+)
+def test_process_environment_fails_its_call_with_the_reason(kind: str, message: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=message):
+        run_async(play(ProcessEnvironment(NAME, call_seconds=0.5), problem(kind)))
+
+
+def test_other_episodes_of_a_lost_worker_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
+
+    async def both() -> list[Turn]:
+        good, bad = ProcessEnvironment(NAME, 0.5), ProcessEnvironment(NAME, 0.5)
+        await good.reset(problem(), 0)
+        await bad.reset(problem("os._exit"), 0)
+        out = [await good.act(Action("a"))]
+        await bad.act(Action("a"))
+        before = children()
+        with pytest.raises(EnvironmentFailed):
+            await bad.act(Action("b"))
+        out += [await good.act(Action("b")), await good.act(Action("c"))]
+        assert children() != before
+        await good.close()
+        return out
+
+    assert [turn.done for turn in run_async(both())] == [False, False, True]
+
+
+def test_a_cancelled_call_is_closed_in_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
+
+    async def work() -> list[Turn]:
+        slow = ProcessEnvironment(NAME, 1.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(slow.reset(problem("hang in reset"), 0), 0.3)
+        return await play(ProcessEnvironment(NAME, 1.0), problem())
+
+    assert run_async(work())[-1].done
+
+
+def test_idle_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "IDLE_SECONDS", 0.1)
+    run_async(play(ProcessEnvironment(NAME), problem()))
+    for _ in range(100):
+        if not children():
+            break
+        time.sleep(0.1)
+    assert not children()
+    assert run_async(play(ProcessEnvironment(NAME), problem()))[-1].done  # and another one starts
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, os, signal\n"
+        "from ponder.tasks.environments.process_environment import ProcessEnvironment\n"
+        "from ponder.types import Problem\n"
+        "async def main():\n"
+        f"    environment = ProcessEnvironment({NAME!r}, 500)\n"
+        "    asyncio.get_running_loop().create_task(environment.reset("
+        "Problem('p', (), {'columns': {'kind': 'hang in reset'}}), 0))\n"
+        "    await asyncio.sleep(3)\n"
+        "    print('ready', flush=True)\n"
+        "    await asyncio.sleep(1000)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=dict(os.environ)) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == b"ready\n"
+        (worker,) = children(parent.pid)
+        parent.kill()
+    for _ in range(100):
+        if not Path(f"/proc/{worker}").exists():
+            break
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()
+
+
+def test_environment_that_cannot_start_fails_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\nclass Game: ...\n")
+    with pytest.raises(EnvironmentFailed, match="nowhere_to_be_found"):
+        run_async(play(ProcessEnvironment(f"{tmp_path}/broken.py:Game"), problem()))
+
+
+def test_process_environment_needs_a_name() -> None:
+    class Local:
+        pass
+
+    with pytest.raises(UsageError, match="put it into a file"):
+        ProcessEnvironment(Local)
+
+
+@pytest.mark.slow
+def test_five_hundred_episodes_go_on_beside_hostile_ones() -> None:
+    """Undecided episodes are counted, never 0; afterwards no process or thread is left (the fixture looks)."""
+    hostile = [kind for kind in KINDS for _ in range(2)]
+    rows = [{"prompt": "Play.", "kind": kind, "i": i} for i, kind in enumerate([*["good"] * 500, *hostile])]
+    task = EpisodeTask(
+        environment=NAME, data=rows, test_data=[{"prompt": "Play.", "kind": "good", "i": -1}], call_seconds=0.5,
+        max_seconds=600.0,
+    )  # fmt: skip
+    assert task.in_workers
+    policy = TurnPolicy()
+    traces = run_async(solve_all(task.train, Chain(Sampling(max_tokens=40)), policy, task.verifier))
+    by_kind: dict[str, list[float | None]] = {}
+    for trace in traces:
+        kind = trace.problem.answer["columns"]["kind"]
+        by_kind.setdefault(kind, []).extend(trace.score(i, "reward") for i in trace.answers())
+    assert by_kind.pop("good") == [1.0] * 500
+    for kind, rewards in by_kind.items():
+        harmless = kind in ("hang in close", "raise in close")  # the episode was over
+        assert rewards == [1.0 if harmless else None] * 2, kind
+
+
+def test_tools_from_a_file_run_in_a_worker() -> None:
+    task = ToolTask(Addition(digits=1), (f"{FILE}:double", "calculator"))
+    script = [call("double", '{"x": 4}') + call("calculator", '{"expression": "1/4"}'), task.gold(task.train[0])]
+    policy: FakePolicy = TurnPolicy(script)
+    (trace,) = run_async(solve_all(task.train[:1], Samples(1, Sampling(max_tokens=400)), policy, task.verifier))
+    assert trace.score(trace.answers()[0], task.verifier.name) == 1.0
+    assert [line in policy.text(trace.steps[2].token_ids) for line in ("8", "0.25")] == [True, True]
+    assert len(children()) == 1
