@@ -1,4 +1,4 @@
-"""Tools from the command line: `--tools` and `--max-turns` on a small model whose turns a grammar makes calls."""
+"""Tools and environments of the user's own from the command line, on a small model whose turns a grammar writes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,30 @@ def broken(x: int) -> int:
     return x
 '''
 
+GAME = '''
+import os
+from ponder import Turn
+
+
+class Guess:
+    """Find a digit below 2, in two guesses."""
+
+    def reset(self, problem, seed):
+        self.secret, self.turns = seed % 2, 0
+        return Turn()
+
+    def act(self, action):
+        self.turns += 1
+        if action.text == str(self.secret):
+            return Turn(reward=1.0, done=True, reason="found")
+        return Turn(({"role": "user", "content": "no"},), reward=0.0, done=self.turns == 2)
+
+
+class Broken(Guess):
+    def act(self, action):
+        os._exit(7)
+'''
+
 
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -48,6 +72,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "doubling.py").write_text(TOOL)
+    (tmp_path / "game.py").write_text(GAME)
     return tmp_path
 
 
@@ -105,3 +130,21 @@ def test_bad_tools_are_refused_in_one_sentence(
     for line in (("solve", "Q", "--n", "1"), ("eval", "addition", "--limit", "1")):
         result = ponder(*line, "--model", caller, *flags)
         assert result.code == 2 and message in result.err and "Traceback" not in result.err
+
+
+def test_train_plays_environment_of_a_file(ponder: Ponder, caller: Path, folder: Path) -> None:
+    task = ("environment", "--task.environment", "game.py:Guess", "--task.prompt", "?", "--task.max_turn_tokens", "2")
+    how = ("--model", caller, "--steps", "2", "--problems-per-step", "4", "--group-size", "4", "--device", "cpu")
+    result = ponder("train", *task, *how, "--max-tokens", "8", "--sampling.regex", "[01]", "--run", "trained")
+    assert result.code == 0, result.err
+    rows = read_metrics(folder / "trained")
+    assert all(row["frac_undecided"] == 0 and row["num_turns/max"] == 2 and 0 < row["reward"] < 1 for row in rows)
+    again = ponder("run", "trained")
+    assert again.code == 2 and "game.py:Guess" in again.err
+
+
+def test_eval_says_why_an_environment_failed(ponder: Ponder, caller: Path, folder: Path) -> None:
+    task = ("environment", "--task.environment", "game.py:Broken", "--task.prompt", "?")
+    result = ponder("eval", *task, "--model", caller, "--limit", "2", "--max-tokens", "4", "--run", "broken")
+    assert result.code == 3 and "2 samples: the verifier could not judge them" in result.out
+    assert "environment game.py:Broken.act: its process ended with code" in result.out

@@ -287,7 +287,9 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
         "cli/__init__.py", "runs/job_json.py", "registry.py", "models/guides.py", "pipelines/make_problems.py",
         "pipelines/replay.py", "pipelines/problems/filters.py", "tasks/__init__.py", "tasks/reward_functions.py",
         "verify/rewards/reward_registry.py", "cli/job_command.py", "cli/job_commands.py", "cli/named_objects.py",
-        "cli/strategy_flags.py", "cli/strategies.py",
+        "cli/strategy_flags.py", "cli/strategies.py", "reason/tools/function_tool.py",
+        "tasks/environments/episode_task.py", "tasks/environments/process_environment.py",
+        "tasks/environments/tool_task.py", "tasks/environments/user_environment.py",
         "pipelines/job/resolve_names.py", "reason/named_strategies.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
     }  # fmt: skip

@@ -43,6 +43,7 @@ class ProcessEnvironment:
         return environment
 
     def _begin(self, spec: dict[str, Any], call_seconds: float) -> None:
+        self.name = str(spec.get("given", "tools"))
         self.call_seconds = call_seconds
         self._pool = worker_pool(spec)
         self._number = next(self._pool.numbers)
@@ -73,8 +74,10 @@ class ProcessEnvironment:
                 turn = await self._ask(worker, message)
             except EpisodeLost:
                 continue
-            except BaseException:  # it failed, or its caller gave up: nobody asks this episode again
+            except BaseException as error:  # it failed, or its caller gave up: nobody asks this episode again
                 self._leave()
+                if isinstance(error, EnvironmentFailed):
+                    raise EnvironmentFailed(f"environment {self.name}.{message['method']}: {error}") from error
                 raise
             self._history.append((message, turn))
             return turn
