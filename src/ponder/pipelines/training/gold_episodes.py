@@ -62,19 +62,17 @@ async def play_episode(policy: BasePolicy, problem: Problem, verifier: Any, text
 
 
 def gold_traces(policy: BasePolicy, problems: Sequence[Problem], verifier: Any) -> list[Trace]:
-    """One episode of each problem, played well."""
-
-    async def play(problem: Problem) -> Trace:
-        trace = await play_episode(policy, problem, verifier)
-        score = episode_score(trace, verifier.name)
-        if score.value is None or score.value <= 0:
-            raise TaskError(f"the gold actions of problem {problem.id!r} earn nothing: {score.reason}")
-        return trace
+    """One episode of each problem, played well. Where gold actions earn nothing (a game is lost), there is none."""
 
     async def play_all() -> list[Trace]:
-        return list(await asyncio.gather(*map(play, problems)))
+        return list(await asyncio.gather(*(play_episode(policy, problem, verifier) for problem in problems)))
 
-    return event_loop.run(play_all())
+    played = event_loop.run(play_all())
+    won = [trace for trace in played if (episode_score(trace, verifier.name).value or 0) > 0]
+    if not won:
+        why = episode_score(played[0], verifier.name).reason
+        raise TaskError(f"the gold actions of problem {problems[0].id!r}, and of all beside it, earn nothing: {why}")
+    return won
 
 
 def episode_score(trace: Trace, verifier: str) -> Score:
