@@ -350,3 +350,41 @@ def test_trained_tokens_are_the_sampled_ones():
         assert [s.token_ids.tolist() for s in same.steps] == [s.token_ids.tolist() for s in trace.steps]
     finally:
         del policy.generate
+
+
+def test_failed_environment_is_closed():
+    closed: list[str] = []
+
+    class Closing(Faulty):
+        def close(self) -> None:
+            closed.append(self.fault)
+
+    for fault in ("reset", "raises", "no turn"):
+        play(TalkPolicy([["1"]]), Chain(Sampling(max_tokens=9)), reward(lambda fault=fault: Closing(fault)))
+    assert closed == ["reset", "raises", "no turn"]
+
+
+def test_replayed_actions_are_those_that_were_given():
+    """A turn that was cut stays cut when another branch plays it again."""
+    seen: list[list[bool]] = []
+
+    class Cuts(Counter):
+        def act(self, action: Action) -> Turn:
+            if not self.seen:
+                seen.append([])
+            seen[-1].append(action.truncated)
+            return super().act(action)
+
+    mcts = MCTS(simulations=8, width=2, sampling=Sampling(max_tokens=64))
+    play(TalkPolicy([["000"], ["1"], ["1"]]), mcts, reward(Cuts, max_turn_tokens=2), guide=LENGTH)
+    assert len(seen) > 1 and all(turns[0] and not any(turns[1:]) for turns in seen), seen
+
+
+def test_seed_gives_other_children_of_a_step_each_time():
+    policy = tiny_policy()
+    trace = play(
+        policy, MCTS(simulations=6, width=2, sampling=Sampling(max_tokens=12, seed=3)),
+        reward(max_turn_tokens=4, max_turns=3), guide=FunctionScorer(len),
+    )  # fmt: skip
+    children = [trace.steps[i].token_ids.tolist() for i in trace.children(0)]
+    assert len(children) == 2 and children[0] != children[1]

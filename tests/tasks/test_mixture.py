@@ -11,7 +11,7 @@ import pytest
 from fakes import DigitTask
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.runs import job_json
-from ponder.tasks import Addition
+from ponder.tasks import Addition, Mastermind
 from ponder.tasks.datasets.custom import CustomTask
 from ponder.tasks.mixture import PerTaskVerifier, TaskMixture, WeightedRewardTask
 from ponder.types import Problem, Step, ids, prompt_trace, user_messages
@@ -116,3 +116,11 @@ def len_reward(completions: Sequence[str], **_: object) -> list[float]:
 def test_names_must_differ() -> None:
     with pytest.raises(UsageError, match="names of their own"):
         TaskMixture((DigitTask(), DigitTask()))
+
+
+def test_task_with_an_environment_is_refused():
+    """Its episodes would be played as one turn, and no verdict would come of them."""
+    with pytest.raises(UsageError, match="'mastermind' is played in turns, and a mixture has single questions"):
+        TaskMixture((Addition(), Mastermind()))
+    with pytest.raises(UsageError, match="'mastermind' is played in turns, and its reward is the episode's"):
+        WeightedRewardTask(Mastermind(), (("accuracy", 1.0), ("format", 0.2)))

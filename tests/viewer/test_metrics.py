@@ -19,6 +19,7 @@ from ponder.runs import Run, read_metrics
 from ponder.runs.run_summary import read_headline, summarize_run
 from ponder.viewer import run_listing
 from ponder.viewer.api import Api
+from ponder.viewer.errors import NotFound
 from ponder.viewer.metric_lines import MAX_METRICS
 from ponder.viewer.metric_scan import MetricScan
 from ponder.viewer.metric_slices import MAX_EXACT_BYTES, MetricSlices, preview, previews
@@ -119,6 +120,8 @@ def test_preview_of_runs_of_which_one_is_gone_has_the_others(tmp_path: Path) -> 
     runs = api.get("/api/metrics/preview", {"runs": f"{known['a']},{known['b']}", "names": "reward"})["runs"]
     assert runs[known["b"]]["steps"] == [0, 1, 2]
     assert runs[known["a"]]["steps"] == [] and "there is no such run" in runs[known["a"]]["error"]
+    with pytest.raises(NotFound, match="there is no such run"):
+        api.get("/api/metrics/preview", {"runs": known["a"], "names": "reward"})
 
 
 def test_hostile_lines_become_numbers_or_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from ponder import user_calls
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.protocols import Environment, Policy
 from ponder.reason.concurrency import gather_within_budget
-from ponder.reason.operators.generate import add_completion, call_policy
+from ponder.reason.operators.generate import add_completion, another_seed, call_policy
 from ponder.reason.tools.call_parser import parse_answer
 from ponder.types import TURN_REWARD, Action, Completion, Ids, Message, Problem, Sampling, Score, Step, Trace, Turn
 from ponder.user_errors import describe_error
@@ -97,6 +97,7 @@ class _Branch:
 
     end: int  # a step of the policy, or the prompt
     history: History
+    first: int | None = None  # the first step that was added
     done: bool = False
 
 
@@ -111,6 +112,7 @@ class Episodes:
     tools: tuple[Mapping[str, Any], ...] = ()
     _live: dict[History, list[_LiveEnvironment]] = field(default_factory=dict)
     _turns: dict[History, Turn] = field(default_factory=dict)  # what the environment said after these
+    _acted: dict[History, Action] = field(default_factory=dict)  # the last action of these
     _read_tokens: dict[History, int] = field(default_factory=dict)  # in those turns
     _prompts: dict[bytes, tuple[Message, ...]] = field(default_factory=dict)  # by their tokens
 
@@ -144,21 +146,15 @@ class Episodes:
             [_Branch(parent, self._history(trace, parent)) for _ in range(count)]
             for parent, count in zip(parents, counts, strict=True)
         ]
-        branches = [branch for group in groups for branch in group]
-        first: dict[int, int] = {}  # by the place of the branch
-        active, spent = list(range(len(branches))), None
+        active, spent = [branch for group in groups for branch in group], None
         while active and spent is None:
-            spent = await self._sample_turns(trace, [branches[b] for b in active], policy, sampling, whole)
-            wrote = [b for b in active if trace.steps[branches[b].end].sampled and not branches[b].done]
-            for b in active:
-                if trace.steps[branches[b].end].sampled and branches[b].end not in parents:
-                    first.setdefault(b, branches[b].end)
-            await self._answer_turns(trace, [branches[b] for b in wrote], policy, sampling)
-            active = [b for b in wrote if whole and not branches[b].done]
+            spent = await self._sample_turns(trace, active, policy, sampling, whole)
+            active = [branch for branch in active if not branch.done]
+            await self._answer_turns(trace, active, policy, sampling)
+            active = [branch for branch in active if whole and not branch.done]
         if spent is not None:
             raise spent
-        places = iter(range(len(branches)))
-        return [[first[b] for b in (next(places) for _ in group) if b in first] for group in groups]
+        return [[branch.first for branch in group if branch.first is not None] for group in groups]
 
     async def _sample_turns(
         self, trace: Trace, branches: Sequence[_Branch], policy: Policy, sampling: Sampling, whole: bool
@@ -173,8 +169,9 @@ class Episodes:
 
         async def sample(room: int, group: Sequence[_Branch]) -> list[Completion] | PonderError:
             how = replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
+            at = _prefix_end(trace, group[0].end)
             try:
-                return await call_policy(policy, trace.token_ids(_prefix_end(trace, group[0].end)), how, len(group))
+                return await call_policy(policy, trace.token_ids(at), another_seed(trace, at, how), len(group))
             except (Interrupted, BudgetExhausted):
                 raise
             except PonderError as error:
@@ -203,6 +200,7 @@ class Episodes:
                 trace.steps[branch.end].scores.setdefault(TURN_REWARD, Score(0.0, str(reply)))
             return
         branch.end = add_completion(trace, _prefix_end(trace, branch.end), reply, last=whole)
+        branch.first = branch.end if branch.first is None else branch.first
         branch.history = (*branch.history, reply.text)
 
     async def _answer_turns(
@@ -227,12 +225,16 @@ class Episodes:
 
     async def _act(self, trace: Trace, branch: _Branch) -> Turn | EnvironmentFailed:
         """Give the environment the policy's newest turn."""
-        step = trace.steps[branch.end]
-        before = branch.history[:-1]
+        actions = self._actions(trace, branch.end)
+        self._acted[branch.history] = actions[-1]
         try:
-            live = await self._take(before, self._actions(trace, branch.end)[:-1])
-            turn = check_turn(await live.call("act", self._action(step)), live.environment)
+            live = await self._take(branch.history[:-1], actions[:-1])
         except EnvironmentFailed as failure:
+            return failure
+        try:
+            turn = check_turn(await live.call("act", actions[-1]), live.environment)
+        except EnvironmentFailed as failure:
+            await self._close(live)
             return failure
         self._turns[branch.history] = turn
         if turn.done:
@@ -300,28 +302,40 @@ class Episodes:
             raise
         except Exception as error:
             raise EnvironmentFailed(f"the environment could not be made: {describe_error(error)}") from error
-        turn = check_turn(await live.call("reset", self.problem, self.seed), live.environment)
+        try:
+            self._check_first(check_turn(await live.call("reset", self.problem, self.seed), live.environment), live)
+        except EnvironmentFailed:
+            await self._close(live)
+            raise
+        return live
+
+    def _check_first(self, turn: Turn, live: _LiveEnvironment) -> None:
+        name = type(live.environment).__name__
         if turn.done:
-            raise EnvironmentFailed(
-                f"{type(live.environment).__name__}.reset says done: an episode has at least a turn"
-            )
+            raise EnvironmentFailed(f"{name}.reset says done: an episode has at least one turn")
         first = self._turns.setdefault((), turn)
         if (first.messages, first.tools) != (turn.messages, turn.tools):
             raise EnvironmentFailed(
-                f"{type(live.environment).__name__}.reset gave two first turns for one problem and seed: what it does"
-                " must be a function of them"
+                f"{name}.reset gave two first turns for one problem and seed: what it does must be a function of them"
             )
         self.tools = turn.tools
-        return live
 
     async def _take(self, history: History, actions: Sequence[Action]) -> _LiveEnvironment:
         """An environment after these turns: one that waits there, a copy, or a fresh one to which they are played."""
         pool = self._live.get(history)
         if pool:
-            if len(pool) == 1 and callable(copy := getattr(pool[0].environment, "copy", None)):
-                return _LiveEnvironment(copy(), pool[0].seconds)
+            if len(pool) == 1 and callable(getattr(pool[0].environment, "copy", None)):
+                return _LiveEnvironment(await pool[0].call("copy"), pool[0].seconds)
             return pool.pop()
         live = await self._start()
+        try:
+            await self._replay(live, history, actions)
+        except EnvironmentFailed:
+            await self._close(live)
+            raise
+        return live
+
+    async def _replay(self, live: _LiveEnvironment, history: History, actions: Sequence[Action]) -> None:
         for at, action in enumerate(actions):
             turn = check_turn(await live.call("act", action), live.environment)
             known = self._turns.setdefault(history[: at + 1], turn)
@@ -330,7 +344,6 @@ class Episodes:
                     f"{type(live.environment).__name__}.act answered the same turns in two ways: what it does must be"
                     " a function of the seed and the actions"
                 )
-        return live
 
     def _keep(self, history: History, live: _LiveEnvironment) -> None:
         self._live.setdefault(history, []).append(live)
@@ -348,10 +361,13 @@ class Episodes:
         return tuple(trace.steps[i].text for i in trace.conversation(end) if trace.steps[i].sampled)
 
     def _actions(self, trace: Trace, end: int) -> list[Action]:
-        return [self._action(trace.steps[i]) for i in trace.conversation(end) if trace.steps[i].sampled]
-
-    def _action(self, step: Step) -> Action:
-        return self.action(step.text, step.token_ids, step.stop == "length")
+        """The policy's turns, as the environment was given them."""
+        steps = [trace.steps[i] for i in trace.conversation(end) if trace.steps[i].sampled]
+        history = self._history(trace, end)
+        return [
+            self._acted.get(history[:number]) or self.action(step.text, step.token_ids, step.stop == "length")
+            for number, step in enumerate(steps, 1)
+        ]
 
     def action(self, text: str, token_ids: Ids, truncated: bool = False) -> Action:
         """What the policy wrote in a turn, with the calls in it of the tools on offer."""

@@ -31,6 +31,7 @@ class WeightedRewardTask:
     rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(reward_code))
 
     def __post_init__(self) -> None:
+        _refuse_environment(self.task, "its reward is the episode's: leave out the others")
         self.verifier  # noqa: B018  says at once which name is unknown
 
     @property
@@ -67,6 +68,8 @@ class TaskMixture:
         names = [t.name for t in self.tasks]
         if not names or len(set(names)) < len(names):
             raise UsageError(f"a mixture needs tasks with names of their own; these are {names}")
+        for task in self.tasks:
+            _refuse_environment(task, "a mixture has single questions only: train on it by itself")
 
     @property
     def name(self) -> str:
@@ -120,6 +123,11 @@ class PerTaskVerifier:
             if task.name == of:
                 return list(await task.verifier(trace, steps))
         return [Score(None, f"bad data: the problem is of {of!r}, which is none of the tasks")] * len(steps)
+
+
+def _refuse_environment(task: Task, reason: str) -> None:
+    if hasattr(task.verifier, "episodes"):
+        raise UsageError(f"the task {task.name!r} is played in turns, and {reason}")
 
 
 def train_without_held_out(task: Task, held_out: frozenset[str]) -> Sequence[Problem]:

@@ -86,6 +86,8 @@ class Api:
                 folders[run] = self.library.find(run).path
             except NotFound as why:  # the curves of the others can be drawn
                 gone[run] = no_preview(str(why))
+        if gone and not folders:
+            raise NotFound(next(iter(gone.values()))["error"])
         drawn = previews(folders, frozenset(query.names("names")), query.whole("points", 400, 2, 10_000))
         return {"runs": drawn | gone}
 

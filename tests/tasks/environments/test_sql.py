@@ -7,6 +7,8 @@ import random
 import sqlite3
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ponder.tasks import Sql
 from ponder.tasks.environments.scripted_play import action_of, gold_play, play
@@ -62,6 +64,28 @@ def test_guard_refuses_what_is_no_plain_select(sql):
 @pytest.mark.parametrize("sql", BOMBS)
 def test_guard_ends_a_query_that_would_not_end(sql):
     assert run_query(TABLES, sql).error or "LIKE" in sql
+
+
+SQL_TEXT = """
+SELECT FROM WHERE people orders products id name age city price ( ) , * = ; || + - / 'x' "y" 1 9e99 x'00' NULL UNION ALL
+WITH RECURSIVE AS t VALUES JOIN ON GROUP BY ORDER LIMIT HAVING COUNT SUM MAX REPLACE GROUP_CONCAT PRAGMA DROP
+TABLE INSERT INTO SET CREATE TEMP VIEW EXPLAIN OVER PARTITION CASE WHEN THEN END CAST IN EXISTS NOT LIKE GLOB
+"""
+SQL_WORDS = SQL_TEXT.split()
+
+
+@given(st.lists(st.sampled_from(SQL_WORDS) | st.text(max_size=5), max_size=25).map(" ".join))
+@settings(max_examples=300, deadline=None)
+def test_run_query_never_raises(sql):
+    result = run_query(TABLES, sql)
+    assert len(result.rows) <= MAX_ROWS and len(result.text()) <= MAX_RESULT_CHARS + 20
+
+
+@given(st.lists(st.sampled_from(SQL_WORDS), max_size=25).map(" ".join))
+@settings(max_examples=300, deadline=None)
+def test_run_query_never_raises_after_select(sql):
+    result = run_query(TABLES, "SELECT " + sql)
+    assert len(result.rows) <= MAX_ROWS and len(result.text()) <= MAX_RESULT_CHARS + 20
 
 
 def test_like_bomb_counts_no_row():

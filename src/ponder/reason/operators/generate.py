@@ -80,11 +80,7 @@ async def sample_continuations(
             "this strategy looks into a single answer, and the task has an environment that answers in turns: take"
             " chain, samples, majority-vote, best-of-n, beam or mcts"
         )
-    prefix = trace.token_ids(parent)
-    if sampling.seed is not None and (
-        had := len(trace.children(parent))
-    ):  # or the same seed would sample the same again
-        sampling = replace(sampling, seed=_derive_seed(sampling.seed, had))
+    prefix, sampling = trace.token_ids(parent), another_seed(trace, parent, sampling)
     if cut is None:
         return await call_policy(policy, prefix, sampling, n)
     room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
@@ -97,6 +93,12 @@ async def sample_continuations(
         *(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in completions)
     )
     return [c for c in ended if c is not None]
+
+
+def another_seed(trace: Trace, parent: int, sampling: Sampling) -> Sampling:
+    """The sampling with a seed of its own for this call: the same seed would sample the same children again."""
+    had = len(trace.children(parent))
+    return sampling if sampling.seed is None or not had else replace(sampling, seed=_derive_seed(sampling.seed, had))
 
 
 async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:

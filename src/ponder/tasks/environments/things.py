@@ -8,7 +8,10 @@ _SIZES = ("small", "large")
 _COLOURS = ("red", "blue", "green", "yellow")
 _FORMS = ("circle", "square", "triangle")
 
-SHAPES = {" ".join(words): frozenset(words) for words in itertools.product(_SIZES, _COLOURS, _FORMS)}
+SHAPES = {
+    f"{size} {colour} {form}": frozenset((size, colour, f"a {form}"))
+    for size, colour, form in itertools.product(_SIZES, _COLOURS, _FORMS)
+}
 
 # The animals of each attribute; "larger than a person" is by weight. No two animals have the same attributes.
 _ANIMALS_BY_ATTRIBUTE = {
