@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from ponder.models.chat_templates import with_chat_template
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.runs import read_metrics
+from ponder.tasks.environments import worker_pool
 
 pytest.importorskip("llguidance", reason="a grammar makes the model call tools: install the extra 'grammar'")
 
@@ -69,11 +70,12 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "doubling.py").write_text(TOOL)
     (tmp_path / "game.py").write_text(GAME)
-    return tmp_path
+    yield tmp_path
+    worker_pool.end_workers()
 
 
 def test_solve_prints_calls_and_results(ponder: Ponder, caller: Path, folder: Path) -> None:

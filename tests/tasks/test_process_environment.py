@@ -32,6 +32,7 @@ NAME = f"{FILE}:Hostile"
 
 @pytest.fixture(autouse=True)
 def no_worker_is_left() -> Any:
+    worker_pool.end_workers()  # of tests before
     yield
     worker_pool.end_workers()
     assert not children(), "a worker process was left behind"
@@ -180,10 +181,9 @@ def test_process_environment_needs_a_name() -> None:
 @pytest.mark.slow
 def test_five_hundred_episodes_go_on_beside_hostile_ones() -> None:
     """Undecided episodes are counted, never 0; afterwards no process or thread is left (the fixture looks)."""
-    hostile = [kind for kind in KINDS for _ in range(2)]
-    rows = [{"prompt": "Play.", "kind": kind, "i": i} for i, kind in enumerate([*["good"] * 500, *hostile])]
+    rows = [{"prompt": "Play.", "kind": kind, "i": i} for i, kind in enumerate([*["good"] * 500, *KINDS])]
     task = EpisodeTask(
-        environment=NAME, data=rows, test_data=[{"prompt": "Play.", "kind": "good", "i": -1}], call_seconds=0.5,
+        environment=NAME, data=rows, test_data=[{"prompt": "Play.", "kind": "good", "i": -1}], call_seconds=1.0,
         max_seconds=600.0,
     )  # fmt: skip
     assert task.in_workers
@@ -196,7 +196,7 @@ def test_five_hundred_episodes_go_on_beside_hostile_ones() -> None:
     assert by_kind.pop("good") == [1.0] * 500
     for kind, rewards in by_kind.items():
         harmless = kind in ("hang in close", "raise in close")  # the episode was over
-        assert rewards == [1.0 if harmless else None] * 2, kind
+        assert rewards == [1.0 if harmless else None], kind
 
 
 def test_tools_from_a_file_run_in_a_worker() -> None:
