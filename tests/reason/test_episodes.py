@@ -136,9 +136,9 @@ def lines(trace: Trace, leaf: int) -> list[str]:
 def test_group_of_episodes_is_one_trace():
     trace = play(TalkPolicy([["1", "3"], ["2"]]))
     second, first = trace.answers()  # in the order in which they ended
-    assert lines(trace, first) == ["< Sum 2.", "> 1", "< Sum 3.", "> 2"]
+    assert lines(trace, first) == ["< Begin at 2.\nSum 2.", "> 1", "< Sum 3.", "> 2"]
     assert [trace.score(i, "reward") for i in (first, second)] == [1.0, 1.0]
-    assert trace.text(first) == "2" and trace.steps[0].text == "Sum 2."
+    assert trace.text(first) == "2" and trace.steps[0].text == "Begin at 2.\nSum 2."
     assert all(game.closed for game in OPENED) and len(OPENED) == 2
 
 
@@ -147,7 +147,7 @@ def test_tokens_are_those_of_the_whole_conversation():
     trace = play(policy, Chain(Sampling(max_tokens=64)))
     (leaf,) = trace.answers()
     eos = policy.tokenizer.token(policy.tokenizer.eos[0])
-    talk = f"u:Begin at 2.;u:Sum 2.;a:x{eos};u:A number, please.;a:1{eos};u:Sum 3.;a:2{eos}"
+    talk = f"u:Begin at 2.\nSum 2.;a:x{eos};u:A number, please.;a:1{eos};u:Sum 3.;a:2{eos}"
     assert policy.text(trace.token_ids(leaf)) == talk
     assert [text for text, _ in policy.calls][-1] == talk[: talk.rindex("a:") + 2]  # and what the policy read
 
@@ -170,10 +170,10 @@ def test_template_that_rewrites_history_starts_a_further_prompt():
     policy = TalkPolicy([["1"], ["1"], ["1"]], STRIPS)
     trace = play(policy, Chain(Sampling(max_tokens=64)))
     (leaf,) = trace.answers()
-    assert lines(trace, leaf) == ["< Sum 2.", "> 1", "< Sum 3.", "> 1", "< Sum 4.", "> 1"]
+    assert lines(trace, leaf) == ["< Begin at 2.\nSum 2.", "> 1", "< Sum 3.", "> 1", "< Sum 4.", "> 1"]
     roots = [s for s in trace.steps if s.parent is None]
     assert len(roots) == 3 and all(r.turn for r in roots[1:])
-    assert policy.calls[-1][0] == "u:Begin at 2.;u:Sum 2.;a:*;u:Sum 3.;a:*;u:Sum 4.;a:"
+    assert policy.calls[-1][0] == "u:Begin at 2.\nSum 2.;a:*;u:Sum 3.;a:*;u:Sum 4.;a:"
     assert trace.score(leaf, "reward") == 1.0
     again = trace_from_json(trace_to_json(trace))
     assert again.answers() == trace.answers() and again.conversation(leaf) == trace.conversation(leaf)

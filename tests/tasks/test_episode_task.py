@@ -127,7 +127,7 @@ def test_trl_class_is_played_unchanged() -> None:
     wrong = next(word for word in WORDS if word != secret)
     trace = played(task, guess(wrong), guess(secret), guess(secret), "I found it.")
     text = TurnPolicy().text(trace.token_ids(trace.answers()[0]))
-    assert text.startswith("[guess]user: Play.\nuser: Guess a word of five letters.\n")
+    assert text.startswith("[guess]user: Play.\nGuess a word of five letters.\n")
     assert "GGGGG" in text and "[tool error: guess raised ValueError: Game over." in text
     assert reward(trace) == 1.0
 

@@ -117,10 +117,15 @@ class Episodes:
     _prompts: dict[bytes, tuple[Message, ...]] = field(default_factory=dict)  # by their tokens
 
     async def begin(self) -> tuple[Message, ...]:
-        """Begin a first episode; the messages that the policy reads first."""
+        """Begin a first episode; the messages that the policy reads first. Some chat templates allow no two messages of
+        the user in a row, so the environment's first one goes on with the problem's last."""
         live = await self._start()
         self._keep((), live)
-        return (*self.problem.messages, *self._turns[()].messages)
+        asked, said = self.problem.messages, self._turns[()].messages
+        if asked and said and asked[-1]["role"] == said[0]["role"] == "user":
+            text = "\n".join(filter(None, [str(asked[-1]["content"]), str(said[0]["content"])]))
+            return (*asked[:-1], {**asked[-1], "content": text}, *said[1:])
+        return (*asked, *said)
 
     def encode(self, messages: Sequence[Message], policy: Policy) -> Ids:
         """The tokens of a prompt, with the tools that are on offer."""
