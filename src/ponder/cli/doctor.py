@@ -28,6 +28,7 @@ EXTRAS = {
     "data": ("datasketch",),
     "proofs": ("z3-solver",),
     "serve": ("starlette", "uvicorn"),
+    "textarena": ("textarena",),
     "track": ("tensorboard", "trackio", "wandb"),
     "vllm": ("vllm",),
 }
