@@ -6,7 +6,8 @@ to a right answer becomes one text (`ponder harvest --kind operators`): `[genera
 writes such a search by itself, without a guide. Beside it, the same model learns from the right chains of the same
 searches: the difference is what the operators teach.
 
-It has no kept results yet. 150 steps at 1e-3 were too few for the tiny model to learn the notation.
+A result of one seed, on which it does harm, is in docs/results.md. 150 steps at 1e-3 were too few for the tiny model to
+learn the notation.
 """
 
 from dataclasses import replace
