@@ -27,7 +27,8 @@ TIMEOUT_SECONDS = 900.0  # for one command
 PAGES = [
     "README.md", "docs/index.md", "docs/getting-started.md", "docs/thinking.md", "docs/data.md", "docs/training.md",
     "docs/measuring.md", "docs/lecture.md", "docs/coming-from.md", "docs/how-to/own-task.md",
-    "docs/how-to/own-reward.md", "docs/serving.md", "docs/viewing.md",
+    "docs/how-to/own-reward.md", "docs/environments.md", "docs/how-to/tools.md", "docs/how-to/own-environment.md",
+    "docs/serving.md", "docs/viewing.md",
 ]  # fmt: skip
 KEPT_PAGE = "docs/results.md"  # each of its rows is what its command gave; here once for each recipe
 SHORTER_FLAGS = {
@@ -58,6 +59,10 @@ PREPARE = {
     "runs/mine": "ponder sft addition --template qa --run runs/mine",
 }
 OWN_TASK = (ROOT / "docs" / "snippets" / "own_task.py").read_text(encoding="utf-8").partition("\njob = ")[0]
+OWN_ENVIRONMENT = (
+    (ROOT / "docs" / "snippets" / "own_environment.py").read_text(encoding="utf-8").partition("\njob = ")[0]
+)
+OWN_TOOL = '\n\ndef search(words: str) -> str:\n    """Look something up."""\n    return "nothing was found"\n'
 FILES = {
     "pairs.jsonl": '{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}\n' * 4,
     "templates.json": (ROOT / "docs" / "snippets" / "templates.json").read_text(encoding="utf-8"),
@@ -71,7 +76,8 @@ FILES = {
     "questions.txt": "What is 2 + 3?\nWhat is 4 + 5?\n",
     "successor.py": OWN_TASK,
     # of enough numbers that some are held out
-    "mine.py": OWN_TASK.replace("randrange(9)", "randrange(900)") + "\nTASK = Successor()\n",
+    "mine.py": OWN_TASK.replace("randrange(9)", "randrange(900)") + "\nTASK = Successor()\n" + OWN_TOOL,
+    "game.py": OWN_ENVIRONMENT,
 }
 # Files that a page says to fetch: published logs, from the folder PONDER_DATA.
 LOGS = {

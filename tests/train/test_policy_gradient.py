@@ -29,6 +29,7 @@ from policy_gradient_formulas import (
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import ONLINE
+from ponder.train.gigpo import GiGPO
 from ponder.train.kl_penalty import answers_with_kl_penalty
 from ponder.train.objective import KL, Tokens
 from ponder.train.policy_gradient import (
@@ -109,6 +110,10 @@ CASES: dict[str, tuple[Any, Reference]] = {
     "cispo, narrow": (
         CISPO(clip=0.3, clip_high=0.28, entropy_coef=0.1, kl=KL(0.1, "k2")),
         lambda w, n: token_mean(plus(w, n, weighted(w, n, relative(w), 0.3, 0.28), "k2", 0.1, 0.1))),
+    # Without its part by turn, which has tests of its own, it is GRPO.
+    "gigpo": (
+        GiGPO(step_weight=0.0),
+        lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w)), "k3", 0.01))),
     "tree": (TreeCredit(), lambda w, n: token_mean(clipped(w, n, below(w, False)))),
     "tree, treerl": (TreeCredit(treerl=True), lambda w, n: token_mean(clipped(w, n, below(w, True)))),
 }  # fmt: skip

@@ -140,8 +140,7 @@ class MajorityVote:
 
 def _finished_chains(trace: Trace, root: int) -> list[int]:
     """The last steps of whole chains: another strategy may have added single steps to the prompt."""
-    ends = (chain_end(trace, i) for i in trace.children(root))
-    return [end for end in ends if trace.steps[end].done]
+    return [chain_end(trace, i) for i in trace.children(root) if trace.steps[i].done]
 
 
 _NO_VOTES = [("", 0), ("", 0)]
