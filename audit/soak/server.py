@@ -51,7 +51,10 @@ class Workload:
 
     async def _round(self, name: str) -> tuple[int, list[str]]:
         good = OpenAIPolicy.connect(self.honest.url, timeout=60, retries=0)
-        bad = OpenAIPolicy.connect(self.hostile.url, timeout=0.5, retries=0)
+        bad = OpenAIPolicy.connect(
+            self.hostile.url, timeout=60, retries=0
+        )  # it greets honestly, maybe on a busy machine
+        bad.http.timeout = 0.5
         calls = [self._ask(good) for _ in range(8)] + [self._ask(bad) for _ in range(3)]
         result = await asyncio.gather(*calls, return_exceptions=True)
         lost = [f"an honest server's answer came as {f!r:.200}" for f in result[:8] if f != ("ab", "eos")]
