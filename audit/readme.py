@@ -209,7 +209,8 @@ class CleanInstall:
             return CheckResult(
                 line, False, f"exit {done.returncode}, {took}: {(done.stderr or done.stdout).strip()[-300:]}"
             )
-        return CheckResult(line, True, f"{took}{f', with {added}' if added else ''}; {shown_lines[-1].strip()[:80]}")
+        shown = shown_lines[-1].replace(f"{self.work}/", "").strip()[:80]
+        return CheckResult(line, True, f"{took}{f', with {added}' if added else ''}; {shown}")
 
     def _shortened(self, line: str) -> tuple[str, str]:
         """The line as it is typed, and what was added to it to be done soon."""
