@@ -13,6 +13,7 @@ from ponder.tasks.answer_style import with_style
 from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.question_identity import bare_question_text
 from ponder.tasks.reward_functions import FunctionReward
+from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards.reward_registry import reward_code, weighted_reward
 
@@ -21,7 +22,7 @@ MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row
 
 
 @dataclass(frozen=True)
-class WeightedRewardTask:
+class WeightedRewardTask(WrappedTask):
     """A task whose reward is a weighted sum: `(("accuracy", 1.0), ("format", 0.2), ("mine.py:reward", 0.5))`.
 
     `accuracy` is the task's verifier. The others are rewards of ponder, scorers, or functions in TRL's form.
@@ -35,23 +36,8 @@ class WeightedRewardTask:
         self.verifier  # noqa: B018  says at once which name is unknown
 
     @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def train(self) -> Sequence[Problem]:
-        return self.task.train
-
-    @property
-    def test(self) -> Sequence[Problem]:
-        return self.task.test
-
-    @property
     def verifier(self) -> Scorer:
         return weighted_reward(dict(self.rewards), self.task.verifier, FunctionReward)
-
-    def gold(self, problem: Problem) -> str:
-        return self.task.gold(problem)
 
     def restyle(self, style: str) -> WeightedRewardTask:
         return replace(self, task=with_style(self.task, style))

@@ -54,16 +54,7 @@ class CustomTask:
     name: str = "custom"
 
     def __post_init__(self) -> None:
-        for name in ("data", "test_data"):
-            given = getattr(self, name)
-            if isinstance(given, Path):
-                object.__setattr__(self, name, str(given))
-            elif given is not None and not isinstance(given, str):
-                object.__setattr__(self, name, tuple(records(given)))
-        if not 1 <= self.held_out_tenths <= 9:
-            raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
+        check_row_settings(self)
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
 
     def unused(self) -> dict[str, str]:
@@ -133,6 +124,20 @@ class CustomTask:
             Problem(f"{self.name}/{split}/{row.id}", row_messages(row, self.system), row.answer, {})
             for row in rows[: self.limit]
         ]
+
+
+def check_row_settings(task: Any) -> None:
+    """Check the fields that choose a task's rows; rows in memory become plain records, a path its text."""
+    for name in ("data", "test_data"):
+        given = getattr(task, name)
+        if isinstance(given, Path):
+            object.__setattr__(task, name, str(given))
+        elif given is not None and not isinstance(given, str):
+            object.__setattr__(task, name, tuple(records(given)))
+    if not 1 <= task.held_out_tenths <= 9:
+        raise UsageError(f"held_out_tenths is {task.held_out_tenths}; it is 1 to 9 tenths of the rows")
+    if task.limit is not None and task.limit < 1:
+        raise UsageError(f"limit is {task.limit}; give at least 1, or leave it out to take all rows")
 
 
 def row_messages(row: DatasetRow, system: str | None = None) -> tuple[Mapping[str, Any], ...]:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.errors import NoGoldAnswer, TaskError, UsageError
@@ -14,9 +13,15 @@ from ponder.protocols import Environment
 from ponder.reason.episodes import EpisodeLimits
 from ponder.registry import import_path
 from ponder.runs.trust import names_code
-from ponder.tasks.datasets.custom import RowSource, prompt_row, read_rows, row_messages, source_name
+from ponder.tasks.datasets.custom import (
+    RowSource,
+    check_row_settings,
+    prompt_row,
+    read_rows,
+    row_messages,
+    source_name,
+)
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetRow
-from ponder.tasks.datasets.prompt_columns import records
 from ponder.tasks.environments.episode_reward import EpisodeReward
 from ponder.tasks.environments.process_environment import ProcessEnvironment
 from ponder.tasks.environments.user_environment import check_user_environment, open_user_environment
@@ -63,18 +68,9 @@ class EpisodeTask:
     name: str = "environment"
 
     def __post_init__(self) -> None:
-        for name in ("data", "test_data"):
-            given = getattr(self, name)
-            if isinstance(given, Path):
-                object.__setattr__(self, name, str(given))
-            elif given is not None and not isinstance(given, str):
-                object.__setattr__(self, name, tuple(records(given)))
+        check_row_settings(self)
         object.__setattr__(self, "environment", import_path(self.environment))
         object.__setattr__(self, "rewards", tuple(map(import_path, as_functions(self.rewards))))
-        if not 1 <= self.held_out_tenths <= 9:
-            raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         if self.weights and len(self.weights) != len(self.rewards):
             raise UsageError(f"{len(self.rewards)} reward functions have {len(self.weights)} weights; give one each")
         if (self.data is None) == (not self.prompt):

@@ -16,14 +16,14 @@ from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
 from ponder.tasks.environments.episode_reward import EpisodeAnswer
 from ponder.tasks.environments.process_environment import ProcessEnvironment
-from ponder.types import Problem
+from ponder.tasks.wrapped_task import WrappedTask
 from ponder.user_modules import is_file, split_name
 
 DEFAULT_MAX_TURNS = 8
 
 
 @dataclass(frozen=True)
-class ToolTask:
+class ToolTask(WrappedTask):
     """A task whose problems are answered with tools: functions with type hints and a docstring, or names
     (`calculator`, `python`, `file.py:name`). `max_turns` bounds the policy's turns, the answer included."""
 
@@ -45,23 +45,8 @@ class ToolTask:
         return EpisodeLimits(self.max_turns)
 
     @property
-    def name(self) -> str:
-        return self.task.name
-
-    @property
-    def train(self) -> Sequence[Problem]:
-        return self.task.train
-
-    @property
-    def test(self) -> Sequence[Problem]:
-        return self.task.test
-
-    @property
     def verifier(self) -> EpisodeAnswer:
         return EpisodeAnswer(self.task.verifier, open_tools(self.tools), self.limits)
-
-    def gold(self, problem: Problem) -> str:
-        return self.task.gold(problem)
 
     def restyle(self, style: str) -> ToolTask:
         return replace(self, task=with_style(self.task, style))
