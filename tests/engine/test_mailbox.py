@@ -24,6 +24,9 @@ class FakeSequence:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[Any] = field(default_factory=list)
+    stop: str | None = None
+    emitted_tokens: int = 0
+    emitted_at: float = 0.0
 
 
 class FakeWorker:
@@ -50,9 +53,10 @@ class FakeWorker:
         for item in items:
             item.token_ids.append(7)
             item.logprobs.append(-0.5)
-            self.mailbox.emit(item, len(item.token_ids) - 1)
             if len(item.token_ids) >= self.steps:
+                item.stop = "length"
                 finished.append(item)
+            self.mailbox.emit(item)
         self.mailbox.flush()
         self.mailbox.finish(*finished)
 
@@ -86,7 +90,11 @@ def test_calls_that_are_ready_together_reach_the_worker_together() -> None:
     assert not worker.mailbox.busy and not worker.mailbox.has_requests
 
 
-def test_emit_passes_each_token_to_the_caller() -> None:
+@pytest.mark.parametrize(("seconds_per_chunk", "lengths"), [(0.0, [1, 1, 1]), (1e3, [1, 2])])
+def test_emit_passes_each_token_once_and_steps_in_quick_succession_together(
+    seconds_per_chunk: float, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ponder.engine.mailbox._SECONDS_PER_CHUNK", seconds_per_chunk)
     worker = FakeWorker(steps=3)
     chunks: list[TokenChunk] = []
 
@@ -94,10 +102,13 @@ def test_emit_passes_each_token_to_the_caller() -> None:
         await worker.mailbox.submit(items(2), chunks.append)
 
     asyncio.run(main())
-    assert sorted(chunks) == [TokenChunk(i, [7], [-0.5], []) for i in (0, 0, 0, 1, 1, 1)]
+    for i in (0, 1):
+        heard = [chunk for chunk in chunks if chunk.sequence == i]
+        assert heard == [TokenChunk(i, [7] * n, [-0.5] * n, []) for n in lengths]
 
 
 def test_flush_wakes_an_event_loop_once_for_all_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.engine.mailbox._SECONDS_PER_CHUNK", 0.0)
     worker = FakeWorker(steps=4)
     wakes: list[str] = []
 

@@ -104,10 +104,15 @@ class Engine:
 
     # used by callers, in their own threads
 
-    async def generate(self, request: Request) -> list[SequenceState]:
-        """All finished sequences of a request."""
-        seqs: list[SequenceState] = await self._submit(self._make_sequences(request))
-        return seqs
+    async def generate(
+        self, request: Request, on_chunk: Callable[[TokenChunk], None] | None = None
+    ) -> list[SequenceState]:
+        """All finished sequences of a request. `on_chunk` hears their tokens as they come, in the caller's loop."""
+        seqs = self._make_sequences(request)
+        for seq in seqs if on_chunk is not None else ():
+            seq.is_streamed = True
+        finished: list[SequenceState] = await self._submit(seqs, on_chunk)
+        return finished
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is sampled, and finally all sequences."""
@@ -121,9 +126,8 @@ class Engine:
 
     async def stream_chunks(self, request: Request) -> AsyncGenerator[TokenChunk | list[SequenceState]]:
         """The tokens of each step, or of each look at the device, as they come; finally all sequences."""
-        seqs = self._make_sequences(request)
         events: asyncio.Queue[TokenChunk | None] = asyncio.Queue()
-        result = asyncio.ensure_future(self._submit(seqs, events.put_nowait))
+        result = asyncio.ensure_future(self.generate(request, events.put_nowait))
         result.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
@@ -330,7 +334,7 @@ class Engine:
         scheduler, calls = self._scheduler, self.mailbox.calls
         assert scheduler is not None
         self.on_tokens(sum(len(seq.token_ids) for seq in seqs) - sum(lengths))  # may raise: before any delivery
-        for seq, length in zip(seqs, lengths, strict=True):
+        for seq in seqs:
             call = calls.get(seq)
             if call is None:
                 continue  # another sequence of the same call has failed
@@ -340,7 +344,7 @@ class Engine:
                 self._abort(call)
                 self.mailbox.reject(call, failed[seq])
             else:
-                self.mailbox.emit(seq, length)
+                self.mailbox.emit(seq)
         self.mailbox.flush()
         finished = [seq for seq in seqs if seq.stop is not None and seq in calls]
         scheduler.remove(*finished)

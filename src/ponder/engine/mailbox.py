@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ponder.engine.request import ReadRequest, SequenceState
 
 _IDLE_SECONDS = 1.0  # seconds that an idle thread waits for more work
+_SECONDS_PER_CHUNK = 1e-4  # that an event loop may need to pass a chunk on, say over HTTP
 
 TokenEvent = tuple[int, int, float]  # index of the sequence in its request, its next token, the token's log-probability
 
@@ -80,7 +82,7 @@ class Mailbox:
             None
         )  # called in the caller's thread, before calls are handed over
         self.calls: dict[SequenceState | ReadRequest, EngineCall] = {}  # of every item in flight
-        self._emitted: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[TokenChunk], None], TokenChunk]]] = {}
+        self._emitted: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[TokenChunk], None], SequenceState]]] = {}
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
         self._gathered: dict[asyncio.AbstractEventLoop, list[EngineCall]] = {}
@@ -212,19 +214,27 @@ class Mailbox:
                 self.calls |= dict.fromkeys(call.items, call)
         return inbox
 
-    def emit(self, seq: SequenceState, since: int) -> None:
-        """Pass the tokens of a sequence from index `since` on to the caller's `on_chunk`, at the next `flush`."""
+    def emit(self, seq: SequenceState) -> None:
+        """Pass the new tokens of a sequence to the caller's `on_chunk`, at the next `flush`."""
         call = self.calls[seq]
-        if call.on_chunk is not None and len(seq.token_ids) > since:
-            chunk = TokenChunk(seq.index, seq.token_ids[since:], seq.logprobs[since:], seq.top_logprobs[since:])
-            self._emitted.setdefault(call.loop, []).append((call.on_chunk, chunk))
+        if call.on_chunk is not None and len(seq.token_ids) > seq.emitted_tokens:
+            self._emitted.setdefault(call.loop, []).append((call.on_chunk, seq))
 
     def flush(self) -> None:
-        """Hand over what was emitted. Each event loop is woken once, however many sequences it has."""
+        """Hand over what was emitted. Each event loop is woken once, however many sequences it has. Where there are
+        many, tokens of several steps come together: a loop that must pass each chunk on would hold up the worker."""
         emitted, self._emitted = self._emitted, {}
-        for loop, chunks in emitted.items():
-            with suppress(RuntimeError):  # the caller's loop is closed
-                loop.call_soon_threadsafe(_pass_on, chunks)
+        now = time.monotonic()
+        for loop, heard in emitted.items():
+            earlier = now - _SECONDS_PER_CHUNK * len(heard)
+            chunks = [
+                (on_chunk, _next_chunk(seq, now))
+                for on_chunk, seq in heard
+                if seq.emitted_at <= earlier or seq.stop is not None
+            ]
+            if chunks:
+                with suppress(RuntimeError):  # the caller's loop is closed
+                    loop.call_soon_threadsafe(_pass_on, chunks)
 
     def finish(self, *items: SequenceState | ReadRequest) -> None:
         """These items are finished. Calls of one loop resolve together, so that their next calls come together too."""
@@ -256,6 +266,11 @@ class Mailbox:
         for call in dict.fromkeys([*self.calls.values(), *inbox]):
             call.set_exception(error)
         self.calls = {}
+
+
+def _next_chunk(seq: SequenceState, now: float) -> TokenChunk:
+    since, seq.emitted_tokens, seq.emitted_at = seq.emitted_tokens, len(seq.token_ids), now
+    return TokenChunk(seq.index, seq.token_ids[since:], seq.logprobs[since:], seq.top_logprobs[since:])
 
 
 def _pass_on(chunks: Sequence[tuple[Callable[[TokenChunk], None], TokenChunk]]) -> None:

@@ -7,8 +7,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ponder.engine.mailbox import TokenChunk
@@ -73,25 +72,9 @@ class StreamingPolicy(PolicyWrapper):
             return completions
         if not self.thinking and listener is None:
             return await self.policy.generate(prefix, sampling, n)
-        parts = [TokenChunk(i, [], [], []) for i in range(n)]
-        work = self._stream(prefix, sampling, n, listener, parts)
-        return await self._unless_ended(work, lambda: [self._partial(p) for p in parts if p.token_ids])
-
-    async def _stream(
-        self, prefix: Ids, sampling: Sampling, n: int, listener: Listener | None, parts: Sequence[TokenChunk]
-    ) -> list[Completion]:
-        assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
-        async with aclosing(self.policy.stream_chunks(prefix, sampling, n)) as events:
-            async for event in events:
-                if isinstance(event, list):
-                    return event
-                part = parts[event.sequence]
-                part.token_ids.extend(event.token_ids)
-                part.logprobs.extend(event.logprobs)
-                part.top_logprobs.extend(event.top_logprobs)
-                if listener is not None and event.sequence == 0:
-                    listener(event)
-        raise AssertionError("the engine's stream ended without its sequences")
+        heard = _Heard([TokenChunk(i, [], [], []) for i in range(n)], listener)
+        work = self.policy.generate_heard(prefix, sampling, n, heard)
+        return await self._unless_ended(work, lambda: [self._partial(p) for p in heard.close() if p.token_ids])
 
     async def _unless_ended(self, work: Any, partial: Callable[[], list[Completion]]) -> list[Completion]:
         """The work's result, or what there is of it when the client ends the thinking."""
@@ -119,6 +102,30 @@ class StreamingPolicy(PolicyWrapper):
         cost = Cost(generated_tokens=len(part.token_ids))
         raw = RawCompletion(part.token_ids, part.logprobs, "length", cost, part.top_logprobs)
         return build_completion(base.tokenizer, raw, base.version)
+
+
+@dataclass(eq=False)
+class _Heard:
+    """What was sampled so far in one call. The listener hears the first continuation."""
+
+    parts: Sequence[TokenChunk]
+    listener: Listener | None
+    is_open: bool = True
+
+    def __call__(self, chunk: TokenChunk) -> None:
+        if not self.is_open:
+            return
+        part = self.parts[chunk.sequence]
+        part.token_ids.extend(chunk.token_ids)
+        part.logprobs.extend(chunk.logprobs)
+        part.top_logprobs.extend(chunk.top_logprobs)
+        if self.listener is not None and chunk.sequence == 0:
+            self.listener(chunk)
+
+    def close(self) -> Sequence[TokenChunk]:
+        """All that was heard. Nothing is heard afterwards, though more may be on its way."""
+        self.is_open = False
+        return self.parts
 
 
 def _whole_chunk(c: Completion) -> TokenChunk:
