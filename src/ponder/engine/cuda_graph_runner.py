@@ -27,6 +27,7 @@ from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, copy_to_dev
 from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.model_runner import ModelRunner, PendingTokens
+from ponder.engine.prefill_graphs import PrefillGraphs
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
@@ -55,6 +56,7 @@ class CudaGraphRunner(ModelRunner):
         self._remappable: RemappableMemory | None = None
         self.null_slot = slots  # the last slot, to which rows without a sequence write
         super().__init__(net, slots + 1)
+        self._prefill_graphs = PrefillGraphs(self.weights, self.columns, self.cache, slots, self._parameters)
         # sequences sampled on the device, and those whose logits the host needs
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
@@ -74,7 +76,8 @@ class CudaGraphRunner(ModelRunner):
                 b = GraphBuffers(net, self.max_batch, self.null_slot)
                 own = self.columns.of_tokens([""], [1])  # of an adapter in training
                 fused_forward.decode(self.weights, self.cache, b, 1, samples=True, adapters=own)
-                fused_forward.prefill(self.weights, self.cache, [PrefillChunk(empty_node, 0, 1)], own)
+                inputs = fused_forward.plan_prefill(self.weights, [PrefillChunk(empty_node, 0, 1)])
+                fused_forward.prefill(self.weights, self.cache, inputs.to_device(self.cache), own)
                 int(b.step)  # wait for it
                 self.columns.mark_stale()  # the learner may have changed it meanwhile
                 self._sampling_batch = self._make_batch(b, samples=True)
@@ -96,7 +99,11 @@ class CudaGraphRunner(ModelRunner):
         if not self._has_kernels((), chunks):
             return super()._prefill_hidden(chunks)
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
-        return fused_forward.prefill(self.weights, self.cache, chunks, self.columns.of_tokens(names, sizes))
+        key = self.columns.prepare(set(names))
+        if key <= 0 and self._prefill_graphs.fits(chunks):
+            return self._prefill_graphs.run(chunks, key)
+        inputs = fused_forward.plan_prefill(self.weights, chunks).to_device(self.cache)
+        return fused_forward.prefill(self.weights, self.cache, inputs, self.columns.of_tokens(names, sizes))
 
     def _make_cache(self, slots: int) -> KVCache:
         c, net = self.net.config, self.net

@@ -6,7 +6,7 @@ Shapes as in triton_kernels.py; T tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,8 +38,9 @@ def decode(
     """
     tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
     if chunks:
-        chunk_tokens, prefill = _prefill_attention(w, cache, chunks)
-        tokens, attend = torch.cat([tokens, chunk_tokens]), _mixed_attention(rows, attend, prefill)
+        inputs = plan_prefill(w, chunks).to_device(cache)
+        attend = _mixed_attention(rows, attend, _prefill_attention(w, cache, inputs))
+        tokens = torch.cat([tokens, inputs.tokens_T])
     hidden = _run_layers(w, tokens, attend, adapters)
     _logits(w, hidden[:rows], b.logits[:rows])
     if samples:
@@ -47,9 +48,41 @@ def decode(
     return hidden[rows:]
 
 
-def prefill(w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk], adapters: PassAdapters = None) -> Tensor:
-    """Compute keys and values of prefill chunks; returns the hidden states [T, E] after the last norm."""
-    return _run_layers(w, *_prefill_attention(w, cache, chunks), adapters)
+class PrefillInputs(NamedTuple):
+    """What a prefill reads, in arrays or on the device. `items_I4` and `table` as in `prefill_attention`."""
+
+    tokens_T: Any
+    slots_T: Any
+    positions_T: Any
+    items_I4: Any
+    table: Any
+
+    def to_device(self, cache: KVCache) -> PrefillInputs:
+        return PrefillInputs(*map(cache.to_device, self))
+
+
+def plan_prefill(w: FusedWeights, chunks: Sequence[PrefillChunk]) -> PrefillInputs:
+    """Tokens of these chunks, and what each of them sees."""
+    sizes, seen = [chunk.stop - chunk.start for chunk in chunks], [chunk.visible_slots for chunk in chunks]
+    per = _tokens_per_item(w)
+    items = [
+        (first + i, min(per, many - i), begin, chunk.position + i)
+        for first, many, begin, chunk in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), chunks, strict=True)
+        for i in range(0, many, per)
+    ]
+    positions = [chunk.position + np.arange(n) for chunk, n in zip(chunks, sizes, strict=True)]
+    return PrefillInputs(
+        np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64),
+        np.concatenate([chunk.slots for chunk in chunks]).astype(np.int64),
+        np.concatenate(positions),
+        np.asarray(items, np.int32),
+        np.concatenate(seen).astype(np.int32),
+    )
+
+
+def prefill(w: FusedWeights, cache: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None) -> Tensor:
+    """Compute keys and values of tokens; returns the hidden states [T, E] after the last norm."""
+    return _run_layers(w, inputs.tokens_T, _prefill_attention(w, cache, inputs), adapters)
 
 
 def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention) -> LayerAttention:
@@ -86,29 +119,13 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
     return attend
 
 
-def _prefill_attention(
-    w: FusedWeights, cache: KVCache, chunks: Sequence[PrefillChunk]
-) -> tuple[Tensor, LayerAttention]:
-    """Tokens of these chunks, and their attention to each other and to the tokens before them."""
+def _prefill_attention(w: FusedWeights, cache: KVCache, inputs: PrefillInputs) -> LayerAttention:
+    """Attention of tokens to each other and to the tokens before them."""
     from ponder.engine import triton_kernels as k
 
+    tokens_T, slots_T, positions_T, items_I4, table = inputs
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
-    sizes = [chunk.stop - chunk.start for chunk in chunks]
-    tokens_T, slots_T = (
-        cache.to_device(np.concatenate([x(chunk) for chunk in chunks]).astype(np.int64)) for x in _CHUNK_FIELDS
-    )
-    positions_T = cache.to_device(
-        np.concatenate([p.position + np.arange(n) for p, n in zip(chunks, sizes, strict=True)])
-    )
-    seen = [chunk.visible_slots for chunk in chunks]
-    table = cache.to_device(np.concatenate(seen).astype(np.int32))
-    per = max(1, _QUERIES_PER_TILE // group)
-    items = [
-        (first + i, min(per, many - i), begin, chunk.position + i)
-        for first, many, begin, chunk in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), chunks, strict=True)
-        for i in range(0, many, per)
-    ]
-    items_I4 = cache.to_device(np.asarray(items, np.int32))
+    queries = max(16, next_power_of_two(_tokens_per_item(w) * group))  # of an item
     q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
@@ -119,16 +136,17 @@ def _prefill_attention(
             c.head_dim,
             MQ=next_power_of_two(c.heads), MK=next_power_of_two(c.kv_heads), D=tile["D"], **_head_constants(w, layer),
         )  # fmt: skip
-        k.prefill_attention[(len(items), c.kv_heads)](
+        k.prefill_attention[(len(items_I4), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
-            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, next_power_of_two(per * group)),
+            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=queries,
             **(tile | {"num_warps": 4}),
         )  # fmt: skip
 
-    return tokens_T, attend
+    return attend
 
 
-_CHUNK_FIELDS: tuple[Callable[[PrefillChunk], Any], ...] = (lambda chunk: chunk.tokens, lambda chunk: chunk.slots)
+def _tokens_per_item(w: FusedWeights) -> int:
+    return max(1, _QUERIES_PER_TILE // (w.config.heads // w.config.kv_heads))
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ponder.engine.request import ReadRequest, SequenceState
 
 _IDLE_SECONDS = 1.0  # seconds that an idle thread waits for more work
-_SECONDS_PER_CHUNK = 1e-4  # that an event loop may need to pass a chunk on, say over HTTP
+_SECONDS_PER_CHUNK = 4e-4  # that an event loop may need for a chunk, with its share of what a request costs
 
 TokenEvent = tuple[int, int, float]  # index of the sequence in its request, its next token, the token's log-probability
 
