@@ -95,13 +95,13 @@ def thinking_sampling(sampling: Sampling, max_tokens: int, markers: ThinkMarkers
     """How thinking is sampled: up to its end marker, whatever the answer must look like."""
     return replace(
         sampling, max_tokens=max_tokens, min_tokens=0, stop=(markers.end,), stop_token_ids=(), regex="", json_schema="",
-        logprobs=0, allowed_token_ids=(),
+        structural_tag="", logprobs=0, allowed_token_ids=(),
     )  # fmt: skip
 
 
 def answer_sampling(sampling: Sampling, max_tokens: int, forced: bool) -> Sampling:
     """How the answer is sampled. `forced`: the model did not end its thinking itself, so at least a token follows."""
     least = min(sampling.min_tokens, max_tokens)
-    if forced and not (sampling.regex or sampling.json_schema):
+    if forced and not sampling.has_grammar:
         least = max(1, least)
     return replace(sampling, max_tokens=max_tokens, min_tokens=least)
