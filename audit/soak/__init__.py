@@ -1,4 +1,4 @@
-"""Honest and hostile work in a mix, for minutes: `python -m audit.soak [sandbox|engine|server ...] --minutes N`.
+"""Honest and hostile work in a mix, for minutes: `python -m audit.soak [sandbox|engine|server|serving] --minutes N`.
 
 Every result is compared with what is known to be right, and after every round memory, open descriptors, threads and
 child processes are counted: nothing may grow. It talks to the loopback only. The hostile programs, requests and servers

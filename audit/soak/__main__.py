@@ -12,7 +12,7 @@ from pathlib import Path
 import audit.soak
 from audit.soak.resources import LeakDetector, resource_usage
 
-KINDS = ("sandbox", "engine", "server")
+KINDS = ("sandbox", "engine", "server", "serving")
 WARM_SHARE = 0.2  # of the time, and some rounds in any case
 WARM_ROUNDS = 3
 MAX_LISTED_LOSSES = 20

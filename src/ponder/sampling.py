@@ -14,7 +14,7 @@ from ponder.validate import MAX_INT32, check_int, check_number, check_pairs, che
 MAX_STOP_CHARS = 1000  # of a stop string
 MAX_STOP_STRINGS = 1000  # of one request: each is searched for after each token
 MAX_LOGPROBS = 1 << 18  # a whole vocabulary
-MAX_GRAMMAR_CHARS = 1_000_000  # of a regex or JSON schema; the grammar compiler has a limit of its own
+MAX_GRAMMAR_CHARS = 1_000_000  # of a regex, JSON schema or structural tag; the grammar compiler has a limit of its own
 _MIN_DIVISOR = 1e-30  # the smallest divisor that is safe in float32
 # Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
 TOKEN_STATS = ("entropy", "varentropy", "gini")
@@ -46,6 +46,7 @@ class Sampling:
     allowed_token_ids: Annotated[tuple[int, ...], "the only tokens that may be drawn; none: all"] = ()
     regex: Annotated[str, "a regular expression for the whole text"] = ""
     json_schema: Annotated[str, "a JSON schema for the whole text, as JSON"] = ""
+    structural_tag: Annotated[str, "JSON schemas for marked parts of the text, as vLLM's structural tag in JSON"] = ""
     forced_token_ids: Annotated[tuple[int, ...], "the first tokens, whatever their probability"] = ()
     logprobs: Annotated[int, "also return the k likeliest tokens at each position"] = 0
     token_stats: Annotated[tuple[str, ...], "also return these of TOKEN_STATS for each token"] = ()
@@ -95,14 +96,14 @@ class Sampling:
             raise UsageError(f"logprobs is {self.logprobs}; at most {MAX_LOGPROBS} are returned for a token")
         if min(self.named_token_ids, default=0) < 0:
             raise UsageError("a token id is negative")
-        if self.regex and self.json_schema:
-            raise UsageError("give a regex or a json_schema, not both")
-        if (self.regex or self.json_schema) and (
+        if sum(map(bool, (self.regex, self.json_schema, self.structural_tag))) > 1:
+            raise UsageError("give a regex, a json_schema or a structural_tag, not several of them")
+        if self.has_grammar and (
             self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size
         ):
             raise UsageError(
-                "a regex or json_schema decides which tokens may follow: leave out allowed_token_ids, forced_token_ids,"
-                " min_tokens and no_repeat_ngram_size"
+                "a regex, json_schema or structural_tag decides which tokens may follow: leave out allowed_token_ids,"
+                " forced_token_ids, min_tokens and no_repeat_ngram_size"
             )
         if len(self.forced_token_ids) > self.max_tokens:
             raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
@@ -120,6 +121,11 @@ class Sampling:
         )
 
     @property
+    def has_grammar(self) -> bool:
+        """Whether a grammar decides which tokens may follow."""
+        return bool(self.regex or self.json_schema or self.structural_tag)
+
+    @property
     def deterministic(self) -> bool:
         """Whether every draw from one prefix is the same."""
         return self.temperature == 0 or self.top_k == 1 or len(self.allowed_token_ids) == 1
@@ -134,7 +140,7 @@ class Sampling:
         """Whether logits are changed before the softmax."""
         return bool(
             self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty or self.no_repeat_ngram_size
-            or self.logit_bias or self.allowed_token_ids or self.regex or self.json_schema or self.min_tokens
+            or self.logit_bias or self.allowed_token_ids or self.has_grammar or self.min_tokens
         )  # fmt: skip
 
 
@@ -174,7 +180,7 @@ _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat_ngram_size", "logprobs"), _int32),
     **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "forced_token_ids"), _token_id_tuple),
     **dict.fromkeys(("stop", "token_stats"), _string_tuple),
-    **dict.fromkeys(("regex", "json_schema"), _grammar_text),
+    **dict.fromkeys(("regex", "json_schema", "structural_tag"), _grammar_text),
     "logit_bias": lambda name, value: check_pairs(name, value, MAX_INT32),
     "seed": _seed,
 }

@@ -189,7 +189,7 @@ def test_token_stats_of_certain_token_are_finite() -> None:
         ({"logprobs": -1}, "0 or positive"),
         ({"stop": ("x" * 10_000,)}, "10000 characters"),
         ({"forced_token_ids": (1, 2, 3), "max_tokens": 2}, "3 tokens are forced"),
-        ({"regex": "a+", "json_schema": "{}"}, "not both"),
+        ({"regex": "a+", "json_schema": "{}"}, "not several"),
         ({"regex": "a+", "allowed_token_ids": (1,)}, "leave out allowed_token_ids"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from audit.soak import __main__ as command
-from audit.soak import engine, sandbox, server
+from audit.soak import engine, sandbox, server, serving
 from audit.soak.resources import LeakDetector, ResourceUsage, resource_usage
 from ponder.verify.sandbox import SandboxError
 
@@ -23,20 +23,20 @@ def test_a_short_soak_of_each_kind_has_no_loss(kind: str, capsys: pytest.Capture
     assert code == 0 and f"{kind}: nothing lost, nothing grew" in output, output
 
 
-@pytest.mark.parametrize("kind", [sandbox, engine, server])
+@pytest.mark.parametrize("kind", [sandbox, engine, server, serving])
 def test_a_wrong_result_is_a_loss(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held to be right is changed: the soak says so and ends with 1."""
     monkeypatch.setattr(command, "WARM_ROUNDS", 1)  # losses show in the first round
     if kind is sandbox:
         monkeypatch.setattr(sandbox, "correct_program", lambda n: ("def f(x): return x", True))
-    elif kind is engine:
-        real = engine.Workload.__init__
+    elif kind in (engine, serving):
+        real = kind.Workload.__init__
 
         def other(self: Any) -> None:
             real(self)
-            self.right = [[[1]]] * len(self.right)
+            self.right = [[[1]] if kind is engine else "no such text"] * len(self.right)
 
-        monkeypatch.setattr(engine.Workload, "__init__", other)
+        monkeypatch.setattr(kind.Workload, "__init__", other)
     else:
         monkeypatch.setattr(server, "HONEST", server.stream(server.piece("z"), server.piece(why="stop")))
     try:

@@ -114,3 +114,23 @@ def test_each_choice_has_its_own_calls(caller):
     reply = caller.chat("add 2 and 3", model="caller", tools=[ADD], n=3)
     calls = [choice["message"]["tool_calls"][0] for choice in reply.json["choices"]]
     assert len({call["id"] for call in calls}) == 3
+
+
+STRICT = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+
+
+def test_strict_tool_with_auto_is_answered(server):
+    for fields in ({}, {"reasoning_effort": "medium"}, {"stream": True}):
+        reply = server.chat(tools=[STRICT], max_completion_tokens=24, seed=4, model="thinker", **fields)
+        assert reply.status == 200, reply.body
+
+
+def test_strict_tool_is_refused_for_a_strategy_that_builds_answers_from_steps(server):
+    reply = server.chat(tools=[STRICT], strategy={"name": "mcts", "cut": "tokens:4"}, max_completion_tokens=24)
+    assert reply.status == 400 and reply.json["error"]["param"] == "tools", reply.body
+
+
+def test_strict_tool_whose_schema_cannot_be_used_is_a_400(server):
+    broken = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$ref": "#/nowhere"}}}
+    reply = server.chat(tools=[broken], max_completion_tokens=24)
+    assert reply.status == 400 and "schema" in reply.json["error"]["message"], reply.body

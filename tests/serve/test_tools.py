@@ -11,21 +11,24 @@ import pytest
 from fakes import char_policy
 from ponder.models import chat_templates
 from ponder.models.tokenizer import Tokenizer
+from ponder.reason.tools.call_parser import parse_answer
 from ponder.reason.tools.tool_messages import takes_tools, without_tool_roles
 from ponder.serve.errors import ApiError
 from ponder.serve.events import Content, Finished, Reasoning, Started, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import Fields
 from ponder.serve.served_models import ServedModel
-from ponder.serve.tool_events import separate_calls, with_forced_call
+from ponder.serve.tool_events import separate_calls, with_call_grammar
 from ponder.serve.tools import (
     call_schema,
     read_calls,
+    read_strict_tools,
     read_tool_choice,
     read_tools,
     tool_names,
 )
 from ponder.serve.usage import Usage
+from ponder.types import Sampling
 
 ADD = {
     "name": "add",
@@ -206,10 +209,43 @@ def test_cut_call_keeps_its_finish_reason():
 
 def test_forced_call_is_sampled_under_its_schema():
     request = GenerationRequest("m", tools=(CHAT_ADD,), tool_choice="required")
-    assert with_forced_call(request).sampling.json_schema == call_schema((CHAT_ADD,), "required")
-    assert with_forced_call(GenerationRequest("m", tools=(CHAT_ADD,))).sampling.json_schema == ""
+    assert with_call_grammar(request).sampling.json_schema == call_schema((CHAT_ADD,), "required")
+    assert with_call_grammar(GenerationRequest("m", tools=(CHAT_ADD,))).sampling.json_schema == ""
     events = separated(request, Content('{"name": "add", "arguments": {"a": 1}}'), Finished(("stop",), Usage()))
     assert [type(e) for e in events] == [ToolCallDelta, Finished] and events[-1].finish_reasons == ("tool_calls",)
+
+
+def test_strict_tools_are_bound_between_the_marks_of_a_call():
+    add = {"name": "add", "parameters": {**ADD["parameters"], "required": ["a"], "additionalProperties": False}}
+    body = {"tools": [{"type": "function", "function": {**add, "strict": True}}, WEATHER]}
+    tools = read_tools(Fields(body))
+    assert "strict" not in json.dumps(tools)  # templates show the tools as they are
+    strict = read_strict_tools(Fields(body), tools)
+    assert (
+        strict
+        == {"add"}
+        == read_strict_tools(Fields({"tools": [{"type": "function", **add, "strict": True}]}), tools, flat=True)
+    )
+    request = with_call_grammar(GenerationRequest("m", tools=tools, strict_tools=strict))
+    assert not request.sampling.json_schema and "structural_tag" in request.given
+    tag = json.loads(request.sampling.structural_tag)
+    (structure,) = tag["structures"]
+    assert structure["begin"].startswith(tag["triggers"][0])
+    check = jsonschema.Draft202012Validator(structure["schema"])
+    assert check.is_valid({"name": "add", "arguments": {"a": 1}})
+    assert not check.is_valid({"name": "add", "arguments": {"a": "x"}})
+    assert check.is_valid({"name": "weather", "arguments": {"any": "thing"}})  # not strict
+    assert not check.is_valid({"name": "other", "arguments": {}})
+    text = structure["begin"] + '{"name": "add", "arguments": {"a": 1}}' + structure["end"]
+    assert [call.name for call in parse_answer(text, tool_names(tools)).calls] == ["add"]
+
+
+def test_tools_that_are_not_strict_and_a_response_format_leave_the_sampling_as_it_is():
+    tools = read_tools(Fields({"tools": [CHAT_ADD]}))
+    plain = GenerationRequest("m", tools=tools)
+    with_format = GenerationRequest("m", tools=tools, strict_tools=frozenset({"add"}), sampling=Sampling(regex="a"))
+    never = GenerationRequest("m", tools=tools, strict_tools=frozenset({"add"}), tool_choice="none")
+    assert all(with_call_grammar(request) is request for request in (plain, with_format, never))
 
 
 TOOL_TEMPLATE = """\

@@ -216,8 +216,10 @@ class Engine:
     def _make_sequences(self, request: Request) -> list[SequenceState]:
         check_request(request, self.net.config.vocab)
         self._check_length(len(request.prefix) + request.sampling.max_tokens)
-        if request.grammar is None and (request.sampling.regex or request.sampling.json_schema):
-            raise UsageError("regex and json_schema need a grammar that knows the tokenizer: use the policy instead")
+        if request.grammar is None and request.sampling.has_grammar:
+            raise UsageError(
+                "regex, json_schema and structural_tag need a grammar that knows the tokenizer: use the policy instead"
+            )
         return SequenceState.from_request(request)
 
     def _check_length(self, tokens: int) -> None:

@@ -1,4 +1,5 @@
-"""Grammars: masks of the tokens that keep a text matching a regular expression or a JSON schema, by llguidance.
+"""Grammars: masks of the tokens that keep a text matching a regular expression, a JSON schema or a structural tag, by
+llguidance.
 
 A token is allowed if the text with it can still be completed to a match. No way of splitting a text into tokens is
 preferred, so a draw is from the model's own distribution over the allowed tokens, renormalised. The end-of-sequence
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from ponder.engine.request import GrammarMatcher
 from ponder.errors import MissingExtra, PonderError, UsageError
+from ponder.models.structural_tag import structural_tag_rule
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.vocabulary_bytes import NotPiecesOfText, vocabulary_bytes
 from ponder.types import Sampling
@@ -48,11 +50,11 @@ class GrammarCompiler:
     def __call__(self, sampling: Sampling) -> Callable[[], GrammarMatcher] | None:
         """A function that makes a matcher for each continuation; None if the sampling has no grammar. Raises for a
         grammar that cannot be compiled."""
-        if not (sampling.regex or sampling.json_schema):
+        if not sampling.has_grammar:
             return None
         _llguidance()
         try:
-            rule = _regex_rule(sampling.regex) if sampling.regex else _json_schema_rule(sampling.json_schema)
+            rule = _grammar_rule(sampling)
             with self._lock:
                 start = self._compiled_matcher(rule)
         except PonderError:
@@ -98,10 +100,9 @@ class GrammarCompiler:
 
 def check_grammar(sampling: Sampling) -> None:
     """Raise for a regex or JSON schema that cannot be used with any tokenizer, or whose library is not installed."""
-    if sampling.regex or sampling.json_schema:
+    if sampling.has_grammar:
         library = _llguidance()
-        rule = _regex_rule(sampling.regex) if sampling.regex else _json_schema_rule(sampling.json_schema)
-        grammar = library.LLMatcher.grammar_from_lark(_LARK_GRAMMAR.format(rule))
+        grammar = library.LLMatcher.grammar_from_lark(_LARK_GRAMMAR.format(_grammar_rule(sampling)))
         if error := library.LLMatcher.validate_grammar(grammar):
             raise UsageError(f"the regex or JSON schema cannot be used: {_error_sentence(error)}")
 
@@ -142,6 +143,15 @@ def _special_ids(tokenizer: Tokenizer) -> set[int]:
     added = tokenizer.inner.get_added_tokens_decoder().items()
     named = {tokenizer.bos, tokenizer.pad, *tokenizer.eos} - {None}
     return {index for index, token in added if token.special} | {int(i) for i in named if i is not None}
+
+
+def _grammar_rule(sampling: Sampling) -> str:
+    if sampling.regex:
+        return _regex_rule(sampling.regex)
+    if sampling.json_schema:
+        return _json_schema_rule(sampling.json_schema)
+    _check_length("structural tag", sampling.structural_tag)
+    return structural_tag_rule(sampling.structural_tag, _json_schema_rule)
 
 
 def _regex_rule(pattern: str) -> str:

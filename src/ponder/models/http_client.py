@@ -1,8 +1,9 @@
 """JSON over HTTP for many concurrent calls, with a bounded pool, retries, limits and cancellation.
 
-Each call runs in a thread of the pool with a connection of its own, by the standard library. A cancelled call shuts its
-connection, so that the server stops generating. A timer does the same to a call that takes too long in total, however
-often the server sends a little. No more of a reply is read than its `ReplyLimits` allow.
+Each call runs in a thread of the pool with a connection of its own, by the standard library; the next call uses the
+connection again. A cancelled call shuts its connection, so that the server stops generating. A timer does the same to a
+call that takes too long in total, however often the server sends a little. No more of a reply is read than its
+`ReplyLimits` allow.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from ponder.errors import ModelError, PonderError, UsageError
+from ponder.models.http_connections import CONNECT_SECONDS, ConnectionPool, is_over, is_stale
 from ponder.terminal import escape_controls
 
 T = TypeVar("T")
-_CONNECT_SECONDS = 10.0  # until a connection is open
 _MAX_RETRY_WAIT_SECONDS = 30.0  # between two attempts, whatever the server asks for
 _RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 _READ_BYTES = 1 << 16  # per read
@@ -68,6 +69,10 @@ class _Cancelled(Exception):
     """The caller was cancelled."""
 
 
+class _Stale(Exception):
+    """The server had closed a connection that was kept."""
+
+
 class _Retryable(Exception):
     """This attempt failed; the next may succeed."""
 
@@ -88,11 +93,12 @@ class HttpClient:
         if max_concurrency < 1 or retries < 0 or not timeout > 0:
             raise UsageError("max_concurrency must be at least 1, retries at least 0, timeout above 0")
         try:
-            self._host, self._port = parts.hostname, parts.port
+            port = parts.port
         except ValueError:
             raise UsageError(f"{url!r} has an invalid port: give one such as http://127.0.0.1:8000/v1") from None
         self.url = url.rstrip("/")
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.connections = ConnectionPool(parts.hostname, port, tls, max_concurrency)
         self._key, self.timeout, self.retries = key, timeout, retries
         self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="http")
 
@@ -151,13 +157,8 @@ class HttpClient:
     def redact_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
-    def open_connection(self) -> http.client.HTTPConnection:
-        if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT_SECONDS)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT_SECONDS, context=self._tls)
-
     def headers(self) -> dict[str, str]:
-        plain = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        plain = {"Content-Type": "application/json", "Accept": "application/json"}
         return plain if not self._key else plain | {"Authorization": f"Bearer {self._key}"}
 
 
@@ -215,36 +216,39 @@ class _Call:
         raise ModelError(f"{self.url}: {last}{attempts}; check that the server runs there, then try again") from None
 
     def _attempt(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        connection = self.server.open_connection()
-        self._sock = None
+        """On a kept connection if there is one; where the server has closed that in the meantime, on a new one."""
+        kept = self.server.connections.take()
+        if kept is not None:
+            with suppress(_Stale):
+                return self._attempt_on(kept, read, is_kept=True)
+        return self._attempt_on(self.server.connections.open(), read, is_kept=False)
+
+    def _attempt_on(
+        self, connection: http.client.HTTPConnection, read: Callable[[http.client.HTTPResponse], T], is_kept: bool
+    ) -> T:
+        self._sock, is_open_for_next = None, False
         try:
-            connection.connect()
-            connection.sock.settimeout(self.server.timeout)
-            with self._lock:
-                self._sock = connection.sock
-                if self._cancelled.is_set():
-                    raise _Cancelled
-            path = self.url.split("://", 1)[1]
-            connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server.headers())
-            reply = connection.getresponse()
+            reply = self._send(connection, is_kept)
             if reply.status == 200:
                 self._refuse_compression(reply)
                 result = read(reply)
                 if self._expired:  # a shut connection may look like the end of the reply
                     raise _Cancelled
+                self._release_socket()
+                is_open_for_next = not self._cancelled.is_set() and is_over(connection, reply)
                 return result
             self._raise_for_status(reply)
         except (_Retryable, PonderError):
             if self._cancelled.is_set():
                 raise _Cancelled from None
             raise
-        except _Cancelled:
+        except (_Cancelled, _Stale):
             raise
         except _ReplyTooLarge as reason:
             raise ModelError(f"{self.url} {reason}; no answer to this request is so large, so it is refused") from None
         except TimeoutError:
             if self._sock is None:
-                raise _Retryable(f"no connection within {_CONNECT_SECONDS:g} s") from None
+                raise _Retryable(f"no connection within {CONNECT_SECONDS:g} s") from None
             raise ModelError(
                 f"{self.url} was silent for {self.server.timeout:g} s: ask for fewer tokens, or give a longer timeout"
             ) from None
@@ -257,9 +261,34 @@ class _Call:
                 raise ModelError(f"{self.url} sent headers that no server sends ({_shorten(str(reason))})") from None
             raise _Retryable(f"the connection failed ({_shorten(str(reason)) or type(reason).__name__})") from None
         finally:
-            with self._lock:
-                self._sock = None
-            connection.close()
+            self._release_socket()
+            if is_open_for_next:
+                self.server.connections.give_back(connection)
+            else:
+                connection.close()
+
+    def _send(self, connection: http.client.HTTPConnection, is_kept: bool) -> http.client.HTTPResponse:
+        """Send the request, and wait for the head of the reply."""
+        if not is_kept:
+            connection.connect()
+        connection.sock.settimeout(self.server.timeout)
+        with self._lock:
+            self._sock = connection.sock
+            if self._cancelled.is_set():
+                raise _Cancelled
+        path = self.url.split("://", 1)[1]
+        try:
+            connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server.headers())
+            return connection.getresponse()
+        except Exception as reason:
+            if is_kept and is_stale(reason) and not self._cancelled.is_set():
+                raise _Stale from None
+            raise
+
+    def _release_socket(self) -> None:
+        """From now on `cancel` does not shut the socket."""
+        with self._lock:
+            self._sock = None
 
     def _refuse_compression(self, reply: http.client.HTTPResponse) -> None:
         """Compression is not requested and not accepted: a few bytes of it may expand to gigabytes."""

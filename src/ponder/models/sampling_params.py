@@ -18,6 +18,7 @@ from ponder.types import Sampling
 ServerKind = Literal["vllm", "llama.cpp", "ponder", "other"]
 
 _ALL_FIELDS = {f.name for f in fields(Sampling)}
+_GRAMMAR_FIELDS = ("regex", "json_schema", "structural_tag")
 _COMMON_FIELDS = {"temperature", "top_p", "max_tokens", "stop", "seed"}
 # With token ids. vLLM supports all but what needs the whole distribution or ponder's own loop.
 _VLLM_FIELDS = _ALL_FIELDS - {"no_repeat_ngram_size", "forced_token_ids", "token_stats"}
@@ -26,10 +27,10 @@ _LLAMA_CPP_FIELDS = _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "l
 # With text, options that name tokens have no meaning.
 _TEXT_FIELDS: dict[ServerKind, set[str]] = {
     "vllm": _COMMON_FIELDS
-    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
+    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", *_GRAMMAR_FIELDS},
     "llama.cpp": _COMMON_FIELDS | {"top_k", "min_p", "repetition_penalty", "json_schema"},
     "ponder": _COMMON_FIELDS
-    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "regex", "json_schema"},
+    | {"top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", *_GRAMMAR_FIELDS},
     "other": _COMMON_FIELDS | {"presence_penalty", "frequency_penalty", "json_schema"},
 }
 _ADVICE = {
@@ -157,6 +158,8 @@ def _llama_cpp_fields(sampling: Sampling, seed: int, context: int) -> dict[str, 
 def _structured_outputs(sampling: Sampling) -> dict[str, Any]:
     if sampling.regex:
         return {"structured_outputs": {"regex": sampling.regex}}
+    if sampling.structural_tag:
+        return {"structured_outputs": {"structural_tag": sampling.structural_tag}}
     return {"structured_outputs": {"json": _parse_schema(sampling)}} if sampling.json_schema else {}
 
 

@@ -94,8 +94,10 @@ class TransformersPolicy(EnginePolicy):
         return cls(model, _tokenizer(theirs, model, folder), seed)
 
     async def _generate(self, request: Request) -> list[SequenceState]:
-        if request.sampling.regex or request.sampling.json_schema:
-            raise UsageError("a regex or json_schema needs one of ponder's own networks: give the folder alone")
+        if request.sampling.has_grammar:
+            raise UsageError(
+                "a regex, json_schema or structural_tag needs one of ponder's own networks: give the folder alone"
+            )
         call = _PendingCall(request, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._worker is None or self._worker.done():

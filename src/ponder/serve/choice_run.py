@@ -26,8 +26,14 @@ from ponder.serve.step_events import StepFeed
 from ponder.serve.strategy_choice import Approach, answer_reserve
 from ponder.serve.streaming_policy import StreamingPolicy
 from ponder.serve.text_pieces import TextPieces
-from ponder.serve.thinking_policy import ANSWER_SEPARATOR, ThinkingPolicy, answer_sampling, thinking_sampling
-from ponder.types import Problem, Trace
+from ponder.serve.thinking_policy import (
+    ANSWER_SEPARATOR,
+    SampledAnswer,
+    ThinkingPolicy,
+    answer_sampling,
+    thinking_sampling,
+)
+from ponder.types import Floats, Ids, Problem, Step, Trace
 
 MAX_LINE_CHARS = 200  # of a step that a search shows
 
@@ -197,21 +203,27 @@ class ChoiceRun:
             return None
         if not self.thinks:
             return 0
-        recorded = self._thinking_policy.answer_starts.get(id(path[0].token_ids)) if self._thinking_policy else None
-        if recorded is not None and recorded[0] is path[0].token_ids:
-            return recorded[1]
+        if (answer := self._sampled_answer(path[0])) is not None:
+            return answer.start
         assert self.model.think is not None
         tokens = np.concatenate([step.token_ids for step in path]).tolist()
         return _end_of_marker(tokens, self.model.think.end, self.model.text)
 
-    def _top_logprobs(self, path: Sequence[Any], start: int) -> list[TopLogprobs]:
-        tops: list[TopLogprobs] = []
+    def _sampled_answer(self, step: Step) -> SampledAnswer | None:
+        """The answer in a step that also has its thinking."""
+        return self._thinking_policy.find_answer(step.token_ids) if self._thinking_policy is not None else None
+
+    def _top_logprobs(self, path: Sequence[Step], start: int) -> list[TopLogprobs]:
+        """Of each token of the path from `start` on; empty for one that was not sampled with them."""
+        out: list[TopLogprobs] = []
         for step in path:
-            known = self.policy.top_logprobs.get(id(step.token_ids))
-            rows = () if known is None or known.top_logprobs is None else zip(*known.top_logprobs, strict=True)
-            found = [TopLogprobs(ids.tolist(), logprobs.tolist()) for ids, logprobs in rows]
-            tops += found or [TopLogprobs((), ())] * len(step.token_ids)
-        return tops[start:]
+            if (answer := self._sampled_answer(step)) is not None:
+                rows = [TopLogprobs((), ())] * answer.start + _rows(answer.top_logprobs)
+            else:
+                known = self.policy.top_logprobs.get(id(step.token_ids))
+                rows = _rows(known.top_logprobs) if known is not None else []
+            out += rows if len(rows) == len(step.token_ids) else [TopLogprobs((), ())] * len(step.token_ids)
+        return out[start:]
 
     async def _answer_from_reserve(self, trace: Trace, chosen: int | None) -> None:
         """No branch came to an answer: end the thinking and sample one with the tokens that were kept for it."""
@@ -275,6 +287,11 @@ class _Shown:
     def finish(self) -> None:
         if text := self.pieces.finish():
             self.emit(self.kind(text, choice=self.choice))
+
+
+def _rows(top_logprobs: tuple[Ids, Floats] | None) -> list[TopLogprobs]:
+    rows = () if top_logprobs is None else zip(*top_logprobs, strict=True)
+    return [TopLogprobs(token_ids.tolist(), logprobs.tolist()) for token_ids, logprobs in rows]
 
 
 def _step_logprobs(step: Any) -> list[float]:

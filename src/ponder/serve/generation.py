@@ -25,8 +25,8 @@ class GenerationRequest:
     """One request. The prompt is `messages`, or `prompt_token_ids` where those are given.
 
     `sampling` is how the answer is sampled: its `max_tokens` and `seed` are not read, and `given` names those of its
-    fields that the client set, since a strategy keeps its own for the others. Stop strings, a regex and a JSON schema
-    are for the answer and never for the thinking before it.
+    fields that the client set, since a strategy keeps its own for the others. Stop strings and grammars are for the
+    answer and never for the thinking before it.
     """
 
     model: str
@@ -45,6 +45,7 @@ class GenerationRequest:
     logprobs: bool = False
     top_logprobs: int = 0
     tools: tuple[Mapping[str, Any], ...] = ()
+    strict_tools: frozenset[str] = frozenset()  # names of those whose calls must follow their schemas
     tool_choice: ToolChoice | str = "auto"  # or the name of the one tool to call
     parallel_tool_calls: bool = True
     template_fields: Mapping[str, Any] = field(default_factory=dict)  # chat_template_kwargs

@@ -138,12 +138,14 @@ def _room(request: GenerationRequest, model: ServedModel, prompt: Ids, thinks: b
 async def _check_sampling(request: GenerationRequest, model: ServedModel, prompt: Ids, approach: Approach) -> None:
     """Raise for what the engine would refuse, before the reply begins. A grammar is compiled in a thread, since it may
     take a while; the engine finds it compiled."""
-    has_grammar = bool(request.sampling.regex or request.sampling.json_schema)
+    has_grammar = request.sampling.has_grammar
     if has_grammar and approach.strategy and not approach.is_flat:
         name = request.strategy.name if request.strategy else "this strategy"
+        field = "tools" if request.sampling.structural_tag else "response_format"
+        what = "strict tools" if field == "tools" else field
         raise ApiError(
-            400, f"{name} builds an answer from steps, so response_format cannot hold for it: take chain, majority-vote"
-            " or best-of-n", param="response_format",
+            400, f"{name} builds an answer from steps, so {what} cannot hold for it: take chain, majority-vote or"
+            " best-of-n", param=field,
         )  # fmt: skip
     if isinstance(base := model.base, EnginePolicy):
         check = partial(base.request, prompt, replace(approach.sampling, seed=0))

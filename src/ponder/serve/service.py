@@ -16,7 +16,7 @@ from ponder.serve.limits import Limits
 from ponder.serve.reasoner import reason
 from ponder.serve.running_requests import RunningRequests
 from ponder.serve.served_models import ServedModels
-from ponder.serve.tool_events import separate_calls, with_forced_call
+from ponder.serve.tool_events import separate_calls, with_call_grammar
 
 
 class Observer(Protocol):
@@ -48,7 +48,7 @@ class Service:
                 observer.started(request, request_id)
             try:
                 async with asyncio.timeout(self.limits.request_seconds):
-                    sampled = reason(with_forced_call(request), model, running.control, self.limits, strategy)
+                    sampled = reason(with_call_grammar(request), model, running.control, self.limits, strategy)
                     async with aclosing(separate_calls(sampled, request, request_id)) as events:
                         async for event in events:
                             for observer in self.observers:

@@ -7,7 +7,7 @@ hold for the answer alone, and thinking always leaves tokens for it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +17,22 @@ from ponder.reason.operators.completions import keep_first_tokens
 from ponder.serve.served_models import ThinkMarkers
 from ponder.serve.strategy_choice import answer_reserve
 from ponder.serve.streaming_policy import StreamingPolicy
-from ponder.types import Completion, Ids, Sampling, ids
+from ponder.types import Completion, Cost, Floats, Ids, Sampling, ids
 
 ANSWER_SEPARATOR = "\n\n"  # written after an end of thinking that the model did not write itself
 
 
+@dataclass(frozen=True, slots=True)
+class SampledAnswer:
+    """The answer in a completion that also has its thinking: `start` tokens are before it."""
+
+    completion_tokens: Ids
+    start: int
+    top_logprobs: tuple[Ids, Floats] | None  # of the answer's own tokens
+
+
 class ThinkingPolicy(PolicyWrapper):
-    """`answer_starts`: for each completion, by the identity of its tokens' array, where its answer begins."""
+    """`answers`: the answer in each completion, by the identity of its array of tokens, which steps keep."""
 
     policy: StreamingPolicy
 
@@ -31,7 +40,7 @@ class ThinkingPolicy(PolicyWrapper):
         self, policy: StreamingPolicy, markers: ThinkMarkers, is_open: Callable[[Ids], bool], max_thinking: int | None
     ) -> None:
         self.policy, self.markers, self.is_open, self.max_thinking = policy, markers, is_open, max_thinking
-        self.answer_starts: dict[int, tuple[Ids, int]] = {}
+        self.answers: dict[int, SampledAnswer] = {}
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         opening = ids([]) if self.is_open(prefix) else self.policy.tokens(self.markers.start + "\n")
@@ -48,46 +57,51 @@ class ThinkingPolicy(PolicyWrapper):
                 self.policy.thinking = False
         return await gather_or_cancel(self._answer(prefix, opening, thought, sampling) for thought in thoughts)
 
+    def find_answer(self, completion_tokens: Ids) -> SampledAnswer | None:
+        known = self.answers.get(id(completion_tokens))
+        return known if known is not None and known.completion_tokens is completion_tokens else None
+
     async def _answer(self, prefix: Ids, opening: Ids, thought: Completion | None, sampling: Sampling) -> Completion:
-        parts, logprobs = [opening], [_written(opening)]
-        used, cost = 0, None
-        is_closed = False
+        parts = [self._written(opening, sampling)]
+        used, cost, is_closed = 0, Cost(), False
         if thought is not None:
             used, cost, is_closed = thought.cost.generated_tokens, thought.cost, thought.stop == "stop"
             if thought.stop == "eos":
                 thought = keep_first_tokens(thought, len(thought.token_ids) - 1, self.policy)
-            parts.append(thought.token_ids)
-            logprobs.append(thought.logprobs)
+            parts.append(thought)
         if not is_closed:
-            closing = self.policy.tokens(self.markers.end + ANSWER_SEPARATOR)
-            parts.append(closing)
-            logprobs.append(_written(closing))
+            parts.append(self._written(self.policy.tokens(self.markers.end + ANSWER_SEPARATOR), sampling))
         how = answer_sampling(sampling, sampling.max_tokens - used, forced=not is_closed)
-        (answer,) = await self.policy.generate(np.concatenate([prefix, *parts[1:]]), how)
-        tokens = np.concatenate([*parts, answer.token_ids])
-        self.answer_starts[id(tokens)] = tokens, sum(map(len, parts))
+        (answer,) = await self.policy.generate(np.concatenate([prefix, *(p.token_ids for p in parts[1:])]), how)
+        start = sum(len(part.token_ids) for part in parts)
+        parts.append(answer)
+        tokens = np.concatenate([part.token_ids for part in parts])
+        self.answers[id(tokens)] = SampledAnswer(tokens, start, answer.top_logprobs)
         text = self.policy.text(tokens[:-1] if answer.stop == "eos" else tokens)
-        scores = np.concatenate([*logprobs, answer.logprobs])
-        total = answer.cost if cost is None else cost + answer.cost
-        return Completion(text, tokens, scores, answer.stop, answer.version, total)
+        logprobs = np.concatenate([part.logprobs for part in parts])
+        known = [name for name in sampling.token_stats if all(name in part.notes for part in parts)]
+        notes = {name: np.concatenate([part.notes[name] for part in parts]) for name in known}
+        return Completion(text, tokens, logprobs, answer.stop, answer.version, cost + answer.cost, notes)
+
+    def _written(self, tokens: Ids, sampling: Sampling) -> Completion:
+        """Tokens that were written, not sampled: nothing else could have stood there, so every statistic is 0."""
+        zeros = np.zeros(len(tokens), np.float32)
+        return Completion(
+            self.policy.text(tokens), tokens, zeros, "stop", notes=dict.fromkeys(sampling.token_stats, zeros)
+        )
 
 
 def thinking_sampling(sampling: Sampling, max_tokens: int, markers: ThinkMarkers) -> Sampling:
     """How thinking is sampled: up to its end marker, whatever the answer must look like."""
     return replace(
         sampling, max_tokens=max_tokens, min_tokens=0, stop=(markers.end,), stop_token_ids=(), regex="", json_schema="",
-        logprobs=0, allowed_token_ids=(),
+        structural_tag="", logprobs=0, allowed_token_ids=(),
     )  # fmt: skip
 
 
 def answer_sampling(sampling: Sampling, max_tokens: int, forced: bool) -> Sampling:
     """How the answer is sampled. `forced`: the model did not end its thinking itself, so at least a token follows."""
     least = min(sampling.min_tokens, max_tokens)
-    if forced and not (sampling.regex or sampling.json_schema):
+    if forced and not sampling.has_grammar:
         least = max(1, least)
     return replace(sampling, max_tokens=max_tokens, min_tokens=least)
-
-
-def _written(tokens: Ids) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Log-probabilities of tokens that were written, not sampled: nothing else could have stood there."""
-    return np.zeros(len(tokens), np.float32)

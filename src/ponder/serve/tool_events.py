@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from ponder.reason.tools.call_parser import CallPiece, ToolCallParser
 from ponder.serve.events import Content, Event, Finished, ToolCallDelta
 from ponder.serve.generation import GenerationRequest
-from ponder.serve.tools import call_schema, tool_names
+from ponder.serve.tools import call_schema, call_structural_tag, tool_names
 
 
 def calls_tools(request: GenerationRequest) -> bool:
@@ -22,13 +23,17 @@ def must_call(request: GenerationRequest) -> bool:
     return calls_tools(request) and request.tool_choice != "auto"
 
 
-def with_forced_call(request: GenerationRequest) -> GenerationRequest:
-    """The request as it is sampled: where a tool must be called, the answer follows the schema of a call."""
-    if not must_call(request):
+def with_call_grammar(request: GenerationRequest) -> GenerationRequest:
+    """The request as it is sampled. Where a tool must be called, the answer follows the schema of a call; where one may
+    be and some are strict, what stands between the marks of a call does."""
+    grammar: dict[str, Any]
+    if must_call(request):
+        grammar = {"json_schema": call_schema(request.tools, request.tool_choice), "regex": ""}
+    elif calls_tools(request) and request.strict_tools and not request.sampling.has_grammar:
+        grammar = {"structural_tag": call_structural_tag(request.tools, request.strict_tools)}
+    else:
         return request
-    schema = call_schema(request.tools, request.tool_choice)
-    return replace(request, sampling=replace(request.sampling, json_schema=schema, regex=""),
-                   given=request.given | {"json_schema"})  # fmt: skip
+    return replace(request, sampling=replace(request.sampling, **grammar), given=request.given | set(grammar))
 
 
 async def separate_calls(

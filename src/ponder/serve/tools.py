@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ponder.models.structural_tag import Structure, structural_tag
+from ponder.reason.tools.call_parser import END_MARK, START_MARK
 from ponder.serve.errors import invalid
 from ponder.serve.generation import ToolChoice
 from ponder.serve.json_body import Fields
@@ -50,9 +52,16 @@ def _read_function(inner: Fields) -> Tool:
         function["description"] = description
     parameters = inner.object("parameters")
     function["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters.body
-    inner.flag("strict")  # the schema is always shown, and binds where a call is forced
+    inner.flag("strict")  # read by `read_strict_tools`
     inner.refuse_unread(("defer_loading", "allowed_callers"))
     return {"type": "function", "function": function}
+
+
+def read_strict_tools(fields: Fields, tools: Sequence[Tool], flat: bool = False) -> frozenset[str]:
+    """Names of the tools on offer that are marked `strict`. The mark is no part of what a template shows."""
+    entries = fields.objects("tools", MAX_TOOLS) or []
+    inner = entries if flat else [one for entry in entries if (one := entry.object("function")) is not None]
+    return frozenset(one.required_text("name", 64) for one in inner if one.flag("strict")) & {*tool_names(tools)}
 
 
 def tool_names(tools: Sequence[Tool]) -> tuple[str, ...]:
@@ -104,6 +113,18 @@ def call_schema(tools: Sequence[Tool], choice: str) -> str:
         for i, f in enumerate(chosen)
     ]
     return json.dumps({**(calls[0] if len(calls) == 1 else {"anyOf": calls}), "$defs": schemas})
+
+
+def call_structural_tag(tools: Sequence[Tool], strict: Collection[str]) -> str:
+    """A structural tag for calls of any tool between the marks of calls: of strict tools by their schemas, of others
+    with any arguments."""
+    known = [
+        tool if tool["function"]["name"] in strict
+        else {"function": {"name": tool["function"]["name"], "parameters": {"type": "object"}}}
+        for tool in tools
+    ]  # fmt: skip
+    schema = json.loads(call_schema(known, "required"))
+    return structural_tag([Structure(START_MARK + "\n", schema, "\n" + END_MARK)], [START_MARK])
 
 
 def _moved(schema: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ from ponder.serve.errors import invalid
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import Fields
 from ponder.serve.limits import Limits
-from ponder.serve.tools import read_calls, read_tool_choice, read_tools
+from ponder.serve.tools import read_calls, read_strict_tools, read_tool_choice, read_tools
 from ponder.types import Message
 
 MAX_MESSAGES = 10_000
@@ -32,6 +32,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
     sampling = read_sampling(fields, tops)
     template = fields.object("chat_template_kwargs")
     tools, tool_choice = read_tool_choice(fields, read_tools(fields))
+    strict_tools = read_strict_tools(fields, tools)
     request = GenerationRequest(
         model=fields.text("model", "", 1000) or "",
         messages=read_messages(fields),
@@ -48,6 +49,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
         logprobs=logprobs,
         top_logprobs=tops,
         tools=() if tool_choice == "none" else tools,
+        strict_tools=strict_tools,
         tool_choice=tool_choice,
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         template_fields={} if template is None else dict(template.body),

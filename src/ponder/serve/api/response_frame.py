@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ class ResponseSettings:
     summary: str | None = None  # "auto", "concise" or "detailed": thoughts are sent as summaries
     text_format: Mapping[str, Any] = field(default_factory=lambda: {"type": "text"})
     tools: Sequence[Mapping[str, Any]] = ()  # in the form of chat templates
+    strict_tools: Collection[str] = ()
     tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
     user: str | None = None
@@ -52,7 +53,7 @@ def response_frame(response_id: str, model: str, created_at: int, settings: Resp
         "temperature": settings.temperature,
         "text": {"format": dict(settings.text_format)},
         "tool_choice": settings.tool_choice,
-        "tools": [_flat_tool(tool) for tool in settings.tools],
+        "tools": [_flat_tool(tool, settings.strict_tools) for tool in settings.tools],
         "top_logprobs": settings.top_logprobs,
         "top_p": settings.top_p,
         "truncation": "disabled",
@@ -61,12 +62,12 @@ def response_frame(response_id: str, model: str, created_at: int, settings: Resp
     }
 
 
-def _flat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _flat_tool(tool: Mapping[str, Any], strict: Collection[str]) -> dict[str, Any]:
     function = tool["function"]
     return {
         "type": "function",
         "name": function["name"],
         "description": function.get("description"),
         "parameters": function["parameters"],
-        "strict": False,  # a schema binds where a call is forced, and else is the model's to follow
+        "strict": function["name"] in strict,
     }

@@ -22,7 +22,7 @@ from ponder.serve.generation import GenerationRequest
 from ponder.serve.json_body import BOOKKEEPING, Fields
 from ponder.serve.limits import Limits
 from ponder.serve.stored_responses import StoredResponse
-from ponder.serve.tools import read_tool_choice, read_tools
+from ponder.serve.tools import read_strict_tools, read_tool_choice, read_tools
 
 MAX_METADATA, MAX_METADATA_KEY_CHARS, MAX_METADATA_CHARS = 16, 64, 512
 MAX_ID_CHARS, MAX_MODEL_CHARS = 200, 1000
@@ -55,6 +55,7 @@ def read_response_request(fields: Fields, limits: Limits, find_stored: FindStore
     items, instructions = read_input(fields), fields.text("instructions")
     offered = read_tools(fields, flat=True)
     tools, tool_choice = read_tool_choice(fields, offered)
+    strict_tools = read_strict_tools(fields, tools, flat=True)
     text_format, grammar = _read_text(fields)
     effort, summary = _read_reasoning(fields)
     thinking = read_thinking(fields, limits, effort)
@@ -80,6 +81,7 @@ def read_response_request(fields: Fields, limits: Limits, find_stored: FindStore
         logprobs=LOGPROBS in include or top_logprobs > 0,
         top_logprobs=top_logprobs,
         tools=() if tool_choice == "none" else tools,
+        strict_tools=strict_tools,
         tool_choice=tool_choice,
         parallel_tool_calls=fields.flag("parallel_tool_calls", True),
         return_token_ids=thinking.return_token_ids,
@@ -98,6 +100,7 @@ def read_response_request(fields: Fields, limits: Limits, find_stored: FindStore
         summary=summary,
         text_format=text_format,
         tools=offered,
+        strict_tools=strict_tools,
         tool_choice=fields.raw("tool_choice") or "auto",
         parallel_tool_calls=generation.parallel_tool_calls,
         user=fields.text("user", None, MAX_ID_CHARS),

@@ -49,11 +49,13 @@ def _read_logit_bias(params: Fields, value: Any) -> tuple[tuple[int, float], ...
 
 
 def _read_structured_outputs(params: Fields) -> dict[str, str]:
-    """vLLM's way to ask for a regex or a JSON schema."""
+    """vLLM's way to ask for a regex, a JSON schema or a structural tag."""
     outputs = params.object("structured_outputs")
     if outputs is None:
         return {}
-    regex, schema = outputs.text("regex"), outputs.raw("json")
+    regex, schema, tag = outputs.text("regex"), outputs.raw("json"), outputs.raw("structural_tag")
     outputs.refuse_unread()
     out = {} if regex is None else {"regex": regex}
+    if tag is not None:
+        out["structural_tag"] = tag if isinstance(tag, str) else json.dumps(tag)
     return out if schema is None else out | {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}
