@@ -16,6 +16,7 @@ from ponder.serve.service import Service
 _BACKLOG = 2048  # as the socket's (local_http.bind)
 _KEEP_ALIVE_SECONDS = 30
 _SWITCH_SECONDS = 1e-4
+_GC_THRESHOLD = 20_000  # objects; by default 700, which a request makes several times
 
 
 def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
@@ -64,10 +65,12 @@ def run_server(
 
 def share_interpreter() -> None:
     """Let the engine's thread take its turns at once while the loop is busy: by default a thread waits 5 ms for each,
-    and one step takes hundreds. What was loaded so far is never garbage, so collections need not look at it."""
+    and one step takes hundreds. What was loaded so far is never garbage, so collections need not look at it; and
+    requests leave few cycles, so they may be rare."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
 def _event_loop_runner() -> Callable[[Any], None]:
