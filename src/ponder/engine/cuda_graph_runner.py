@@ -92,6 +92,13 @@ class CudaGraphRunner(ModelRunner):
     def _make_batch(self, buffers: GraphBuffers, samples: bool) -> GraphBatch:
         return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples)
 
+    @property
+    def batch_sizes(self) -> Sequence[int]:
+        return [size for size in GRAPH_BATCH_SIZES if size <= self.max_batch]
+
+    def wait_for_kernels(self) -> None:
+        self._warm_up_thread.join()
+
     def close(self) -> None:
         self._warm_up_thread.join()
 

@@ -104,6 +104,16 @@ class Engine:
 
     # used by callers, in their own threads
 
+    @property
+    def batch_sizes(self) -> Sequence[int]:
+        """Numbers of sequences that steps are prepared for, each when it first comes."""
+        return self._runner.batch_sizes if self._runner is not None else ()
+
+    def wait_for_kernels(self) -> None:
+        """After the first request: wait until the kernels of the runner are compiled."""
+        if self._runner is not None:
+            self._runner.wait_for_kernels()
+
     async def generate(
         self, request: Request, on_chunk: Callable[[TokenChunk], None] | None = None
     ) -> list[SequenceState]:

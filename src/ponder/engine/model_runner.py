@@ -57,6 +57,14 @@ class ModelRunner:
     def wake(self) -> None:
         pass
 
+    @property
+    def batch_sizes(self) -> Sequence[int]:
+        """Numbers of sequences that have a graph of their own."""
+        return ()
+
+    def wait_for_kernels(self) -> None:
+        """Wait until what is compiled in the background is there."""
+
     def close(self) -> None:
         """Wait for background threads."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from ponder.errors import MissingExtra
 from ponder.serve.http_protocol import bounded_protocol, raise_file_limit
 from ponder.serve.service import Service
+from ponder.serve.warm_up import warm_up
 
 _BACKLOG = 2048  # as the socket's (local_http.bind)
 _KEEP_ALIVE_SECONDS = 30
@@ -53,6 +54,7 @@ def run_server(
     server = make_uvicorn(app, service, access_log)
 
     async def main() -> None:
+        await warm_up(service.models, service.limits.max_concurrent)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not (server.started or serving.done()):
             await asyncio.sleep(0.01)
