@@ -15,7 +15,7 @@ from ponder import GRPO, AdamW, FineTune, OfflineRL, ScratchModel
 def play(client: OpenAI, number: int) -> float:
     """The agent asks for a digit, then for a higher or a lower one."""
     episode = f"game-{number}"
-    client = client.with_options(default_headers={"x-ponder-episode": episode})  # its calls are one episode
+    client = client.with_options(default_headers={"x-ponder-episode": episode})  # one episode
 
     def ask(*texts: str) -> str:
         talk = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
@@ -61,7 +61,7 @@ before = mean_reward("runs/start", "runs/played", 160)
 job = OfflineRL(
     data=("runs/played",),
     model="runs/start",
-    algorithm=GRPO(kl=None, clip_high=5.0),  # learned from many times: what paid may become much likelier
+    algorithm=GRPO(kl=None, clip_high=5.0),  # what paid may become much likelier
     optimizer=AdamW(lr=1e-2),
     steps=60,
     dtype="float32",
