@@ -9,7 +9,6 @@ the server stops. Until then it is in memory.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -85,7 +84,7 @@ class EpisodeRecorder:
             self._finish(owner, episode, f"the episode had {self.bounds.max_calls} calls (max_calls)")
             episode, after, shared = None, None, 0
         if episode is None:
-            name = request.episode or f"ep_{uuid.uuid4().hex}"
+            name = request.episode or request_id
             episode = OpenEpisode((name, model.name), EpisodeTrace(name, model.name))
             mine.episodes[episode.key] = episode
         mine.episodes.move_to_end(episode.key)

@@ -44,7 +44,7 @@ class NewPrompt:
 
 @dataclass(eq=False)
 class EpisodeTrace:
-    """The trace of an episode while it grows. `id`: the client's own, or the server's."""
+    """The trace of an episode while it grows. `id`: the client's own, or that of its first reply."""
 
     id: str
     model: str
