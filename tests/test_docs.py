@@ -51,6 +51,23 @@ def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Pat
     if path.name == "own_task.py":
         first, last = map(float, re.findall(r"\d\.\d\d", output)[:2])
         assert last > first + 0.3, output
+    if path.name == "outside_agent.py":
+        check_recorded_round(folder, output)
+
+
+def check_recorded_round(folder: Path, output: str) -> None:
+    """The agent got better, and what was trained are the tokens that the server sampled for it, and no others."""
+    from ponder import read_traces
+
+    first, last = map(float, re.findall(r"\d\.\d\d", output)[:2])
+    assert last > first + 0.1, output
+    played = [trace for _, trace in read_traces(folder / "runs" / "played")]
+    sampled = sorted(s.token_ids.tobytes() for trace in played for s in trace.steps if s.sampled)
+    assert len(played) == 160 and len(sampled) == 320
+    by_step: dict[int, list[bytes]] = {}
+    for step, trace in read_traces(folder / "runs" / "agent"):
+        by_step.setdefault(step, []).extend(s.token_ids.tobytes() for s in trace.steps if s.advantages is not None)
+    assert sorted(by_step[0]) == sampled and len(by_step) == 60
 
 
 def skip_without_smollm2(path: Path) -> None:
@@ -250,7 +267,7 @@ def check_names(command: str, words: list[str], given: dict[str, Any]) -> None:
         named = STRATEGIES.get(strategy)
         settings = {f.name for f in dataclasses.fields(named)} if named else set()
         assert {name.partition(".")[0] for name in given.get("strategy_settings", {})} <= settings | {"cut", "reduce"}
-    if command in ("train", "sft") and "algorithm" in given:
+    if command in ("train", "sft", "offline") and "algorithm" in given:
         assert given["algorithm"] in {**OFFLINE, **ON_POLICY}
     if template := given.get("template"):
         assert template in CHAT_TEMPLATES

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.harvest import Harvest
     from ponder.pipelines.label import Label
+    from ponder.pipelines.offline_rl import OfflineRL
     from ponder.pipelines.reward_model import TrainRewardModel
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
@@ -62,6 +63,7 @@ _MODULES = {
     "ponder.pipelines.evaluate": ("Evaluate",),
     "ponder.pipelines.harvest": ("Harvest",),
     "ponder.pipelines.label": ("Label",),
+    "ponder.pipelines.offline_rl": ("OfflineRL",),
     "ponder.pipelines.reward_model": ("TrainRewardModel",),
     "ponder.pipelines.rl": ("RL",),
     "ponder.pipelines.sft": ("FineTune",),
@@ -156,6 +158,7 @@ __all__ = [
     "MajorityVote",
     "MathAnswer",
     "NoProgress",
+    "OfflineRL",
     "Policy",
     "PonderError",
     "Problem",

@@ -239,7 +239,7 @@ class Trace:
     extract_answer: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)
     episodes: Any = field(default=None, repr=False, compare=False)  # an environment's (`reason.episodes.Episodes`)
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
-    _turns: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  # by the step that they answer
+    _turns: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)  # by the step they answer
 
     def __post_init__(self) -> None:
         steps, self.steps, self._children, self._turns = self.steps, [], [], {}
@@ -257,7 +257,7 @@ class Trace:
                 raise ValueError(f"step {index} names parent {step.parent}, which does not exist yet")
             self._children[step.parent].append(index)
         if step.turn and (step.parent is not None or step.cites):
-            self._turns[step.cites[0] if step.parent is None else step.parent] = index
+            self._turns.setdefault(step.cites[0] if step.parent is None else step.parent, []).append(index)
         self.steps.append(step)
         self._children.append([])
         return index
@@ -266,12 +266,17 @@ class Trace:
         self.cost = self.cost + cost
 
     def children(self, index: int) -> Sequence[int]:
-        """The steps that continue this one; where an environment answered it, those after that turn."""
-        return self._children[self._turns.get(index, index)]
+        """The steps that continue this one; where it was answered, those after the answer. An environment answers a
+        step once, a client of a server may do so in several ways."""
+        turns = self._turns.get(index)
+        if turns is None:
+            return self._children[index]
+        return self._children[turns[0]] if len(turns) == 1 else [i for turn in turns for i in self._children[turn]]
 
     def next_turn(self, index: int) -> int | None:
-        """The turn in which an environment answered this step."""
-        return self._turns.get(index)
+        """The turn in which an environment answered this step; the latest, if a client answered it in several ways."""
+        turns = self._turns.get(index)
+        return None if turns is None else turns[-1]
 
     def path(self, index: int) -> list[int]:
         """From the root down to this step."""

@@ -49,7 +49,7 @@ JOB_COMMANDS = {
     "eval": job_commands.evaluate,
     "problems": problems_.problems,
 }
-JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label", "collect")}
+JOB_COMMANDS |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label", "collect", "offline")}
 
 BASE_ARGS: dict[str, Given] = {
     "train": {"task": "addition"},
@@ -58,6 +58,7 @@ BASE_ARGS: dict[str, Given] = {
     "label": {"task": "addition"},
     "collect": {"task": "addition"},
     "reward": {"data": ["run"], "algorithm": "prm"},
+    "offline": {"data": ["run"]},
     "problems": {"operation": "write", "out": Path("new.jsonl"), "model": "m", "source": "addition"},
 }
 # Beside which others, and at which value, a parameter counts: (the others, its value).
@@ -124,6 +125,11 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("reward", "optimizer_settings"): ({}, {"eps": "1e-6"}),
     ("reward", "lora_settings"): ({}, {"rank": "4"}),
     ("reward", "format"): ({}, "omega"),
+    ("offline", "data"): ({}, ["other"]),
+    ("offline", "algorithm"): ({}, "rloo"),
+    ("offline", "algorithm_settings"): ({}, {"kl.estimator": "k2"}),
+    ("offline", "optimizer_settings"): ({}, {"eps": "1e-6"}),
+    ("offline", "lora_settings"): ({}, {"rank": "4"}),
     ("problems", "operation"): ({}, "backward"),
     ("problems", "source"): ({}, "rows.jsonl"),
     ("problems", "task_settings"): ({}, {"digits": "3"}),
@@ -497,7 +503,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     }),
     "serve": ("serve {model}", {
         "models": "| other={untrained}", "host": "--api-key k | --host 0.0.0.0", "port": "| --port 8001",
-        "api_key": "| --api-key k", "traces": "| --traces kept", "max_tokens": "| --max-tokens 7",
+        "api_key": "| --api-key k", "traces": "| --traces kept",
+        "episode_seconds": "--traces kept | --episode-seconds 7", "max_tokens": "| --max-tokens 7",
         "max_concurrent": "| --max-concurrent 7", "allowed_host": "| --allowed-host pc.example",
         "allowed_origin": "| --allowed-origin https://a.example", "template": "| --template qa",
         "device": "| --device cpu", "dtype": "| --dtype bfloat16", "access_log": "| --access-log",
@@ -636,7 +643,8 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
             pass
 
     def make_app(service: Any, guard: Any) -> Any:
-        return list(service.models.models), guard, service.limits, service.keep_trace is None
+        kept = service.recorder.bounds if service.recorder is not None else None
+        return list(service.models.models), guard, service.limits, service.keep_trace is None, kept
 
     def run_server(app: Any, service: Any, listener: Listener, ready: Any, access_log: bool) -> None:
         stops(app, listener.address, access_log)

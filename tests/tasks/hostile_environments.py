@@ -60,6 +60,36 @@ class Hostile:
                 time.sleep(1000)
 
 
+class Countdown:
+    """Wants the next lower number, down from 3. It knows what to say, and says how often it was begun and copied."""
+
+    begun = copied = 0
+
+    def reset(self, problem, seed):
+        Countdown.begun += 1
+        self.left = 3
+        return Turn(({"role": "user", "content": "3"},))
+
+    def act(self, action):
+        if action.text != self.gold():
+            return Turn(reward=0.0, done=True, reason="wrong")
+        self.left -= 1
+        said = f"{self.left}: begun {Countdown.begun}, copied {Countdown.copied}"
+        return Turn(({"role": "user", "content": said},), reward=1.0 if not self.left else None, done=not self.left)
+
+    def gold(self):
+        return str(self.left - 1)
+
+    def copy(self):
+        Countdown.copied += 1
+        other = Countdown()
+        other.left = self.left
+        return other
+
+    def close(self):
+        pass
+
+
 def double(x: int) -> int:
     """Double a number; a negative one takes for ever."""
     time.sleep(1000 if x < 0 else 0)

@@ -29,6 +29,7 @@ COMMANDS = {
     "sft": CommandSpec(
         "ponder.cli.job_commands:sft", "train", "supervised fine-tuning on a task or a file of conversations"
     ),
+    "offline": CommandSpec("ponder.cli.job_commands:offline", "train", "reinforcement learning on recorded episodes"),
     "reward": CommandSpec("ponder.cli.reward_models:reward", "train", "train a reward, process reward or value model"),
     "export": CommandSpec("ponder.cli.export:export", "train", "write a model as a Hugging Face folder or a GGUF file"),
     "solve": CommandSpec("ponder.cli.solve:solve", "think", "ask a model a question, and think by a strategy"),

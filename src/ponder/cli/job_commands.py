@@ -1,4 +1,4 @@
-"""Commands that run a job in a run directory: run, train, sft, eval, collect."""
+"""Commands that run a job in a run directory: run, train, sft, offline, eval, collect."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ponder.settings import Named
 if TYPE_CHECKING:
     from ponder.pipelines.collect import Collect
     from ponder.pipelines.evaluate import Evaluate
+    from ponder.pipelines.offline_rl import OfflineRL
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
 
@@ -120,6 +121,30 @@ def sft(fields: Fields, /) -> FineTune:
     from ponder.pipelines.sft import FineTune
 
     return FineTune(**fields)
+
+
+@job_command(
+    "ponder.pipelines.offline_rl:OfflineRL",
+    place="data",
+    aliases={
+        "lr": "optimizer.lr", "warmup_steps": "optimizer.warmup_steps", "cosine": "optimizer.cosine",
+        "optimizer_states": "optimizer.states",
+    },
+    logs_metrics=True,
+)  # fmt: skip
+def offline(
+    fields: Fields,
+    /,
+    *,
+    algorithm: Annotated[str, Named("ponder.train.algorithms:ON_POLICY", listed=True)] = "grpo",
+    beta: Annotated[float | None, "weight of the KL term, in place of the paper's; 0: no reference model"] = None,
+    algorithm_settings: opt.AlgorithmSettings = {},  # noqa: B006 (never changed)
+) -> OfflineRL:
+    """Reinforcement learning on recorded episodes: those of an agent that used `ponder serve --traces`, with the
+    rewards that it posted, or scored answers of other runs."""
+    from ponder.pipelines.offline_rl import OfflineRL
+
+    return OfflineRL(algorithm=build_algorithm(algorithm, algorithm_settings, beta), **fields)
 
 
 @job_command("ponder.pipelines.evaluate:Evaluate", place="task")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder.cli import shared_flags as opt
 from ponder.errors import MissingExtra, UsageError
+from ponder.settings import When
 
 if TYPE_CHECKING:
     from ponder.serve.guard import GuardSettings
+    from ponder.serve.limits import Limits
     from ponder.serve.service import Service
 
 API_KEY_VARIABLE = "PONDER_API_KEY"
@@ -22,7 +24,10 @@ def serve(
     host: Annotated[str, "address to listen on; one that other machines reach needs a key"] = "127.0.0.1",
     port: Annotated[int, "0: any free one"] = 8000,
     api_key: Annotated[str, "what clients must send; better in the variable PONDER_API_KEY, which no list shows"] = "",
-    traces: Annotated[Path | None, "write the trace of each request into this run directory"] = None,
+    traces: Annotated[
+        Path | None, "write what is sampled into this run directory, the calls of one episode as one trace"
+    ] = None,
+    episode_seconds: Annotated[float, "without a call, after which an episode is written", When("traces")] = 600.0,
     max_tokens: Annotated[int, "tokens that a request may sample where neither it nor its effort says so"] = 4096,
     max_concurrent: Annotated[int, "requests that run at the same time; more get a 429"] = 1024,
     allowed_host: Annotated[list[str], "another name that clients address the server by; may be given again"] = [],  # noqa: B006
@@ -54,7 +59,10 @@ def serve(
     listener = bind(host, port)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        service = _load_service(models, template, device, dtype, max_tokens, max_concurrent, traces, stack)
+        limits = _limits(max_tokens, max_concurrent)
+        service = _load_service(models, template, device, dtype, limits)
+        if traces is not None:
+            _record(service, traces, models, template, episode_seconds, stack)
         _run(service, guard, listener, access_log)
     return 0
 
@@ -76,25 +84,37 @@ def _api_keys(flag: str) -> tuple[str, ...]:
     return keys
 
 
-def _load_service(
-    models: tuple[str, ...], template: str | None, device: str, dtype: str, max_tokens: int, max_concurrent: int,
-    traces: Path | None, stack: ExitStack,
-) -> Service:  # fmt: skip
+def _limits(max_tokens: int, max_concurrent: int) -> Limits:
     from ponder.serve.limits import Limits
-    from ponder.serve.load_models import load_served_models
-    from ponder.serve.service import Service
-    from ponder.serve.trace_log import ServeJob, TraceLog
 
     if max_tokens < 1 or max_concurrent < 1:
         raise UsageError("--max-tokens and --max-concurrent must be at least 1")
-    service = Service(
-        load_served_models(models, template, device, dtype),
-        Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent),
-    )
-    if traces is not None:
-        policies = [model.base for model in service.models.models.values() if model.base is not None]
-        service.keep_trace = stack.enter_context(TraceLog(traces, ServeJob(models, template), policies)).keep
-    return service
+    return Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent)
+
+
+def _load_service(
+    models: tuple[str, ...], template: str | None, device: str, dtype: str, limits: Limits
+) -> Service:  # fmt: skip
+    from ponder.serve.load_models import load_served_models
+    from ponder.serve.service import Service
+
+    return Service(load_served_models(models, template, device, dtype), limits)
+
+
+def _record(
+    service: Service, folder: Path, models: tuple[str, ...], template: str | None, idle_seconds: float, stack: ExitStack
+) -> None:
+    """Write what the service samples into a run directory, until the stack closes."""
+    from ponder.serve.episode_recorder import EpisodeBounds, EpisodeRecorder
+    from ponder.serve.trace_log import ServeJob, TraceLog
+
+    if not idle_seconds > 0:
+        raise UsageError("--episode-seconds must be positive")
+    policies = [model.base for model in service.models.models.values() if model.base is not None]
+    log = stack.enter_context(TraceLog(folder, ServeJob(models, template), policies))
+    service.keep_trace = log.keep
+    service.recorder = EpisodeRecorder(log.write, EpisodeBounds(idle_seconds=idle_seconds))
+    stack.callback(service.recorder.close)
 
 
 def _run(service: Service, guard: GuardSettings, listener: Any, access_log: bool) -> None:

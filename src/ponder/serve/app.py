@@ -17,6 +17,7 @@ from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import StreamOptions, read_stream_options, stream_chat
 from ponder.serve.api.completions import read_completion_request, stream_completion, whole_completion
 from ponder.serve.api.control import control_request
+from ponder.serve.api.episodes import episode_routes, read_episode_header
 from ponder.serve.api.models import find_model_entry, list_models
 from ponder.serve.api.response_run import ResponsesApi
 from ponder.serve.api.responses_routes import responses_routes
@@ -36,7 +37,11 @@ Handler = Callable[[Service, Request], Awaitable[Any]]
 async def chat_completions(service: Service, http: Request) -> Any:
     fields = await read_fields(http, service.limits)
     options = read_stream_options(fields, is_chat=True)
-    request = replace(read_chat_request(fields, service.limits), include_steps=options.include_steps)
+    request = replace(
+        read_chat_request(fields, service.limits),
+        include_steps=options.include_steps,
+        episode=read_episode_header(http),
+    )
     return await _generate(service, http, request, "chatcmpl-", options, whole_chat, stream_chat)
 
 
@@ -116,7 +121,7 @@ ROUTES: list[tuple[str, str, Handler]] = [
 def own_routes(service: Service, metrics: ServerMetrics) -> list[tuple[str, str, Handler]]:
     """All routes of the server, those with a state of their own included."""
     responses = responses_routes(ResponsesApi(service), owner_of)
-    return [*ROUTES, *responses, ("/metrics", "GET", metrics_handler(metrics))]
+    return [*ROUTES, *responses, *episode_routes(owner_of), ("/metrics", "GET", metrics_handler(metrics))]
 
 
 def make_app(

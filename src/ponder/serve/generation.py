@@ -51,4 +51,5 @@ class GenerationRequest:
     template_fields: Mapping[str, Any] = field(default_factory=dict)  # chat_template_kwargs
     return_token_ids: bool = False
     return_trace: bool = False
+    episode: str = ""  # that the client says it belongs to, where the server records episodes
     include_steps: bool = False  # of a stream: emit `StepsChanged` while the search runs

@@ -11,6 +11,7 @@ from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import read_stream_options
 from ponder.serve.api.completions import read_completion_request
 from ponder.serve.api.control import ACTIONS
+from ponder.serve.api.episodes import read_episode_update
 from ponder.serve.api.generate import read_generate
 from ponder.serve.api.responses import read_response_request
 from ponder.serve.field_schemas import Schema, record_schema
@@ -109,6 +110,7 @@ def operations(models: ServedModels, limits: Limits) -> list[ApiOperation]:
         lambda fields: (read_stream_options(fields, is_chat=True), read_chat_request(fields, limits)), _CHAT_EXAMPLES
     )
     responses = _recorded(lambda fields: read_response_request(fields, limits, lambda _: None), _RESPONSE_EXAMPLES)
+    episode = _recorded(lambda fields: read_episode_update(fields, limits.max_choices), ({"reward": 1.0},))
     completions: Schema = {"type": "object"}
     generate: Schema = {"type": "object"}
     if model:  # a server of scorers continues nothing
@@ -139,6 +141,8 @@ def operations(models: ServedModels, limits: Limits) -> list[ApiOperation]:
         ApiOperation("/v1/responses/{id}", "delete", "Forget a stored response"),
         ApiOperation("/v1/responses/{id}/cancel", "post", "End a response that runs"),
         ApiOperation("/v1/responses/{id}/input_items", "get", "The input of a stored response", query=page),
+        ApiOperation("/v1/episodes/{id}", "get", "An open episode of an outside agent"),
+        ApiOperation("/v1/episodes/{id}", "post", "What an episode earned, and whether it is done", episode),
         ApiOperation("/v1/tokenize", "post", "Token ids of a text or of messages", _TOKENIZE),
         ApiOperation("/v1/detokenize", "post", "The text of token ids", _object(["tokens"], model=_TEXT, tokens=_IDS)),
         ApiOperation("/v1/tokenizer", "post", "The model's tokenizer", _object(model=_TEXT)),

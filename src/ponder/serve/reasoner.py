@@ -16,6 +16,7 @@ from ponder.serve.errors import ApiError, cancelled, invalid
 from ponder.serve.events import Event, Finished, Reasoning, Started
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.limits import Limits
+from ponder.serve.recorded_call import RecordedCall
 from ponder.serve.running_requests import Control
 from ponder.serve.served_models import ServedModel
 from ponder.serve.strategy_choice import Approach, choose_approach
@@ -29,20 +30,27 @@ _TAIL_TOKENS = 16  # of a prompt, in which an opening think marker is looked for
 
 
 async def reason(
-    request: GenerationRequest, model: ServedModel, control: Control, limits: Limits, suffix: str = ""
+    request: GenerationRequest,
+    model: ServedModel,
+    control: Control,
+    limits: Limits,
+    suffix: str = "",
+    call: RecordedCall | None = None,
 ) -> AsyncGenerator[Event]:
     """Events of a request, from `Started` to `Finished`. Closing the generator ends all that it runs.
 
-    `suffix`: the strategy in the model's name. The bound on tokens holds for each of the request's choices.
+    `suffix`: the strategy in the model's name. The bound on tokens holds for each of the request's choices. `call`:
+    gives the prompt of a request that is recorded, which may go on from the tokens of an earlier one.
     """
     thinks = _thinks(request, model)
     encode = partial(_encode, request, model, thinks)
+    encode_prompt = encode if call is None else partial(call.encode, encode)
     if request.prompt_token_ids is not None:
         prompt = ids(request.prompt_token_ids)
     elif sum(len(str(message.get("content", ""))) for message in request.messages) > _LONG_PROMPT_CHARS:
-        prompt = await asyncio.to_thread(encode, request.messages)
+        prompt = await asyncio.to_thread(encode_prompt, request.messages)
     else:
-        prompt = encode(request.messages)
+        prompt = encode_prompt(request.messages)
     approach = choose_approach(request, model, limits, suffix, _room(request, model, prompt, thinks))
     await _check_sampling(request, model, prompt, approach)
     yield Started(prompt.tolist())

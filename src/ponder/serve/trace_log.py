@@ -48,8 +48,15 @@ class TraceLog:
         """Write the traces of a request, one for each choice; the problem's id is the request's."""
         self._writer.submit(self._write, request_id, finished.traces)
 
+    def write(self, trace: Trace) -> None:
+        """Write one trace."""
+        self._writer.submit(self._write_step, trace)
+
+    def _write_step(self, trace: Trace) -> None:
+        self._run.write_traces(self._step, [trace])
+        self._step += 1
+
     def _write(self, request_id: str, traces: tuple[Trace, ...]) -> None:
         for trace in traces:
             named = replace(trace, problem=replace(trace.problem, id=request_id), steps=list(trace.steps))
-            self._run.write_traces(self._step, [named])
-            self._step += 1
+            self._write_step(named)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 
+from ponder.serve.api.episodes import read_episode_header
 from ponder.serve.api.response_run import MAX_LISTED_ITEMS, ResponsesApi
 from ponder.serve.errors import invalid
 from ponder.serve.http_replies import Reply, StreamReply, read_fields, unless_disconnected
@@ -21,6 +23,7 @@ def responses_routes(api: ResponsesApi, owner_of: Callable[[Request], str]) -> l
     async def create(service: Service, http: Request) -> Any:
         owner, response_id = owner_of(http), new_id("resp_")
         request = api.read(await read_fields(http, service.limits), owner)
+        request = replace(request, generation=replace(request.generation, episode=read_episode_header(http)))
         headers = {"x-request-id": response_id}
         if request.stream:
             pieces = api.stream(request, owner, response_id)

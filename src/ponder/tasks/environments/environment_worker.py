@@ -1,8 +1,8 @@
 """The process that runs environments of the user's, several episodes at a time.
 
-It reads a JSON line for each call and answers each with one: first what to open, then reset, act and close by the
-number of an episode (see process_environment.py). Whatever user code prints goes to the standard error. It ends with
-its parent.
+It reads a JSON line for each call and answers each with one: first what to open, then reset, act, gold, copy and close
+by the number of an episode (see process_environment.py). Whatever user code prints goes to the standard error. It ends
+with its parent.
 """
 
 from __future__ import annotations
@@ -86,6 +86,14 @@ def run_call(
         if callable(close):
             _result(close(), runner)
         return {}
+    if method == "gold":
+        gold = getattr(episodes[number], "gold", None)
+        return {"gold": str(_result(gold(), runner)) if callable(gold) else None}
+    if method == "copy":
+        copy = getattr(episodes[number], "copy", None)
+        if callable(copy):
+            episodes[call["to"]] = _result(copy(), runner)
+        return {"copied": callable(copy)}
     if method == "reset":
         episodes[number] = open_environment()
         result = episodes[number].reset(decode_problem(call["problem"]), call["seed"])

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from ponder.errors import UsageError
+from ponder.errors import NoGoldAnswer, UsageError
 from ponder.reason.episodes import EnvironmentFailed
 from ponder.registry import import_path
 from ponder.tasks.environments.environment_worker import decode_turn, encode_action, encode_problem
@@ -19,6 +19,7 @@ from ponder.tasks.environments.worker_pool import EnvironmentWorker, EpisodeLost
 from ponder.types import Action, Problem, Turn
 
 CALL_SECONDS = 10.0
+T = TypeVar("T")
 
 
 class ProcessEnvironment:
@@ -43,6 +44,7 @@ class ProcessEnvironment:
         return environment
 
     def _begin(self, spec: dict[str, Any], call_seconds: float) -> None:
+        self._spec = spec
         self.name = str(spec.get("given", "tools"))
         self.call_seconds = call_seconds
         self._pool = worker_pool(spec)
@@ -56,6 +58,38 @@ class ProcessEnvironment:
     async def act(self, action: Action) -> Turn:
         return await self._turn({"method": "act", "action": encode_action(action)})
 
+    async def gold(self) -> str:
+        """The text of a good next action, by the environment's own `gold()`."""
+        reply = await self._answer({"method": "gold"}, dict)
+        if not isinstance(text := reply.get("gold"), str):
+            raise NoGoldAnswer(f"{self.name} has no gold(), which gives the text of a good next action")
+        return text
+
+    async def copy(self) -> ProcessEnvironment:
+        """The same episode once more, by the environment's own `copy()`. Where it has none, or its worker is lost, the
+        copy is given the same actions before its next one."""
+        other = type(self).__new__(type(self))
+        other._begin(self._spec, self.call_seconds)
+        other._history = list(self._history)
+        if (worker := self._worker) is None or worker.lost:
+            return other
+        worker.episodes.add(other._number)
+        try:
+            reply = await self._send(worker, {"method": "copy", "to": other._number})
+        except EpisodeLost:
+            reply = {}
+        except BaseException as error:
+            worker.call({"episode": other._number, "method": "close"}, self.call_seconds)
+            worker.episodes.discard(other._number)
+            if isinstance(error, EnvironmentFailed):
+                raise EnvironmentFailed(f"environment {self.name}.copy: {error}") from error
+            raise
+        if isinstance(reply, dict) and reply.get("copied") is True:
+            other._worker = worker
+        else:
+            worker.episodes.discard(other._number)
+        return other
+
     async def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is None:
@@ -68,10 +102,14 @@ class ProcessEnvironment:
             worker.episodes.discard(self._number)
 
     async def _turn(self, message: dict[str, Any]) -> Turn:
+        turn = await self._answer(message, _read_turn)
+        self._history.append((message, turn))
+        return turn
+
+    async def _answer(self, message: dict[str, Any], read: Callable[[Any], T]) -> T:
         while True:
             try:
-                worker = await self._placed()
-                turn = await self._ask(worker, message)
+                return read(await self._send(await self._placed(), message))
             except EpisodeLost:
                 continue
             except BaseException as error:  # it failed, or its caller gave up: nobody asks this episode again
@@ -79,8 +117,6 @@ class ProcessEnvironment:
                 if isinstance(error, EnvironmentFailed):
                     raise EnvironmentFailed(f"environment {self.name}.{message['method']}: {error}") from error
                 raise
-            self._history.append((message, turn))
-            return turn
 
     async def _placed(self) -> EnvironmentWorker:
         """The episode's worker; a new one, to which its calls so far are played, where that one is lost."""
@@ -89,17 +125,10 @@ class ProcessEnvironment:
         self._leave()
         self._worker = worker = self._pool.place(self._number)
         for message, turn in self._history:
-            again = await self._ask(worker, message)
+            again = _read_turn(await self._send(worker, message))
             if (again.messages, again.done) != (turn.messages, turn.done):
                 raise EnvironmentFailed("played again in another process it answered in another way")
         return worker
-
-    async def _ask(self, worker: EnvironmentWorker, message: dict[str, Any]) -> Turn:
-        reply = await self._send(worker, message)
-        try:
-            return decode_turn(reply)
-        except ValueError as error:
-            raise EnvironmentFailed(str(error)) from None
 
     async def _send(self, worker: EnvironmentWorker, message: dict[str, Any]) -> Any:
         future = worker.call({"episode": self._number, **message}, self.call_seconds)
@@ -111,3 +140,10 @@ class ProcessEnvironment:
             self._worker.call({"episode": self._number, "method": "close"}, self.call_seconds)
             self._worker.episodes.discard(self._number)
             self._worker = None
+
+
+def _read_turn(reply: Any) -> Turn:
+    try:
+        return decode_turn(reply)
+    except ValueError as error:
+        raise EnvironmentFailed(str(error)) from None
