@@ -5,6 +5,7 @@ torch is imported once, and each rank is a fork.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -115,10 +116,8 @@ def main(folder: str, cases: list[str]) -> int:
 
 
 def _end(child: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(child, 9)
-    except ProcessLookupError:
-        pass
 
 
 if __name__ == "__main__":

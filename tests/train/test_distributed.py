@@ -1,5 +1,5 @@
-"""Several processes give the gradient of one, replicated and sharded: each computes its share, and what is summed is the
-gradient itself. tests/rank_program.py is what the processes run."""
+"""Several processes give the gradient of one, replicated and sharded: each computes its share, and what is summed is
+the gradient itself. tests/rank_program.py is what the processes run."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def test_gradient_of_ranks_is_that_of_one_process(case: str, kind: str, size: in
     assert turned(ranks[0]["after"], one["after"]) < (near if case == "bfloat16" else 1e-4), "Adam divides by the root"
     for rank in ranks[1:]:
         for name in ("before", "after", "weights"):
-            assert all(torch.equal(t, rank[name][n]) for n, t in ranks[0][name].items()), (
-                f"all ranks have the same {name}"
-            )
+            assert all(torch.equal(t, rank[name][n]) for n, t in ranks[0][name].items()), f"the same {name}"
     for n, w in one["weights"].items():
         torch.testing.assert_close(ranks[0]["weights"][n], w, rtol=near, atol=1e-2 if near == BFLOAT16 else 1e-5)
     for name, value in one["metrics"].items():

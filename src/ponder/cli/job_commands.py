@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -24,10 +25,15 @@ if TYPE_CHECKING:
 
 
 def run_flags(
-    *, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False, log_to: opt.LogTo = ""
-) -> tuple[Path | None, bool, bool, str]:
+    *,
+    run: opt.RunDirectory = None,
+    no_resume: opt.NoResume = False,
+    json: opt.Json = False,
+    log_to: opt.LogTo = "",
+    ranks: opt.Ranks = 1,
+) -> tuple[Path | None, bool, bool, str, int]:
     """The flags that every recipe has."""
-    return run, no_resume, json, log_to
+    return run, no_resume, json, log_to, ranks
 
 
 def run(argv: Sequence[str]) -> int:
@@ -45,16 +51,16 @@ def run(argv: Sequence[str]) -> int:
             .add_parameters_of(rerun_flags)
             .parse_given(rest)
         )
-        log_to = given.get("log_to", "")
-        return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False), log_to=log_to)
+        job = load_stored_job(Path(name))
+        return run_job(job, Path(name), **{"json": False} | given)
     path = recipe_files.find_recipe(name)
     recipe = recipe_files.load_recipe(path)
     call = job_from_recipe(recipe, rest, prog)
     folder = call.run or recipe_run_folder(path.stem, recipe, call.given)
-    return run_job(call.job, folder, call.json, call.no_resume, call.log_to)
+    return run_job(call.job, folder, call.json, call.no_resume, call.log_to, call.ranks)
 
 
-def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "") -> None:
+def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "", ranks: opt.Ranks = 1) -> None:
     """The flags for a run directory: its job has all others."""
 
 
@@ -67,13 +73,14 @@ class RecipeCall(NamedTuple):
     no_resume: bool
     json: bool
     log_to: str
+    ranks: int
 
 
 def job_from_recipe(recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "") -> RecipeCall:
     """The job that a recipe makes of these flags, and the common ones."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
-    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "log_to")}
+    own = {k: v for k, v in given.items() if k not in inspect.signature(run_flags).parameters}
     flags.check_conditions(recipe, own)
     return RecipeCall(recipe_files.build_job(recipe, own), own, *flags.call_with_flags(run_flags, given))
 
