@@ -5,16 +5,14 @@ torch is imported once, and each rank is a fork.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import traceback
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from fakes import mixed_groups, tiny_decoder
+from fork_ranks import fork_ranks
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.train import losses, pack
@@ -92,32 +90,7 @@ def run_rank(rank: int, size: int, folder: str, cases: list[str]) -> None:
 
 
 def main(folder: str, cases: list[str]) -> int:
-    failed = 0
-    for size in SIZES:
-        children = []
-        for rank in range(size):
-            if (child := os.fork()) == 0:
-                code = 1
-                try:
-                    run_rank(rank, size, folder, cases)
-                    code = 0
-                except BaseException:
-                    traceback.print_exc()
-                finally:
-                    os._exit(code)
-            children.append(child)
-        for _ in children:
-            failed |= os.wait()[1]
-            if failed:  # the others would wait for it
-                for child in children:
-                    _end(child)
-                return 1
-    return 0
-
-
-def _end(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, 9)
+    return max(fork_ranks(size, lambda rank, size: run_rank(rank, size, folder, cases)) for size in SIZES)
 
 
 if __name__ == "__main__":

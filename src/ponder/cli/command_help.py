@@ -10,6 +10,7 @@ from ponder.cli.commands import COMMANDS, DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.job_command import command_signature
 
 RUN_FLAGS = "ponder.cli.job_commands:run_flags"
+RANK_FLAGS = "ponder.cli.job_commands:rank_flags"
 RERUN_FLAGS = "ponder.cli.job_commands:rerun_flags"
 PLAN_FLAGS = "ponder.cli.plan:plan_flags"
 PLAN_EVAL = "ponder.cli.plan_evaluation:plan_evaluation"
@@ -65,7 +66,7 @@ def read_signatures(command: str, argv: Sequence[str]) -> list[schema.Signature]
         return [command_signature(COMMANDS[first].target), *plan]
     if (Path(first) / "job.json").is_file():
         return [schema.read_signature(RERUN_FLAGS), *plan]
-    return [*_recipe(first), _silent(RUN_FLAGS), *plan]
+    return [*_recipe(first), _silent(RUN_FLAGS), _silent(RANK_FLAGS), *plan]
 
 
 def _recipe(name: str) -> list[schema.Signature]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -25,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def run_flags(
-    *,
-    run: opt.RunDirectory = None,
-    no_resume: opt.NoResume = False,
-    json: opt.Json = False,
-    log_to: opt.LogTo = "",
-    ranks: opt.Ranks = 1,
-) -> tuple[Path | None, bool, bool, str, int]:
+    *, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False, log_to: opt.LogTo = ""
+) -> tuple[Path | None, bool, bool, str]:
     """The flags that every recipe has."""
-    return run, no_resume, json, log_to, ranks
+    return run, no_resume, json, log_to
+
+
+def rank_flags(*, ranks: opt.Ranks = 1) -> int:
+    """The flags of a recipe that trains in several processes."""
+    return ranks
 
 
 def run(argv: Sequence[str]) -> int:
@@ -55,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
         return run_job(job, Path(name), **{"json": False} | given)
     path = recipe_files.find_recipe(name)
     recipe = recipe_files.load_recipe(path)
-    call = job_from_recipe(recipe, rest, prog)
+    call = job_from_recipe(recipe, rest, prog, over_ranks=True)
     folder = call.run or recipe_run_folder(path.stem, recipe, call.given)
     return run_job(call.job, folder, call.json, call.no_resume, call.log_to, call.ranks)
 
@@ -76,13 +75,17 @@ class RecipeCall(NamedTuple):
     ranks: int
 
 
-def job_from_recipe(recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "") -> RecipeCall:
-    """The job that a recipe makes of these flags, and the common ones."""
+def job_from_recipe(
+    recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "", over_ranks: bool = False
+) -> RecipeCall:
+    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: with `--ranks`, too."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
-    given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
-    own = {k: v for k, v in given.items() if k not in inspect.signature(run_flags).parameters}
-    flags.check_conditions(recipe, own)
-    return RecipeCall(recipe_files.build_job(recipe, own), own, *flags.call_with_flags(run_flags, given))
+    parser.add_parameters_of(recipe).add_parameters_of(run_flags)
+    given = (parser.add_parameters_of(rank_flags) if over_ranks else parser).parse_given(argv)
+    common = {name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks") if name in given}
+    flags.check_conditions(recipe, given)
+    job, ranks = recipe_files.build_job(recipe, given), flags.call_with_flags(rank_flags, common)
+    return RecipeCall(job, given, *flags.call_with_flags(run_flags, common), ranks)
 
 
 @job_command(

@@ -37,7 +37,8 @@ def shard_network(net: Decoder, size: int) -> Decoder:
         own = _with_float32_masters(copy.deepcopy(block))
         fully_shard(own, mesh=mesh, mp_policy=mixed)
         blocks[id(block)] = own
-    whole = _with_float32_masters(copy.deepcopy(net, blocks))  # type: ignore[arg-type]
+    whole = copy.deepcopy(net, blocks)
+    _with_float32_masters(whole)
     whole.compute_dtype = dtype
     fully_shard(whole, mesh=mesh, mp_policy=mixed)
     for part in whole.modules():
@@ -65,12 +66,12 @@ def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
 def local_rows(t: Tensor) -> Tensor:
     """This rank's rows of a sharded tensor, not copied; of any other tensor all."""
     with torch.no_grad():
-        return t.to_local() if hasattr(t, "to_local") else t  # type: ignore[no-any-return, operator]
+        return t.to_local() if hasattr(t, "to_local") else t
 
 
 def whole_tensor(t: Tensor) -> Tensor:
     """All rows of a sharded tensor, gathered; any other tensor itself."""
-    return t.full_tensor() if hasattr(t, "full_tensor") else t  # type: ignore[no-any-return, operator]
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
 
 
 def rows_of_rank(whole: Tensor, rank: int, size: int) -> Tensor:
