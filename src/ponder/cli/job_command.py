@@ -99,6 +99,9 @@ class JobCommand:
                 name = given.get(field.name, named.default)
                 if name is not None:
                     out[field.name] = build_named(field.name, named, name, inner)
+                elif inner:
+                    flag = field.name.replace("_", "-")
+                    raise UsageError(f"--{flag}.{next(iter(inner))} means nothing without --{flag}: give that too")
             elif settings_of is not None:
                 if inner:
                     out[field.name] = _with_settings(self._job, field.name, settings_of, inner)

@@ -51,6 +51,7 @@ from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ranks import join_ranks
+from ponder.train.rollout_correction import RolloutCorrection
 from ponder.types import Problem, Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
@@ -91,6 +92,11 @@ class RL(ToolFields, LearnerFields, BaseJob):
         "PPO-ptx: a JSONL file of conversations that every step imitates, too (--algorithm.pretraining_coef)",
     ] = None
     pretraining_batch_size: Annotated[int, "conversations of it in a step", When("pretraining_data")] = 32
+    rollout_correction: Annotated[
+        RolloutCorrection | None,
+        Named("ponder.train.rollout_correction:ROLLOUT_CORRECTIONS", listed=True),
+        "weigh tokens by the learner's probability over the sampler's; default: not",
+    ] = None
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -151,6 +157,8 @@ class RL(ToolFields, LearnerFields, BaseJob):
             raise UsageError(
                 "PPO-ptx needs both pretraining_data and an algorithm with a pretraining_coef, such as PPO with 27.8"
             )
+        if self.rollout_correction is not None and algorithm.learns_from_given:
+            raise UsageError(f"{name} has no policy gradient to weigh: leave out rollout_correction")
         rollouts = RolloutSettings(self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches)
         for text in algorithm.check(rollouts):
             warnings.warn(text, stacklevel=4)
@@ -347,6 +355,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
     learner = Learner(
         net, job.algorithm, job.optimizer.over(job.optimizer_steps), temperature=job.rollout_sampling.temperature,
         frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing,
+        rollout_correction=job.rollout_correction,
         reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic

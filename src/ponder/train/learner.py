@@ -28,10 +28,11 @@ from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.flops import pass_flops
 from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network
 from ponder.train.metrics import MetricSums, average_metrics
-from ponder.train.objective import Objective, Tokens
+from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
 from ponder.train.readouts import LogprobReadout, Readout
+from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
@@ -73,6 +74,7 @@ class Learner:
 
     With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
     learns over them: `net` is then a sharded copy, and `whole_net`, the given one, gets the new weights of each step.
+    `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
     """
 
     def __init__(
@@ -92,10 +94,11 @@ class Learner:
         reference: Decoder | None = None,
         process_group: DataParallelGroup = SINGLE_PROCESS,
         fsdp: bool = False,
+        rollout_correction: RolloutCorrection | None = None,
     ) -> None:
         settings.check_finite(objective)
         settings.check_finite(optimizer)
-        self.objective, self.process_group = objective, process_group
+        self.objective, self.process_group, self.rollout_correction = objective, process_group, rollout_correction
         self.readout = LogprobReadout(temperature) if readout is None else readout
         freeze_layers(net, frozen_layers, head_only)
         self.sharded = fsdp and process_group.size > 1
@@ -258,13 +261,13 @@ class Learner:
             for i, (part, counts) in enumerate(micro):
                 batch = pack(part, self.net.device, self._notes(part))
                 weight_N = batch.weight_N if counts else torch.zeros_like(batch.weight_N)
-                tokens = self.readout.loss_inputs(self, batch)
+                tokens, more = self._corrected(self.readout.loss_inputs(self, batch), batch)
                 loss_N, stats = self.objective.loss(tokens)
                 loss = torch.where(weight_N != 0, loss_N * weight_N, 0.0).sum()
                 loss.backward(inputs=of)
                 self.master_weights.accumulate()
                 if counts:
-                    sums.add(batch, loss.detach(), tokens, stats)
+                    sums.add(batch, loss.detach(), tokens, stats | more)
                 if batches is not None:
                     batches.append((batch, tokens))
                 on_progress((i + 1) / len(micro))
@@ -276,6 +279,11 @@ class Learner:
         if of is None and self.process_group.shard(work):
             self.master_weights.check_all_have_gradient()
         return sums
+
+    def _corrected(self, tokens: Tokens, batch: PackedBatch) -> tuple[Tokens, Stats]:
+        if self.rollout_correction is None:
+            return tokens, {}
+        return correct_rollouts(self.rollout_correction, tokens, batch.sampled_N)
 
     def _imitation_backward(self, work: list[TraceChains], sums: MetricSums, of: Sequence[Tensor] | None) -> None:
         """Add the gradient of the imitation term."""
