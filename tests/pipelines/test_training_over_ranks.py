@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from fork_ranks import fork_ranks
 from ponder import rank_env
-from ponder.errors import Interrupted, PonderError, VerifierError
+from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
@@ -35,7 +35,7 @@ from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.train.ranks import join_ranks
-from ponder.types import Problem, Sampling, Score, Trace
+from ponder.types import Problem, Sampling, Trace
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 COMMON: Any = {
@@ -55,29 +55,14 @@ JOBS: dict[str, Any] = {
 SECONDS = 300.0
 
 
-class FailingVerifier:
-    """Fails on rank 1, from its 20th answer on."""
-
-    name = "first char"
-
-    def __init__(self) -> None:
-        self.answers = 0
-
-    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        self.answers += len(steps)
-        if rank_env.rank() == 1 and self.answers > 20:
-            raise VerifierError("the grader is out of ink")
-        return [Score(float(i % 2)) for i in range(len(steps))]
-
-
 @dataclass(frozen=True)
-class FailingTask(DigitTask):
-    @property
-    def verifier(self) -> Any:
-        return _failing
+class FailingSamples(Samples):
+    """Fails on rank 1."""
 
-
-_failing = FailingVerifier()
+    async def __call__(self, trace: Trace, policy: Any, scorer: Any = None) -> None:
+        if rank_env.rank() == 1:
+            raise UsageError("out of ink")
+        await super().__call__(trace, policy, scorer)
 
 
 class StopsOnRank1(NoProgress):
@@ -136,7 +121,7 @@ def main(folder: Path) -> int:
         failed |= fork_ranks(size, train_to_end((replace(sharded, steps=steps, eval_every=0), folder / "resumed")))
     failed |= fork_ranks(2, expect_error(sharded, folder / "stopped", Interrupted, StopsOnRank1))
     failed |= fork_ranks(2, train_to_end((sharded, folder / "stopped")))
-    failing = replace(JOB, task=FailingTask(), eval_every=0)
+    failing = replace(JOB, strategy=FailingSamples(8, Sampling(max_tokens=2)), eval_every=0)
     failed |= fork_ranks(2, expect_error(failing, folder / "failed", PonderError, NoProgress))
     collect = Collect(DigitTask(), MODEL, QUESTION_TEMPLATE, strategy=Chain(Sampling(max_tokens=2)))
     failed |= fork_ranks(2, expect_error(collect, folder / "collect", PonderError, NoProgress))
@@ -208,7 +193,7 @@ def test_stop_on_one_rank_stops_all_between_steps_and_resumes(runs: Path, alone:
 
 def test_error_on_one_rank_ends_all(runs: Path) -> None:
     assert "out of ink" in (runs / "failed-1.txt").read_text()
-    assert (runs / "failed-0.txt").read_text().startswith("rank 1: the grader is out of ink")
+    assert (runs / "failed-0.txt").read_text() == "rank 1: out of ink"
 
 
 def test_job_that_does_not_train_over_ranks_is_refused(runs: Path) -> None:

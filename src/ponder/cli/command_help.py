@@ -19,12 +19,14 @@ PLANNED_COMMANDS = ("train", "sft")  # commands that `ponder plan` takes in plac
 PLAN_USAGE = """\
 usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
        ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
+       ponder plan RECIPE|train|sft --gpus N [--nodes N] [--gpu-memory GIB] ...
        ponder plan eval [RUN] [--width X] [--difference X] [--problems N] [--budget N] ...
 
 What a run will be like, before it starts: the whole job, the time and memory it takes by its first steps, a prompt
 with what is trained after it, how often the model is right, and the checks that the run begins with.
 RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
-The exit code is 1 where a check fails.
+The exit code is 1 where a check fails. With --gpus nothing is tried: it prints the memory of each rank, what does
+not fit, and the commands for torchrun and Slurm.
 `ponder plan eval --help`: how many problems an evaluation needs, and how to share samples over them."""
 
 

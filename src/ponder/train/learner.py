@@ -36,6 +36,7 @@ from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
+GPU_MICROBATCH_TOKENS = 16384  # tokens of a forward pass, unless a job says otherwise
 
 
 class OutOfMemory(PonderError):
@@ -105,7 +106,9 @@ class Learner:
         self.whole_net, self.net = net, shard_network(net, process_group.size) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, process_group if self.sharded else SINGLE_PROCESS)
         self.guarded_step = GuardedStep(self.master_weights)
-        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (16384 if net.device.type == "cuda" else 4096)
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (
+            GPU_MICROBATCH_TOKENS if net.device.type == "cuda" else 4096
+        )
         self.epochs_per_batch, self.minibatches = epochs_per_batch, minibatches
         self.net.gradient_checkpointing = gradient_checkpointing
         self.reference = self._make_reference(reference)
