@@ -28,8 +28,13 @@ from ponder.train.ppo import PPO
 ALGORITHMS = {**ONLINE, **OFFLINE}
 # Beside every algorithm: one trace for all ranks, a critic, adapters, other types and kinds of network.
 MORE_CASES = ("one trace", "critic", "lora", "bfloat16", "gemma", "checkpointing", "frozen", "cpu states", "imitation")
-CASES = (*ALGORITHMS, *MORE_CASES)
-SIZES = (2, 4)
+FEW_CASES = ("grpo", "critic", "lora")  # also on four ranks
+SHARDED_CASES = ("grpo", "ppo", "sft", "dpo", "distill", *MORE_CASES)
+# What is trained on how many ranks: (case, sharded).
+CASES = {
+    2: [*((case, False) for case in (*ALGORITHMS, *MORE_CASES)), *((case, True) for case in SHARDED_CASES)],
+    4: [(case, sharded) for case in FEW_CASES for sharded in (False, True)],
+}
 
 
 def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
@@ -37,7 +42,7 @@ def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
     net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1)
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
-    compute: Any = {"max_tokens_per_microbatch": 20, "epochs_per_batch": 2, "process_group": group, "fsdp": fsdp}
+    compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group, "fsdp": fsdp}
     critic = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.01)), **compute) if isinstance(rule, PPO) else None
     if case == "lora":
         lora.attach(net, LoRA(rank=4), seed=0)
@@ -72,14 +77,10 @@ def _dtype(case: str) -> torch.dtype:
     return torch.bfloat16 if case == "bfloat16" else torch.float32
 
 
-def run_rank(rank: int, size: int, folder: str, cases: list[str]) -> None:
+def run_rank(rank: int, size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{size}", rank=rank, world_size=size)
     group = current_group()
-    result: dict[str, Any] = {
-        f"{case}, {'fsdp' if fsdp else 'replicated'}": run_case(case, group, fsdp)
-        for case in cases
-        for fsdp in (False, True)
-    }
+    result: dict[Any, Any] = {(case, fsdp): run_case(case, group, fsdp) for case, fsdp in CASES[size]}
     result["any"] = [group.any(rank == 1), group.any(False), group.any(True)]
     result["numbers"] = [group.max_of(float(rank)), group.sum_of(rank + 0.5)]
     result["bytes"] = group.all_gather_bytes(b"x" * rank)
@@ -89,9 +90,9 @@ def run_rank(rank: int, size: int, folder: str, cases: list[str]) -> None:
     dist.destroy_process_group()
 
 
-def main(folder: str, cases: list[str]) -> int:
-    return max(fork_ranks(size, lambda rank, size: run_rank(rank, size, folder, cases)) for size in SIZES)
+def main(folder: str) -> int:
+    return max(fork_ranks(size, lambda rank, size: run_rank(rank, size, folder)) for size in CASES)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:] or list(CASES)))
+    sys.exit(main(sys.argv[1]))

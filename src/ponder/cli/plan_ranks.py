@@ -150,7 +150,6 @@ def slurm_script(plan: RankPlan) -> str:
         f"#SBATCH --nodes {plan.nodes}",
         "#SBATCH --ntasks-per-node 1",
         f"#SBATCH --gpus-per-node {plan.gpus}",
-        "#SBATCH --signal TERM@120  # training saves and stops; submitted again, it goes on",
         "",
         'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         launch,
