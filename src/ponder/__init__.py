@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
+    from ponder.train.rollout_correction import DecoupledPPO, IcePop, TruncatedIS
     from ponder.types import Action, Completion, Cost, Problem, Sampling, Score, Step, Trace, Turn, user_messages
     from ponder.verify import AssertTests, FinalNumber, MathAnswer
     from ponder.viewer.notebook import view
@@ -80,6 +81,7 @@ _MODULES = {
         "Samples",
         "SelfRefine",
         "TreeOfThoughts",
+    "TruncatedIS",
     ),
     "ponder.runs": ("read_metrics", "read_traces"),
     "ponder.tasks": ("Addition", "Arithmetic", "Countdown", "CustomTask", "EpisodeTask", "GeneratedTask"),
@@ -91,6 +93,7 @@ _MODULES = {
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
+    "ponder.train.rollout_correction": ("DecoupledPPO", "IcePop", "TruncatedIS"),
     "ponder.types": (
         "Action",
         "Completion",
@@ -142,6 +145,7 @@ __all__ = [
     "Cost",
     "Countdown",
     "CustomTask",
+    "DecoupledPPO",
     "Distill",
     "DrGRPO",
     "EpisodeTask",
@@ -151,6 +155,7 @@ __all__ = [
     "GeneratedTask",
     "GymEnvironment",
     "Harvest",
+    "IcePop",
     "Label",
     "LoRA",
     "MajorityVote",
