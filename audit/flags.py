@@ -118,11 +118,11 @@ def _expand(line: str, short: dict[str, str]) -> str:
 
 def _untested_flags(tried: list[FlagTrial]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
-    from ponder.cli.command_help import PLAN_EVAL, PLAN_FLAGS, RUN_FLAGS
+    from ponder.cli.command_help import PLAN_EVAL, PLAN_FLAGS, RANK_FLAGS, RUN_FLAGS
     from ponder.cli.commands import COMMANDS
     from ponder.cli.job_command import command_signature
 
-    own = {"plan": (PLAN_FLAGS, PLAN_EVAL), "run": (RUN_FLAGS,)}
+    own = {"plan": (PLAN_FLAGS, PLAN_EVAL), "run": (RUN_FLAGS, RANK_FLAGS)}
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue

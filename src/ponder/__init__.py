@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ponder.train.optimizer import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
+    from ponder.train.rollout_correction import DecoupledPPO, IcePop, TruncatedIS
     from ponder.types import Action, Completion, Cost, Problem, Sampling, Score, Step, Trace, Turn, user_messages
     from ponder.verify import AssertTests, FinalNumber, MathAnswer
     from ponder.viewer.notebook import view
@@ -93,6 +94,7 @@ _MODULES = {
     "ponder.train.optimizer": ("AdamW",),
     "ponder.train.policy_gradient": ("CISPO", "DAPO", "GRPO", "GSPO", "REINFORCE", "RLOO", "DrGRPO"),
     "ponder.train.ppo": ("PPO",),
+    "ponder.train.rollout_correction": ("DecoupledPPO", "IcePop", "TruncatedIS"),
     "ponder.types": (
         "Action",
         "Completion",
@@ -144,6 +146,7 @@ __all__ = [
     "Cost",
     "Countdown",
     "CustomTask",
+    "DecoupledPPO",
     "Distill",
     "DrGRPO",
     "EpisodeTask",
@@ -153,6 +156,7 @@ __all__ = [
     "GeneratedTask",
     "GymEnvironment",
     "Harvest",
+    "IcePop",
     "Label",
     "LoRA",
     "MajorityVote",
@@ -176,6 +180,7 @@ __all__ = [
     "Trace",
     "TrainRewardModel",
     "TreeOfThoughts",
+    "TruncatedIS",
     "Turn",
     "UsageError",
     "__version__",

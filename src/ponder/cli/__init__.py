@@ -17,6 +17,8 @@ from ponder.cli.commands import COMMANDS, commands_help
 from ponder.errors import Interrupted, PonderError, UnknownName
 from ponder.terminal import safe_std_streams
 
+# The arguments of the command that runs, for one that starts itself in several processes.
+command_line: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("command_line", default=())
 _PYTHON_FORMAT = warnings.formatwarning  # Python's own: with file and line
 
 
@@ -82,6 +84,8 @@ def _format_warning(
 
 def _dispatch(argv: list[str]) -> int:
     from ponder import __version__
+
+    command_line.set(tuple(argv))
 
     if UNSAFE_SANDBOX_FLAG in argv:
         from ponder.verify.sandbox import allow_unsafe

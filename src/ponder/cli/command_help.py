@@ -10,6 +10,7 @@ from ponder.cli.commands import COMMANDS, DEMO_DESCRIPTION, DEMO_RECIPE
 from ponder.cli.job_command import command_signature
 
 RUN_FLAGS = "ponder.cli.job_commands:run_flags"
+RANK_FLAGS = "ponder.cli.job_commands:rank_flags"
 RERUN_FLAGS = "ponder.cli.job_commands:rerun_flags"
 PLAN_FLAGS = "ponder.cli.plan:plan_flags"
 PLAN_EVAL = "ponder.cli.plan_evaluation:plan_evaluation"
@@ -18,12 +19,14 @@ PLANNED_COMMANDS = ("train", "sft")  # commands that `ponder plan` takes in plac
 PLAN_USAGE = """\
 usage: ponder plan RECIPE [--sample-groups N] [--dry-run-steps N] [--json] [the recipe's flags]
        ponder plan train|sft [--sample-groups N] [--dry-run-steps N] [the flags of that command]
+       ponder plan RECIPE|train|sft --gpus N [--nodes N] [--gpu-memory GIB] ...
        ponder plan eval [RUN] [--width X] [--difference X] [--problems N] [--budget N] ...
 
 What a run will be like, before it starts: the whole job, the time and memory it takes by its first steps, a prompt
 with what is trained after it, how often the model is right, and the checks that the run begins with.
 RECIPE is what `ponder run` takes: a .py file, a shipped recipe or a run directory. Nothing is kept.
-The exit code is 1 where a check fails.
+The exit code is 1 where a check fails. With --gpus nothing is tried: it prints the memory of each rank, what does
+not fit, and the commands for torchrun and Slurm.
 `ponder plan eval --help`: how many problems an evaluation needs, and how to share samples over them."""
 
 
@@ -65,7 +68,7 @@ def read_signatures(command: str, argv: Sequence[str]) -> list[schema.Signature]
         return [command_signature(COMMANDS[first].target), *plan]
     if (Path(first) / "job.json").is_file():
         return [schema.read_signature(RERUN_FLAGS), *plan]
-    return [*_recipe(first), _silent(RUN_FLAGS), *plan]
+    return [*_recipe(first), _silent(RUN_FLAGS), _silent(RANK_FLAGS), *plan]
 
 
 def _recipe(name: str) -> list[schema.Signature]:

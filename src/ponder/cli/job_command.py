@@ -36,6 +36,7 @@ RUN_FLAGS = (
     schema.Parameter("json", opt.Json, False),
 )
 LOG_TO_FLAG = schema.Parameter("log_to", opt.LogTo, "")
+RANKS_FLAG = schema.Parameter("ranks", opt.Ranks, 1)
 Fields = dict[str, Any]  # the fields of a job that were given, by name
 
 
@@ -66,7 +67,7 @@ class JobCommand:
         given |= self._by_place(places)
         function = inspect.signature(self._function)
         own = {name: given.pop(name) for name in list(function.parameters) if name in given}
-        of_run = [p for p in (*RUN_FLAGS, LOG_TO_FLAG) if p.name not in function.parameters]
+        of_run = [p for p in (*RUN_FLAGS, LOG_TO_FLAG, RANKS_FLAG) if p.name not in function.parameters]
         launch = {p.name: given.pop(p.name, p.default) for p in of_run}
         by_place = [n for n, p in function.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in own]
         named = {name: value for name, value in own.items() if name not in by_place}
@@ -75,7 +76,8 @@ class JobCommand:
             return result
         self._refuse_unused(result, {**given, **own})
         folder = launch["run"] or default_run_folder(result, *self._run_names({**given, **own}))
-        return JobLaunch(result, folder, launch["json"], launch.get("no_resume", False), launch["log_to"])
+        no_resume = launch.get("no_resume", False)
+        return JobLaunch(result, folder, launch["json"], no_resume, launch["log_to"], launch["ranks"])
 
     def _by_place(self, places: tuple[Any, ...]) -> Fields:
         named = [p for p in self.signature.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
@@ -97,6 +99,9 @@ class JobCommand:
                 name = given.get(field.name, named.default)
                 if name is not None:
                     out[field.name] = build_named(field.name, named, name, inner)
+                elif inner:
+                    flag = field.name.replace("_", "-")
+                    raise UsageError(f"--{flag}.{next(iter(inner))} means nothing without --{flag}: give that too")
             elif settings_of is not None:
                 if inner:
                     out[field.name] = _with_settings(self._job, field.name, settings_of, inner)
@@ -135,7 +140,8 @@ def job_command(
 ) -> Callable[[Callable[..., Any]], JobCommand]:
     """Make a command of a function that makes a job. `required`: fields that must be given, whatever their default.
     `in_run_directory`: the job runs in a run directory; else the function does the work and returns an exit code.
-    `logs_metrics`: it has metrics of each step, which other programs may get, too."""
+    `logs_metrics`: it trains, in several processes if asked to, and has metrics of each step, which other programs may
+    get, too."""
     return lambda function: JobCommand(function, job, place, aliases or {})
 
 
@@ -175,7 +181,7 @@ def _merged(
     by_flag = [p for p in mine.values() if p.kind is inspect.Parameter.KEYWORD_ONLY]
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is None)
     yield from (p for p in RUN_FLAGS if in_run_directory and p.name not in mine)
-    yield from [LOG_TO_FLAG] if logs_metrics else []
+    yield from [LOG_TO_FLAG, RANKS_FLAG] if logs_metrics else []
     yield from dotted
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is not None)
 

@@ -31,6 +31,11 @@ def run_flags(
     return run, no_resume, json, log_to
 
 
+def rank_flags(*, ranks: opt.Ranks = 1) -> int:
+    """The flags of a recipe that trains in several processes."""
+    return ranks
+
+
 def run(argv: Sequence[str]) -> int:
     """ponder run RECIPE [--run DIR] [--json] [the recipe's flags]"""
     if not argv or argv[0] in ("-h", "--help"):
@@ -46,16 +51,16 @@ def run(argv: Sequence[str]) -> int:
             .add_parameters_of(rerun_flags)
             .parse_given(rest)
         )
-        log_to = given.get("log_to", "")
-        return run_job(load_stored_job(Path(name)), Path(name), given.get("json", False), log_to=log_to)
+        job = load_stored_job(Path(name))
+        return run_job(job, Path(name), **{"json": False} | given)
     path = recipe_files.find_recipe(name)
     recipe = recipe_files.load_recipe(path)
-    call = job_from_recipe(recipe, rest, prog)
+    call = job_from_recipe(recipe, rest, prog, over_ranks=True)
     folder = call.run or recipe_run_folder(path.stem, recipe, call.given)
-    return run_job(call.job, folder, call.json, call.no_resume, call.log_to)
+    return run_job(call.job, folder, call.json, call.no_resume, call.log_to, call.ranks)
 
 
-def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "") -> None:
+def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "", ranks: opt.Ranks = 1) -> None:
     """The flags for a run directory: its job has all others."""
 
 
@@ -68,15 +73,20 @@ class RecipeCall(NamedTuple):
     no_resume: bool
     json: bool
     log_to: str
+    ranks: int
 
 
-def job_from_recipe(recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "") -> RecipeCall:
-    """The job that a recipe makes of these flags, and the common ones."""
+def job_from_recipe(
+    recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "", over_ranks: bool = False
+) -> RecipeCall:
+    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: with `--ranks`, too."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
-    given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
-    own = {k: v for k, v in given.items() if k not in ("run", "no_resume", "json", "log_to")}
-    flags.check_conditions(recipe, own)
-    return RecipeCall(recipe_files.build_job(recipe, own), own, *flags.call_with_flags(run_flags, given))
+    parser.add_parameters_of(recipe).add_parameters_of(run_flags)
+    given = (parser.add_parameters_of(rank_flags) if over_ranks else parser).parse_given(argv)
+    common = {name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks") if name in given}
+    flags.check_conditions(recipe, given)
+    job, ranks = recipe_files.build_job(recipe, given), flags.call_with_flags(rank_flags, common)
+    return RecipeCall(job, given, *flags.call_with_flags(run_flags, common), ranks)
 
 
 @job_command(

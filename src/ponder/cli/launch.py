@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ponder import rank_env
+from ponder.cli import command_line
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
-from ponder.errors import RunError
+from ponder.cli.rank_launcher import end_with_launcher, run_ranks
+from ponder.errors import RunError, UsageError
 from ponder.pipelines.job.base_job import as_job
+from ponder.pipelines.job.one_process import trains_over_ranks
 from ponder.pipelines.job.progress_lines import resume_progress
 
 if TYPE_CHECKING:
@@ -29,9 +33,17 @@ class JobLaunch(NamedTuple):
     json: bool
     no_resume: bool = False
     log_to: str = ""
+    ranks: int = 1
 
 
-def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to: str = "") -> int:
+def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to: str = "", ranks: int = 1) -> int:
+    if ranks != 1 and rank_env.world_size() == 1:
+        if not trains_over_ranks(job):
+            raise UsageError(f"{type(job).__name__} runs in one process: leave out --ranks")
+        return run_ranks(ranks, command_line.get(), job.device)
+    end_with_launcher()
+    if rank_env.rank():
+        return follow_job(job, folder)
     if no_resume and (folder / "job.json").exists():
         raise RunError(
             f"{folder} holds a run already, which --no-resume leaves alone: give another --run, or remove it"
@@ -47,6 +59,7 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to:
     warn_ineffective_job(described)
     before = PriorResults.read(folder)
     with log_metrics_to(*filter(None, log_to.split(","))), GracefulStop() as stop:
+        stop.acknowledged = rank_env.world_size() > 1  # ranks stop together, between two steps
         download_models(job)  # its progress bar and a live panel would overwrite each other
         with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):
@@ -60,6 +73,17 @@ def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to:
         look = f"look          ponder view {shlex.quote(str(folder))}"
         print("\n".join([*before.lines(), *described.summary_lines(folder, result), look]))
     return EXIT_UNMEASURED if is_unmeasured(result) else 0
+
+
+def follow_job(job: Any, folder: Path) -> int:
+    """Take part in a job whose run directory rank 0 owns, in silence."""
+    from ponder.pipelines.job.finished_training import finished_model
+
+    with GracefulStop() as stop:
+        stop.quiet = stop.acknowledged = True
+        if finished_model(job, folder) is None:
+            job(folder, ProgressTracker("", stop))
+    return 0
 
 
 def is_unmeasured(result: Any) -> bool:

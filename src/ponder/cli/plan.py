@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ponder import event_loop
 from ponder.cli import flags, job_commands, recipe_files
@@ -15,6 +15,7 @@ from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.launch import JobLaunch
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.errors import PonderError, UsageError
+from ponder.settings import When
 
 if TYPE_CHECKING:
     from ponder.measure import MeanInterval, TrainingFinding
@@ -31,11 +32,24 @@ def plan_flags(
     *,
     sample_groups: Annotated[int, "problems to sample at least, for the pass rate; 0: none"] = 32,
     dry_run_steps: Annotated[int, "training steps to try, for time and memory; 0: none"] = 2,
-) -> tuple[int, int]:
+    gpus: Annotated[int, "plan ranks in place of trying: this many GPUs, of each node"] = 0,
+    nodes: Annotated[int, "machines with so many GPUs each", When("gpus")] = 1,
+    gpu_memory: Annotated[float, "GiB of each GPU", When("gpus")] = 80.0,
+) -> PlanFlags:
     """The flags of `plan` itself."""
     if sample_groups < 0 or dry_run_steps < 0:
         raise UsageError(f"--sample-groups is {sample_groups} and --dry-run-steps {dry_run_steps}; each is 0 or more")
-    return sample_groups, dry_run_steps
+    if gpus < 0 or nodes < 1 or not gpu_memory > 0:
+        raise UsageError(f"{gpus} GPUs of {gpu_memory:g} GiB on {nodes} nodes cannot be: give positive numbers")
+    return PlanFlags(sample_groups, dry_run_steps, gpus, nodes, gpu_memory)
+
+
+class PlanFlags(NamedTuple):
+    sample_groups: int
+    dry_run_steps: int
+    gpus: int
+    nodes: int
+    gpu_memory: float
 
 
 @dataclass
@@ -95,7 +109,9 @@ def plan(argv: Sequence[str]) -> int:
         from ponder.cli.plan_evaluation import plan_evaluation
 
         return flags.run_command(plan_evaluation, argv[1:] if argv[0] == "eval" else argv, "ponder plan eval")
-    job, json, scan, probe = parse_plan(argv)
+    job, json, own = parse_plan(argv)
+    if own.gpus:
+        return _plan_ranks(job, argv, json, own)
     from ponder.reason.ineffective_settings import ineffective_settings
 
     run_plan = RunPlan(*find_training_job(job))
@@ -107,7 +123,7 @@ def plan(argv: Sequence[str]) -> int:
     ]
     with GracefulStop(resumable=False) as stop:
         with ProgressTracker("", stop) if json else progress_display("plan", stop, unit="plan") as seen:
-            fill_plan(run_plan, scan, probe, seen)
+            fill_plan(run_plan, own.sample_groups, own.dry_run_steps, seen)
     from ponder.cli import plan_view
 
     if json:
@@ -117,8 +133,21 @@ def plan(argv: Sequence[str]) -> int:
     return 0 if run_plan.ready else 1
 
 
-def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
-    """The job that a command line describes, --json, and the sizes of the scan and the dry run."""
+def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags) -> int:
+    from ponder.cli import plan_ranks
+
+    flag_names = [f"--{name.replace('_', '-')}" for name in PlanFlags._fields]
+    words = plan_ranks.run_command_words(argv, flag_names, PLANNED_COMMANDS)
+    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, own.gpus, own.nodes, own.gpu_memory)
+    if json:
+        print_json(plan_ranks.rank_plan_json(found))
+    else:
+        print("\n".join(plan_ranks.rank_plan_lines(found)))
+    return 0 if found.fits(found.fsdp) else 1
+
+
+def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, PlanFlags]:
+    """The job that a command line describes, --json, and the flags of the plan itself."""
     name, *rest = argv
     prog = f"ponder plan {name}"
     if name.startswith("-"):
@@ -135,7 +164,7 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         return (
             flags.call_with_flags(command, given).job,
             given.get("json", False),
-            *flags.call_with_flags(plan_flags, given),
+            flags.call_with_flags(plan_flags, given),
         )
     if (Path(name) / "job.json").is_file():
         given = (
@@ -148,26 +177,29 @@ def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
         return (
             job_commands.load_stored_job(Path(name)),
             given.get("json", False),
-            *flags.call_with_flags(plan_flags, given),
+            flags.call_with_flags(plan_flags, given),
         )
     recipe = recipe_files.load_recipe(recipe_files.find_recipe(name))
     given = (
         flags.Parser(prog, recipe_files.recipe_description(recipe))
         .add_parameters_of(recipe)
         .add_parameters_of(job_commands.run_flags)
+        .add_parameters_of(job_commands.rank_flags)
         .add_parameters_of(plan_flags)
         .parse_given(rest)
     )
     _refuse_run_flags(given)
-    own = {k: v for k, v in given.items() if k not in ("json", "sample_groups", "dry_run_steps")}
+    own = {k: v for k, v in given.items() if k not in ("json", *PlanFlags._fields)}
     flags.check_conditions(recipe, own)
-    return recipe_files.build_job(recipe, own), given.get("json", False), *flags.call_with_flags(plan_flags, given)
+    return recipe_files.build_job(recipe, own), given.get("json", False), flags.call_with_flags(plan_flags, given)
 
 
 def _refuse_run_flags(given: dict[str, Any]) -> None:
     for name in ("run", "no_resume", "log_to"):
         if name in given:
             raise UsageError(f"a plan writes no run directory: leave out --{name.replace('_', '-')}")
+    if "ranks" in given:
+        raise UsageError("a plan starts no ranks: give --gpus in place of --ranks")
 
 
 def find_training_job(job: Any) -> tuple[Any, str]:

@@ -25,6 +25,7 @@ MaxTokens = Annotated[int, "longest completion"]
 RunDirectory = Annotated[Path | None, "the run directory; the same command resumes where it stopped"]
 Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]
 LogTo = Annotated[str, "write metrics with these, too, offline: tensorboard, wandb, trackio (a,b: several)"]
+Ranks = Annotated[int, "processes that train together on this machine: one GPU each, or several on the CPU"]
 NoResume = Annotated[bool, "refuse to continue a run that is already there"]
 Strategy = Annotated[
     str | None,

@@ -142,6 +142,7 @@ class Decoder(nn.Module):
             self.lm_head.weight = self.embed_tokens.weight
         # keep no activations inside a block for the backward pass: compute them again
         self.gradient_checkpointing = False
+        self.compute_dtype: torch.dtype | None = None  # where the weights are stored in another (see train/fsdp.py)
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
@@ -173,7 +174,7 @@ class Decoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embed_tokens.weight.dtype
+        return self.compute_dtype or self.embed_tokens.weight.dtype
 
     def rope_cos_sin(
         self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype

@@ -37,8 +37,10 @@ from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named, When
 from ponder.train import checkpoint
+from ponder.train.distributed import current_group
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
+from ponder.train.ranks import join_ranks
 from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward, RewardObjective, RewardTarget, two_hot
 from ponder.types import Trace
@@ -91,9 +93,10 @@ class TrainRewardModel(LearnerFields, BaseJob):
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job, run = open_run(self, folder)
-        with run:
-            return train_reward_model(job, run, watch or NoProgress())
+        with join_ranks(self.device):
+            job, run = open_run(self, folder)
+            with run:
+                return train_reward_model(job, run, watch or NoProgress())
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         return [*self._metric_lines(folder), f"run       {folder}"]
@@ -140,24 +143,24 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     learner = make_reward_learner(
         net, job.algorithm, job.optimizer.over(job.steps), max_tokens_per_microbatch=job.max_tokens_per_microbatch,
         gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, head_only=job.head_only,
+        frozen_layers=job.frozen_layers, head_only=job.head_only, process_group=current_group(), fsdp=job.fsdp,
     )  # fmt: skip
 
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
         memory = session.state.objective_state
-        if not session.state.step:
+        if not session.state.step and session.group.is_main:
             write_json(run.folder / FILTER_REPORT_FILE, labels.filter_report.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
-                watch.phase("learn")
+                session.watch.phase("learn")
                 chosen = shuffled_indices(
                     len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train))
                 )
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
-                metrics |= session.learn(learner, traces, watch.share)
+                metrics |= session.learn(learner, traces, session.watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
                     metrics |= evaluate_reward_model(learner, job.algorithm, held_out, labels.scorer)
                     state.objective_state["temperature"] = metrics["test/temperature"]
@@ -179,11 +182,11 @@ def evaluate_reward_model(
     objective.credit(traces, scorer, {})
     with learner.unchanged():
         predictions = list(predict(learner, traces))
-    assert isinstance(learner.net, DecoderWithHead)
+    assert isinstance(learner.whole_net, DecoderWithHead)
     if objective.predicts == "preference":
         metrics = _preference_metrics(predictions)
     elif objective.predicts == "value":
-        metrics = _value_metrics(learner.net, predictions)
+        metrics = _value_metrics(learner.whole_net, predictions)
     else:
         metrics = _label_metrics(predictions)
     groups = [] if objective.predicts == "value" else [_answer_scores(*one) for one in predictions]

@@ -32,11 +32,11 @@ from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Un
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import answer_trace
-from ponder.pipelines.solve import solve_all
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
+from ponder.pipelines.training.shared_rollouts import solve_over_ranks
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Strategy
 from ponder.reason.strategies import Samples
@@ -45,10 +45,13 @@ from ponder.settings import Named, SettingsOf, When
 from ponder.train import checkpoint
 from ponder.train.credit import assign_imitation
 from ponder.train.critic import critic_metrics, make_critic_learner, write_values
+from ponder.train.distributed import current_group
 from ponder.train.learner import ImitationTerm, Learner
 from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
+from ponder.train.ranks import join_ranks
+from ponder.train.rollout_correction import RolloutCorrection
 from ponder.types import Problem, Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
@@ -89,6 +92,11 @@ class RL(ToolFields, LearnerFields, BaseJob):
         "PPO-ptx: a JSONL file of conversations that every step imitates, too (--algorithm.pretraining_coef)",
     ] = None
     pretraining_batch_size: Annotated[int, "conversations of it in a step", When("pretraining_data")] = 32
+    rollout_correction: Annotated[
+        RolloutCorrection | None,
+        Named("ponder.train.rollout_correction:ROLLOUT_CORRECTIONS", listed=True),
+        "weigh tokens by the learner's probability over the sampler's; default: not",
+    ] = None
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -149,6 +157,8 @@ class RL(ToolFields, LearnerFields, BaseJob):
             raise UsageError(
                 "PPO-ptx needs both pretraining_data and an algorithm with a pretraining_coef, such as PPO with 27.8"
             )
+        if self.rollout_correction is not None and algorithm.learns_from_given:
+            raise UsageError(f"{name} has no policy gradient to weigh: leave out rollout_correction")
         rollouts = RolloutSettings(self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches)
         for text in algorithm.check(rollouts):
             warnings.warn(text, stacklevel=4)
@@ -206,9 +216,10 @@ class RL(ToolFields, LearnerFields, BaseJob):
         self.check_memory()
         for split in self.READ_SPLITS:
             require_problems(self.task, split)
-        job, run = open_run(self, folder)
-        with run:
-            return event_loop.run(train(job, run, watch or NoProgress()))
+        with join_ranks(self.device):
+            job, run = open_run(self, folder)
+            with run:
+                return event_loop.run(train(job, run, watch or NoProgress()))
 
 
 async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
@@ -224,7 +235,8 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     with TrainingSession(
         run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})
     ) as session:
-        if job.preflight and not session.state.step:
+        watch = session.watch
+        if job.preflight and not session.state.step and not learner.sharded:  # whose checks need whole weights
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
         policy.on_tokens = watch.tokens
@@ -306,7 +318,7 @@ async def collect_rollouts(
     for turn in range(rounds):
         policy.reseed(job.seed, step, *([turn] if turn else []))
         chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(useful), history)
-        traces = await solve_all([problems[i] for i in chosen], job.rollout_strategy, policy, verifier)
+        traces = await solve_over_ranks([problems[i] for i in chosen], job.rollout_strategy, policy, verifier)
         for i, trace in zip(chosen, traces, strict=True):
             history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
         state.cursor += len(chosen)
@@ -326,6 +338,8 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
         "max_tokens_per_microbatch": job.max_tokens_per_microbatch,
         "epochs_per_batch": job.epochs_per_batch,
         "minibatches": job.minibatches,
+        "process_group": current_group(),
+        "fsdp": job.fsdp,
     }
     if job.algorithm.critic is not None:
         start = job.algorithm.critic.model
@@ -341,6 +355,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
     learner = Learner(
         net, job.algorithm, job.optimizer.over(job.optimizer_steps), temperature=job.rollout_sampling.temperature,
         frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing,
+        rollout_correction=job.rollout_correction,
         reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic

@@ -35,10 +35,12 @@ from ponder.protocols import NoProgress, Progress, Task
 from ponder.runs import Run
 from ponder.settings import Named, When
 from ponder.train import checkpoint
+from ponder.train.distributed import current_group
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
+from ponder.train.ranks import join_ranks
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
@@ -130,9 +132,10 @@ class FineTune(LearnerFields, BaseJob):
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job, run = open_run(self, folder)
-        with run:
-            return fine_tune(job, run, watch or NoProgress())
+        with join_ranks(self.device):
+            job, run = open_run(self, folder)
+            with run:
+                return fine_tune(job, run, watch or NoProgress())
 
 
 def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
@@ -153,11 +156,11 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
-                watch.phase("learn")
+                session.watch.phase("learn")
                 chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
                 traces = target_traces(job, policy, chosen)
                 metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
-                metrics |= session.learn(learner, traces, watch.share)
+                metrics |= session.learn(learner, traces, session.watch.share)
 
                 state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
@@ -178,6 +181,8 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
         gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers,
         reference=teacher,
+        process_group=current_group(),
+        fsdp=job.fsdp,
     )
 
 

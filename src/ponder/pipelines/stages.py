@@ -16,6 +16,7 @@ from typing import Any
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
 from ponder.pipelines.job.base_job import BaseJob, as_job
 from ponder.pipelines.job.finished_training import finished_model
+from ponder.pipelines.job.one_process import require_one_process
 from ponder.protocols import Job, NoProgress, Progress, Strategy
 from ponder.runs import Run, job_json, read_job
 from ponder.runs.cleanup import remove_empty_run
@@ -57,6 +58,7 @@ class Stages(BaseJob):
         """What each stage returned, by name; for training that was finished before, the folder of its model."""
         progress = progress or NoProgress()
         results = {}
+        require_one_process(self)
         known = dict.fromkeys(stage.name for stage in self.stages)
         own = trust_within(
             external_code_in(self)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ponder import rank_env
 from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
@@ -72,7 +73,7 @@ def checkpoint_step(checkpoint: Path) -> int:
 @contextmanager
 def remove_failed_start(folder: Path) -> Iterator[None]:
     """A job that fails before its first step leaves no run directory that would refuse the corrected job."""
-    new = not (folder / "job.json").exists()
+    new = not (folder / "job.json").exists() and not rank_env.rank()
     try:
         yield
     except Interrupted:

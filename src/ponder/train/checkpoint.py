@@ -2,7 +2,8 @@
 
     checkpoints/step-000020/
         model/...            what the caller writes: a Hugging Face folder
-        learner.safetensors  the tensors (large ones in several files, learner-00001-of-00013.safetensors) and
+        learner.safetensors  the tensors (large ones in several files, learner-00001-of-00013.safetensors; of a
+                             sharded network each rank's rows, learner.rank-00000-of-00004.safetensors) and
         state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
@@ -29,6 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -40,14 +42,16 @@ from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
 from ponder.runs.cleanup import is_training_job, without_steps
 from ponder.runs.manifest import ManifestMismatch
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 from ponder.train.host_buffers import HostBuffers
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
 SHARD_BYTES = 128 << 20  # of one file of tensors: files are written and checked in parallel
 _SAVE_THREADS = 8
-_TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?\.safetensors")
+_TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?(\.rank-([0-9]{5})-of-([0-9]{5}))?\.safetensors")
 DAMAGED_SUFFIX = ".damaged"
+_NOT_LOADED = "?"  # what rank 0 sends in place of a checkpoint's name
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,42 @@ class CheckpointWriter:
             here = {name: t.detach().contiguous() for name, t in tensors.items()}
             self._write(final, about, here, text, folders)
 
+    def save_shards(
+        self,
+        step: int,
+        rows: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        folders: Mapping[str, Callable[[Path], None]],
+        score: float | None,
+        group: DataParallelGroup,
+    ) -> None:
+        """As `save`, of a network that is sharded: all ranks call this, and each writes its rows of the tensors. Rank 0
+        writes the rest, the manifest last. Where one fails, all raise, and nothing is left."""
+        final = self.folder / f"step-{step:06d}"
+        partial = final.with_name(final.name + ".new")
+        if group.any(final.exists()):
+            return
+        about = {"step": step, "score": score if score is not None and math.isfinite(score) else None}
+
+        def begin() -> None:
+            self._remove_partial()
+            _begin(partial, _state_json(state), folders)
+
+        def write_rows() -> None:
+            check_tensors_finite(rows, "the optimiser")
+            here = {n: t.detach().contiguous() for n, t in rows.items() if t.dim() or group.is_main}
+            _save_tensors(here, partial, f".rank-{group.rank:05d}-of-{group.size:05d}")
+
+        try:
+            _together(group, begin, final, main_only=True)
+            _together(group, write_rows, final)
+            _together(group, lambda: self._finish(partial, final, about), final, main_only=True)
+        finally:
+            if group.is_main:
+                shutil.rmtree(partial, ignore_errors=True)
+        if group.is_main:
+            self._prune()
+
     def wait(self) -> None:
         """Wait until the pending save is on disk. Raises its error, once."""
         if self._pending is not None:
@@ -150,27 +190,28 @@ class CheckpointWriter:
         partial = final.with_name(final.name + ".new")
         try:
             self._remove_partial()
-            partial.mkdir(parents=True)
-            for name, write_folder in folders.items():
-                write_folder(partial / name)
-            (partial / STATE_FILE).write_text(state, encoding="utf-8")
+            _begin(partial, state, folders)
             _save_tensors(tensors, partial)
-            manifests.write(partial, **about, job=self._job_hash)
-            self._run.sync()  # the records of its steps reach the disk before it has its name
-            is_first = not checkpoints(self.folder.parent)
-            if is_first:
-                _flush(partial)
-            partial.rename(final)
-            try:
-                if not is_first:
-                    _flush(final)
-                for path in (self.folder, self.folder.parent):
-                    fsync_path(path)
-            except BaseException:
-                final.rename(partial)  # its bytes may not be on the disk
-                raise
+            self._finish(partial, final, about)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    def _finish(self, partial: Path, final: Path, about: Mapping[str, Any]) -> None:
+        """Write the manifest and give the checkpoint its name."""
+        manifests.write(partial, **about, job=self._job_hash)
+        self._run.sync()  # the records of its steps reach the disk before it has its name
+        is_first = not checkpoints(self.folder.parent)
+        if is_first:
+            _flush(partial)
+        partial.rename(final)
+        try:
+            if not is_first:
+                _flush(final)
+            for path in (self.folder, self.folder.parent):
+                fsync_path(path)
+        except BaseException:
+            final.rename(partial)  # its bytes may not be on the disk
+            raise
 
     def _last_size(self) -> int:
         """Bytes of the newest checkpoint: an estimate for the next."""
@@ -204,8 +245,31 @@ class CheckpointWriter:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _save_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Write the tensors, several files at once."""
+def _begin(partial: Path, state: str, folders: Mapping[str, Callable[[Path], None]]) -> None:
+    partial.mkdir(parents=True)
+    for name, write_folder in folders.items():
+        write_folder(partial / name)
+    (partial / STATE_FILE).write_text(state, encoding="utf-8")
+
+
+def _together(group: DataParallelGroup, work: Callable[[], None], final: Path, main_only: bool = False) -> None:
+    """Work of every rank, or of rank 0, which the others wait for. Where it fails on one, all raise."""
+    failure = ""
+    try:
+        if group.is_main or not main_only:
+            work()
+    except (OSError, SafetensorError, PonderError) as why:
+        failure = getattr(why, "strerror", None) or str(why)
+    for rank, text in enumerate(group.all_gather_bytes(failure.encode())):
+        if text:
+            raise RunError(
+                f"cannot save {final} (rank {rank}: {text.decode()}): fix this and run again; the previous checkpoint"
+                " is kept"
+            )
+
+
+def _save_tensors(tensors: Mapping[str, Tensor], folder: Path, suffix: str = "") -> None:
+    """Write the tensors, several files at once. `suffix`: of the names of the files."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, t in tensors.items():
@@ -214,11 +278,10 @@ def _save_tensors(tensors: Mapping[str, Tensor], folder: Path) -> None:
             size = 0
         shards[-1][name] = t
         size += t.nbytes
-    names = [f"learner-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    names = [f"learner-{i:05d}-of-{len(shards):05d}{suffix}.safetensors" for i in range(1, len(shards) + 1)]
+    names = names if len(shards) > 1 else [f"learner{suffix}.safetensors"]
     with futures.ThreadPoolExecutor(_SAVE_THREADS, "checkpoint") as threads:
-        list(
-            threads.map(_save_shard, shards, [folder / name for name in (names if len(shards) > 1 else [TENSORS_FILE])])
-        )
+        list(threads.map(_save_shard, shards, [folder / name for name in names]))
 
 
 def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
@@ -227,10 +290,18 @@ def _save_shard(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    files = [name for name in names if _TENSORS_PATTERN.fullmatch(name)]
+    """The whole tensors: of those that ranks wrote, the rows of all of them."""
+    files = [match for name in names if (match := _TENSORS_PATTERN.fullmatch(name))]
     if not files:
         raise ValueError(f"it has no {TENSORS_FILE}")
-    return {name: t for file in files for name, t in load_file(folder / file).items()}
+    rows: dict[str, list[Tensor]] = {}
+    for match in sorted(files, key=lambda match: (match[3] or "", match[0])):
+        for name, t in load_file(folder / match[0]).items():
+            rows.setdefault(name, []).append(t)
+    ranks = {int(match[4] or 1) for match in files}
+    if len(ranks) > 1 or any(t[0].dim() and len(t) != min(ranks) for t in rows.values()):
+        raise ValueError("the rows of a rank are missing")
+    return {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in rows.items()}
 
 
 def _flush(folder: Path) -> None:
@@ -238,10 +309,25 @@ def _flush(folder: Path) -> None:
         fsync_path(path)
 
 
-def load_latest(run: Run) -> Checkpoint | None:
+def load_latest(run: Run, group: DataParallelGroup = SINGLE_PROCESS) -> Checkpoint | None:
     """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside
-    with a warning. A checkpoint of another job, or a renamed one, is an error.
+    with a warning. A checkpoint of another job, or a renamed one, is an error. Rank 0 verifies it for the others.
     """
+    if not group.is_main:
+        name = group.broadcast_bytes(b"").decode()
+        if name == _NOT_LOADED:
+            raise RunError("rank 0 cannot load a checkpoint; it says why")
+        return _load(run.folder / "checkpoints" / name) if name else None
+    try:
+        latest = _load_verified(run)
+    except BaseException:
+        group.broadcast_bytes(_NOT_LOADED.encode())
+        raise
+    group.broadcast_bytes(b"" if latest is None else latest.folder.name.encode())
+    return latest
+
+
+def _load_verified(run: Run) -> Checkpoint | None:
     folders = checkpoints(run.folder)
     damaged: dict[Path, str] = {}
     for folder in reversed(folders):
@@ -278,15 +364,21 @@ def _set_damaged_aside(checkpoint: Checkpoint, damaged: Mapping[Path, str]) -> C
 
 def _read(folder: Path, run: Run) -> Checkpoint:
     """Read and verify a checkpoint, its numbers included."""
-    step = verified_step(folder, run)
+    verified_step(folder, run)
+    checkpoint = _load(folder)
+    if (wrong := invalid_reason(checkpoint.tensors)) is not None:
+        raise ManifestMismatch(f"is damaged ({TENSORS_FILE}: {wrong})")
+    return checkpoint
+
+
+def _load(folder: Path) -> Checkpoint:
     try:
+        manifest = manifests.read(folder)
         state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_reject_constant)
-        tensors = _load_tensors(folder, manifests.read(folder)["files"])
+        tensors = _load_tensors(folder, manifest["files"])
     except (OSError, ValueError, SafetensorError) as why:
         raise ManifestMismatch(f"is damaged ({why})") from None
-    if (wrong := invalid_reason(tensors)) is not None:
-        raise ManifestMismatch(f"is damaged ({TENSORS_FILE}: {wrong})")
-    return Checkpoint(step, folder, state, tensors)
+    return Checkpoint(int(manifest["step"]), folder, state, tensors)
 
 
 def _reject_constant(name: str) -> None:

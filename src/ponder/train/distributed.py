@@ -1,14 +1,16 @@
 """Data parallelism: each process computes the gradient of its shard of the work, and all of them are summed.
 
 Every process holds the same credited traces and so the same denominators; only the forward and backward passes are
-sharded. The gradients are summed, not averaged over processes.
+sharded. The gradients are summed, not averaged over processes. Only tensors and bytes of our own cross the wire.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -20,6 +22,11 @@ from ponder.train.pack import TraceChains
 class DataParallelGroup:
     rank: int = 0
     size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0, which owns the run directory."""
+        return self.rank == 0
 
     def shard(self, work: list[TraceChains]) -> list[TraceChains]:
         """This process's shard. The largest pieces are dealt first, each to the process with the least work so far."""
@@ -35,35 +42,58 @@ class DataParallelGroup:
         return [work[i] for i in sorted(share)]
 
     def any(self, here: bool) -> bool:
-        return (
-            here
-            if self.size == 1
-            else bool(self.all_reduce_named({"here": torch.tensor(float(here))}, use_max=True)["here"])
-        )
+        return here if self.size == 1 else bool(self.max_of(float(here)))
+
+    def max_of(self, number: float) -> float:
+        """The largest of a number over all processes; NaN if one is."""
+        values = self._gather_numbers(number)
+        return float(np.max(values))
+
+    def sum_of(self, number: float) -> float:
+        """The sum of a number over all processes, in the order of ranks: the same bits everywhere."""
+        return float(sum(self._gather_numbers(number)))
+
+    def _gather_numbers(self, number: float) -> list[float]:
+        if self.size == 1:
+            return [number]
+        out = [torch.zeros(1, dtype=torch.float64) for _ in range(self.size)]
+        dist.all_gather(out, torch.tensor([number], dtype=torch.float64))
+        return [float(t) for t in out]
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Sum in place over all processes."""
-        for t in tensors:
+        for t in tensors if self.size > 1 else ():
             dist.all_reduce(t)
 
     def all_reduce_named(self, values: dict[str, Tensor], use_max: bool = False) -> dict[str, Tensor]:
         """Sum named numbers over all processes, or take the largest of each. A missing name counts as 0."""
-        named: list[dict[str, float] | None] = [None] * self.size
-        dist.all_gather_object(named, {name: float(v) for name, v in values.items()})
-        every = [n or {} for n in named]
+        named = {name: float(v) for name, v in values.items()}
+        every: list[dict[str, float]] = [json.loads(b) for b in self.all_gather_bytes(json.dumps(named).encode())]
         join = max if use_max else sum
         names = {name: None for n in every for name in n}
         return {name: torch.tensor(join([n.get(name, 0.0) for n in every]), dtype=torch.float64) for name in names}
+
+    def all_gather_bytes(self, payload: bytes) -> list[bytes]:
+        """The payload of every process, by rank."""
+        if self.size == 1:
+            return [payload]
+        sizes = [int(n) for n in self._gather_numbers(float(len(payload)))]
+        mine = torch.zeros(max(1, *sizes), dtype=torch.uint8)
+        mine[: len(payload)] = torch.frombuffer(bytearray(payload or b"\0"), dtype=torch.uint8)[: len(payload)]
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(every, mine)
+        return [bytes(t[:n].numpy()) for t, n in zip(every, sizes, strict=True)]
+
+    def broadcast_bytes(self, payload: bytes) -> bytes:
+        """The payload of rank 0."""
+        return self.all_gather_bytes(payload if self.is_main else b"")[0]
 
 
 SINGLE_PROCESS = DataParallelGroup()
 
 
 def current_group() -> DataParallelGroup:
-    """The initialised process group (torchrun, or torch.distributed.init_process_group), for `Learner(process_group=)`.
-
-    The training jobs of `ponder.pipelines` run in a single process; this is for a training loop of your own.
-    """
+    """The initialised process group, for `Learner(process_group=)`; without one, this process alone."""
     return (
         DataParallelGroup(dist.get_rank(), dist.get_world_size())
         if dist.is_available() and dist.is_initialized()

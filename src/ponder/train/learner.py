@@ -26,14 +26,17 @@ from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.flops import pass_flops
+from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network
 from ponder.train.metrics import MetricSums, average_metrics
-from ponder.train.objective import Objective, Tokens
+from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
 from ponder.train.readouts import LogprobReadout, Readout
+from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
+GPU_MICROBATCH_TOKENS = 16384  # tokens of a forward pass, unless a job says otherwise
 
 
 class OutOfMemory(PonderError):
@@ -69,6 +72,10 @@ class Learner:
     that KL terms, preferences and distillation compare with; by default the network as it is now, shared where it can
     be. `max_tokens_per_microbatch` (0: what suits the device) and `gradient_checkpointing` change the memory that a
     step takes, not its gradient. `frozen_layers` and `head_only`: see `freeze_layers`.
+
+    With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
+    learns over them: `net` is then a sharded copy, and `whole_net`, the given one, gets the new weights of each step.
+    `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
     """
 
     def __init__(
@@ -87,22 +94,29 @@ class Learner:
         gradient_checkpointing: bool = False,
         reference: Decoder | None = None,
         process_group: DataParallelGroup = SINGLE_PROCESS,
+        fsdp: bool = False,
+        rollout_correction: RolloutCorrection | None = None,
     ) -> None:
         settings.check_finite(objective)
         settings.check_finite(optimizer)
-        self.net, self.objective, self.process_group = net, objective, process_group
+        self.objective, self.process_group, self.rollout_correction = objective, process_group, rollout_correction
         self.readout = LogprobReadout(temperature) if readout is None else readout
         freeze_layers(net, frozen_layers, head_only)
-        self.master_weights = MasterWeights(net, optimizer)
+        self.sharded = fsdp and process_group.size > 1
+        self.whole_net, self.net = net, shard_network(net, process_group.size) if self.sharded else net
+        self.master_weights = MasterWeights(self.net, optimizer, process_group if self.sharded else SINGLE_PROCESS)
         self.guarded_step = GuardedStep(self.master_weights)
-        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (16384 if net.device.type == "cuda" else 4096)
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (
+            GPU_MICROBATCH_TOKENS if net.device.type == "cuda" else 4096
+        )
         self.epochs_per_batch, self.minibatches = epochs_per_batch, minibatches
         self.net.gradient_checkpointing = gradient_checkpointing
         self.reference = self._make_reference(reference)
         self.oom_retries = 0  # times that memory ran out
-        self.retries_oom = True  # with smaller micro-batches; else OutOfMemory is raised
+        # With smaller micro-batches; else OutOfMemory is raised. Ranks with shards must make the same passes.
+        self.retries_oom = not self.sharded
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
-        self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
+        self.compiled = net.device.type == "cuda" and not self.sharded  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
         self.flops = 0.0  # of all that this process computed (see flops.py); the caller may set it back
 
@@ -142,8 +156,8 @@ class Learner:
         """The gradient of a step, without taking it, of all that learns or of some parameters."""
         self.write_reference_logprobs(traces)
         self._backward(self.plan(traces), lambda share: None, of)
-        self.process_group.all_reduce(self.master_weights.gradients_or_zeros() if self.process_group.size > 1 else [])
-        grads = {n: g.clone() for n, g in self.master_weights.gradients().items()}
+        self._sum_gradients()
+        grads = self.master_weights.whole_gradients()
         self.master_weights.zero_grad()
         return grads
 
@@ -192,6 +206,7 @@ class Learner:
         if missing := self.counters().keys() - counters.keys():
             raise RunError(f"the checkpoint has no {min(missing)}: another version wrote it; start a new run")
         self.master_weights.restore(tensors, counters)
+        self._publish()
         self.guarded_step.restore(counters)
         self.oom_retries, self.max_tokens_per_microbatch = (
             counters[k] for k in ("oom_retries", "max_tokens_per_microbatch")
@@ -209,7 +224,7 @@ class Learner:
     def _optimizer_step(self, traces: Sequence[Trace], on_progress: Callable[[float], None]) -> dict[str, float]:
         sums = self._backward(self.plan(traces), on_progress)
         if self.process_group.size > 1:
-            self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
+            self._sum_gradients()
             sums.all_reduce(self.process_group)
         metrics = sums.metrics() | {"grad_norm": self.master_weights.grad_norm()}
         if self.oom_retries:
@@ -217,7 +232,20 @@ class Learner:
                 "oom_retries": float(self.oom_retries),
                 "max_tokens_per_microbatch": float(self.max_tokens_per_microbatch),
             }
-        return self.guarded_step.take(metrics)
+        metrics = self.guarded_step.take(metrics)
+        self._publish()
+        return metrics
+
+    def _sum_gradients(self) -> None:
+        """Sum the gradients over the ranks. Sharded ones are sums already."""
+        if self.process_group.size > 1 and not self.sharded:
+            self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
+
+    def _publish(self) -> None:
+        """Give the whole network the weights of the shards."""
+        if self.sharded:
+            drop_gathered(self.net)
+            copy_whole_weights(self.net, self.whole_net)
 
     def _backward(
         self,
@@ -232,17 +260,17 @@ class Learner:
             sums = MetricSums()
             if batches is not None:
                 batches.clear()
-            micro = split_microbatches(
-                self.process_group.shard(work), self.max_tokens_per_microbatch, self.objective.needs_whole_trace
-            )
-            for i, part in enumerate(micro):
+            micro = self._microbatches(work, self.objective.needs_whole_trace)
+            for i, (part, counts) in enumerate(micro):
                 batch = pack(part, self.net.device, self._notes(part))
-                tokens = self.readout.loss_inputs(self, batch)
+                weight_N = batch.weight_N if counts else torch.zeros_like(batch.weight_N)
+                tokens, more = self._corrected(self.readout.loss_inputs(self, batch), batch)
                 loss_N, stats = self.objective.loss(tokens)
-                loss = torch.where(batch.weight_N != 0, loss_N * batch.weight_N, 0.0).sum()
+                loss = torch.where(weight_N != 0, loss_N * weight_N, 0.0).sum()
                 loss.backward(inputs=of)
                 self.master_weights.accumulate()
-                sums.add(batch, loss.detach(), tokens, stats)
+                if counts:
+                    sums.add(batch, loss.detach(), tokens, stats | more)
                 if batches is not None:
                     batches.append((batch, tokens))
                 on_progress((i + 1) / len(micro))
@@ -255,15 +283,34 @@ class Learner:
             self.master_weights.check_all_have_gradient()
         return sums
 
+    def _corrected(self, tokens: Tokens, batch: PackedBatch) -> tuple[Tokens, Stats]:
+        if self.rollout_correction is None:
+            return tokens, {}
+        return correct_rollouts(self.rollout_correction, tokens, batch.sampled_N)
+
     def _imitation_backward(self, work: list[TraceChains], sums: MetricSums, of: Sequence[Tensor] | None) -> None:
         """Add the gradient of the imitation term."""
-        for part in split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch):
+        for part, counts in self._microbatches(work):
             batch = pack(part, self.net.device)
             logprobs_N = self.readout.loss_inputs(self, batch).logprobs_N
-            loss = (losses.reinforce(logprobs_N, batch.advantage_N) * batch.weight_N).sum()
+            loss = (losses.reinforce(logprobs_N, batch.advantage_N) * batch.weight_N * float(counts)).sum()
             loss.backward(inputs=of)
             self.master_weights.accumulate()
             sums.add_term("pretraining", loss.detach())
+
+    def _microbatches(
+        self, work: list[TraceChains], keep_traces_whole: bool = False
+    ) -> list[tuple[list[TraceChains], bool]]:
+        """This rank's micro-batches, and whether each counts. A pass over shards gathers them from all ranks, so all
+        make equally many: a rank with fewer repeats a small piece with weight 0."""
+        own = split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch, keep_traces_whole)
+        micro = [(part, True) for part in own]
+        if self.sharded and work:
+            missing = int(self.process_group.max_of(len(own))) - len(own)
+            smallest = min(work, key=TraceChains.tokens)
+            chain = smallest.chains if keep_traces_whole else smallest.chains[:1]
+            micro += [([TraceChains(smallest.trace, chain)], False)] * missing
+        return micro
 
     def _notes(self, part: Sequence[TraceChains]) -> list[str]:
         """The notes that every trained step of a micro-batch has."""
@@ -288,8 +335,11 @@ class Learner:
             return
         work = group_by_trace((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in step_ids))
 
+        for step in steps:
+            step.notes.pop(name, None)
+
         def write() -> None:
-            for part in split_microbatches(work, self.max_tokens_per_microbatch):
+            for part, counts in self._microbatches(work):
                 batch = pack(part, net.device)
                 with (
                     torch.no_grad(),
@@ -298,9 +348,25 @@ class Learner:
                     values = self.read(net, batch).float().cpu().numpy()
                 ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
                 for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):
-                    step.notes[name] = part_of.astype(np.float32)
+                    if counts:
+                        step.notes[name] = part_of.astype(np.float32)
+            drop_gathered(net)
 
         self._retry_on_oom(write)
+        self._share_notes([w.trace.steps[i] for w in work for c in w.chains for i in c.steps], name)
+
+    def _share_notes(self, steps: Sequence[Step], name: str) -> None:
+        """Give every rank the notes that each wrote beside its share of these steps."""
+        if self.process_group.size == 1:
+            return
+        ends = np.cumsum([len(s.token_ids) for s in steps])
+        values = torch.zeros(int(ends[-1]))
+        for step, end in zip(steps, ends, strict=True):
+            if name in step.notes:
+                values[int(end) - len(step.token_ids) : int(end)] = torch.from_numpy(step.notes[name])
+        self.process_group.all_reduce([values])
+        for step, part_of in zip(steps, np.split(values.numpy(), ends[:-1]), strict=True):
+            step.notes[name] = part_of.copy()
 
     def read(self, net: Decoder, batch: PackedBatch) -> Tensor:
         return self.readout.read(self, net, batch)
@@ -312,8 +378,9 @@ class Learner:
             return None
         if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):
             return self.net  # with its adapters off
-        fixed = [p for p in self.net.parameters() if not p.requires_grad]
-        return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # frozen weights are shared
+        fixed = [p for p in self.whole_net.parameters() if not p.requires_grad]
+        frozen = copy.deepcopy(self.whole_net, {id(p): p for p in fixed}).requires_grad_(False)  # and shared with it
+        return shard_network(frozen, self.process_group.size) if self.sharded else frozen
 
     def without_adapters_if_reference(self, net: Decoder) -> Any:
         return lora.disable_adapter(net) if net is self.net else nullcontext()

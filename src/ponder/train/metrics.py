@@ -11,11 +11,13 @@ from ponder.train import losses
 from ponder.train.distributed import DataParallelGroup
 from ponder.train.objective import Stats, Tokens
 from ponder.train.pack import PackedBatch
+from ponder.train.rollout_correction import effective_sample_share
 
 _LOGP_GAP = "sampling/sampling_logp_difference"
 # Numbers of a whole pair or completion are repeated on each of its tokens, so they are weighted like its loss.
 TERM_PREFIX = "loss/"
 WEIGHTED_PREFIX = "rewards/"
+CORRECTION_PREFIX = "rollout_correction/"
 
 
 class MetricSums:
@@ -67,6 +69,9 @@ class MetricSums:
                 out[name] = total / max(1.0, tokens)
             elif known:
                 out |= {name: total / known} | {n: float(v) for n, v in self.maxima.items()}
+        squared = out.pop(f"{CORRECTION_PREFIX}ratio_squared", None)
+        if squared is not None:
+            out[f"{CORRECTION_PREFIX}ess"] = effective_sample_share(out[f"{CORRECTION_PREFIX}ratio"], squared)
         return out | {"num_trained_tokens": tokens}
 
 

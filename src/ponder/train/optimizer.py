@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
 from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
 from ponder.train.finite_checks import Diverged, invalid_reason
+from ponder.train.fsdp import local_rows, rows_of_rank, whole_tensor
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
@@ -84,13 +86,19 @@ class MasterWeights:
     """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
     A float32 parameter is its own master, unless master weights are in host memory and it is not. Gradients stay on the
-    parameter's device until the step.
+    parameter's device until the step. `shards`: the ranks over which the network is sharded (fsdp.py); this rank then
+    has and updates its rows only.
     """
 
-    def __init__(self, net: nn.Module, settings: AdamW) -> None:
-        self.net, self.settings, self.steps = net, settings, 0
+    def __init__(self, net: nn.Module, settings: AdamW, shards: DataParallelGroup = SINGLE_PROCESS) -> None:
+        if shards.size > 1 and settings.states == "int8":
+            raise UsageError(
+                "8-bit states are quantised in blocks that shards would cut: leave out --fsdp or the states"
+            )
+        self.net, self.settings, self.steps, self.shards = net, settings, 0, shards
         self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self.weights = {n: _master_copy(p, settings.states == "cpu") for n, p in self.params.items()}
+        self._rows = {n: local_rows(p) for n, p in self.params.items()}
+        self.weights = {n: _master_copy(p, settings.states == "cpu") for n, p in self._rows.items()}
         self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
         self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
         self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
@@ -111,7 +119,13 @@ class MasterWeights:
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients by name; parameters without a gradient are left out."""
         grads = {n: p.grad if p.dtype == torch.float32 else self._float32_grads.get(n) for n, p in self.params.items()}
-        return {n: g for n, g in grads.items() if g is not None}
+        return {n: local_rows(g) for n, g in grads.items() if g is not None}
+
+    def whole_gradients(self) -> dict[str, Tensor]:
+        """Copies of the accumulated gradients, gathered where they are sharded."""
+        if self.shards.size == 1:
+            return {n: g.clone() for n, g in self.gradients().items()}
+        return {n: whole_tensor(p.grad).clone() for n, p in self.params.items() if p.grad is not None}
 
     def check_all_have_gradient(self) -> None:
         """Raise MissingGradient if a parameter got no gradient: it would silently stay as it is."""
@@ -137,7 +151,8 @@ class MasterWeights:
 
     def grad_norm(self) -> float:
         grads = list(self.gradients().values())
-        return float(nn.utils.get_total_norm(grads)) if grads else 0.0
+        own = float(nn.utils.get_total_norm(grads)) if grads else 0.0
+        return own if self.shards.size == 1 else math.sqrt(self.shards.sum_of(own * own))
 
     def zero_grad(self) -> None:
         """Drop the gradients without a step."""
@@ -156,12 +171,12 @@ class MasterWeights:
         grads = self._grads_beside_masters(grads)
         s = self.settings
         for matrices in (True, False):  # weight decay on matrices only, not on norms and biases
-            names = [n for n in grads if (self.weights[n].dim() >= 2) == matrices]
+            names = [n for n in grads if (self.weights[n].dim() >= 2) == matrices and self.weights[n].numel()]
             rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
             adamw_step([(self.weights[n], grads[n], self.states[n]) for n in names], rule)
         if before is not None:
-            now = AdamBounds.measure(self.weights.values(), self.states.values())
-            if not now.within(max_master_weight(self.params)):
+            now = self._measure_bounds()
+            if not now.within(self._max_weight()):
                 for name, t in self.tensors().items():
                     t.copy_(before[name])
                 self.zero_grad()
@@ -176,9 +191,9 @@ class MasterWeights:
         """Is a step with a gradient of that norm certain not to overflow? Reads the weights only in doubt."""
         s = self.settings
         rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
-        limit = max_master_weight(self.params)
+        limit = self._max_weight()
         for cached in (self._bounds, None):
-            bounds = cached or AdamBounds.measure(self.weights.values(), self.states.values())
+            bounds = cached or self._measure_bounds()
             after = bounds.after_step(
                 rule, min(norm, s.max_grad_norm) if norm == norm else norm, half_precision=limit < MAX_SAFE_FLOAT32
             )
@@ -186,6 +201,16 @@ class MasterWeights:
                 self._bounds = after
                 return True
         return False
+
+    def _measure_bounds(self) -> AdamBounds:
+        """Of all ranks, so that all decide alike."""
+        own = AdamBounds.measure(self.weights.values(), self.states.values())
+        return AdamBounds(*(self.shards.max_of(x) for x in (own.weight, own.first, own.second)))
+
+    def _max_weight(self) -> float:
+        computed = getattr(self.net, "compute_dtype", None)
+        own = max_master_weight(self.params)
+        return own if computed is None else min(own, torch.finfo(computed).max)
 
     def _snapshot(self) -> dict[str, Tensor]:
         return {name: t.clone() for name, t in self.tensors().items()}
@@ -200,10 +225,14 @@ class MasterWeights:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
-        """Restore weights and moments, here and in the network. If anything is missing, nothing changes."""
+        """Restore weights and moments, here and in the network. If anything is missing, nothing changes. `tensors` are
+        whole, however many ranks saved them."""
         if "steps" not in facts:
             raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
         own = self.tensors()
+        if self.shards.size > 1:
+            rank, size = self.shards.rank, self.shards.size
+            tensors = {name: rows_of_rank(t, rank, size) if t.dim() else t for name, t in tensors.items()}
         for name, t in own.items():
             if name not in tensors:
                 raise RunError(f"the saved optimiser has no {name}: it belongs to another model or other settings")
@@ -239,7 +268,7 @@ class MasterWeights:
 
     def _copy_to_parameters(self) -> None:
         """Copy the master weights to the network's parameters, rounded to their dtype."""
-        pairs = [(p, self.weights[n]) for n, p in self.params.items() if self.weights[n] is not p]
+        pairs = [(p, self.weights[n]) for n, p in self._rows.items() if self.weights[n] is not p]
         near = [(p, w) for p, w in pairs if p.device == w.device]
         if near:
             torch._foreach_copy_([p for p, _ in near], [w for _, w in near])
@@ -247,7 +276,7 @@ class MasterWeights:
             if p.device != w.device:  # copied as float32 and rounded there: from pinned memory, without waiting
                 p.copy_(w.to(p.device, non_blocking=True))
         # The fused kernel does not increment version counters, which caches of weight-dependent values compare.
-        torch.autograd.graph.increment_version(list(self.params.values()))
+        torch.autograd.graph.increment_version(list(self._rows.values()))
 
 
 class GuardedStep:
@@ -282,7 +311,7 @@ class GuardedStep:
         self.consecutive_skipped = counters["skipped_steps"]
 
 
-def _master_copy(p: nn.Parameter, host: bool) -> Tensor:
+def _master_copy(p: Tensor, host: bool) -> Tensor:
     if host and p.device.type != "cpu":
         return _empty_on_host(p).copy_(p.detach())
     return p if p.dtype == torch.float32 else p.detach().float()

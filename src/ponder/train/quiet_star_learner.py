@@ -200,6 +200,7 @@ class QuietLearner:
     ) -> None:
         settings.check_finite(optimizer)
         net.requires_grad_(True)
+        self.whole_net, self.sharded = net, False
         self.net, self.thought_tokens, self.lookahead_tokens = net, thought_tokens, lookahead_tokens
         self.beta, self.positive_only = beta, positive_only
         self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)

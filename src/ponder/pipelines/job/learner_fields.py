@@ -29,6 +29,9 @@ class LearnerFields(TrainingFields):
     gradient_checkpointing: Annotated[
         bool, "recompute activations in the backward pass: less memory, a third more time"
     ] = False
+    fsdp: Annotated[
+        bool, "with several ranks: shard weights, gradients and optimizer states over them (FSDP2), in place of copies"
+    ] = False
 
     def check_shared_fields(self) -> None:
         super().check_shared_fields()

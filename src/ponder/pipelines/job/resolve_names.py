@@ -14,8 +14,8 @@ from ponder.tasks import TASKS, find
 
 
 def resolve_names(job: Any) -> None:
-    """Replace each name in a new job's `task`, `strategy`, `algorithm` and `curriculum` by what it stands for; also
-    that of a task in its `data`, which else names a file.
+    """Replace each name in a new job's `task`, `strategy`, `algorithm`, `curriculum` and `rollout_correction` by what
+    it stands for; also that of a task in its `data`, which else names a file.
 
     A strategy that brings a guide of its own sets the job's guide, unless the job names another.
     """
@@ -37,6 +37,11 @@ def resolve_names(job: Any) -> None:
         from ponder.pipelines.problems.curriculum import CURRICULA
 
         object.__setattr__(job, "curriculum", _build("curriculum", curriculum, CURRICULA))
+    if isinstance(correction := getattr(job, "rollout_correction", None), str):
+        from ponder.train.rollout_correction import ROLLOUT_CORRECTIONS
+
+        built = _build("rollout correction", correction, ROLLOUT_CORRECTIONS)
+        object.__setattr__(job, "rollout_correction", built)
 
 
 def find_task(name: str) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ponder.measure.statistics.evaluation_report import evaluation_report
 from ponder.models.base_policy import BasePolicy
-from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training.shared_rollouts import solve_over_ranks
 from ponder.protocols import Strategy, Task
 from ponder.reason.strategies import Chain, Samples
 from ponder.types import Problem, Sampling
@@ -28,7 +28,7 @@ async def held_out_accuracy(
     out = {ACCURACY: await _accuracy(task, policy, problems, Chain(replace(sampling, temperature=0.0)))}
     if samples:
         policy.reseed(seed, step, _SEED_STREAM)
-        traces = await solve_all(problems, Samples(samples, sampling), policy, task.verifier)
+        traces = await solve_over_ranks(problems, Samples(samples, sampling), policy, task.verifier)
         report = evaluation_report(traces, task.verifier.name, getattr(task.verifier, "extract_answer", None))
         out["eval/pass@1"] = report.accuracy.mean
         if report.majority is not None:
@@ -37,5 +37,5 @@ async def held_out_accuracy(
 
 
 async def _accuracy(task: Task, policy: BasePolicy, problems: Sequence[Problem], strategy: Strategy) -> float:
-    traces = await solve_all(problems, strategy, policy, task.verifier)
+    traces = await solve_over_ranks(problems, strategy, policy, task.verifier)
     return evaluation_report(traces, task.verifier.name, None).accuracy.mean

@@ -28,11 +28,13 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
+from ponder.pipelines.training.agreed_stop import AgreedStop
 from ponder.pipelines.training.held_out_accuracy import ACCURACY as HELD_OUT_ACCURACY
 from ponder.pipelines.training.lora_base import lora_base
 from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
+from ponder.train.distributed import current_group
 from ponder.train.finite_checks import Diverged, check_tensors_finite
 from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
@@ -67,6 +69,8 @@ class Trainable(Protocol):
     """What a session saves, restores and interrupts: a `Learner`, or another that trains a network."""
 
     net: Decoder
+    whole_net: Decoder  # the same where it is not sharded
+    sharded: bool
     pending_interrupt: Interrupted | None
     flops: float
 
@@ -79,13 +83,17 @@ class Trainable(Protocol):
 class TrainingSession:
     """A context manager around a training loop: restores, records, saves, and saves again when interrupted.
 
-    `learners` are by name; the first is the policy's.
+    `learners` are by name; the first is the policy's. Of several ranks, all of which run the same loop, rank 0 records
+    and saves; `watch` then keeps interrupts until all ranks are between two steps.
     """
 
     def __init__(
         self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Trainable]
     ) -> None:
-        self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
+        self.run, self.job, self.policy, self.learners = run, job, policy, learners
+        self.group = current_group()
+        self._stop = AgreedStop(watch, self.group) if self.group.size > 1 else None
+        self.watch: Progress = self._stop or watch
         on_gpu = policy.net.device.type != "cpu"  # a CPU has neither time nor memory to spare
         self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
         self._host_buffers: dict[str, HostBuffers] = {}  # of the models that are saved
@@ -96,8 +104,9 @@ class TrainingSession:
         self._gradient_checked: list[Learner] = []
 
     def __enter__(self) -> TrainingSession:
-        self._stack.enter_context(self.saver)
-        latest = checkpoint.load_latest(self.run)
+        if self.group.is_main:
+            self._stack.enter_context(self.saver)
+        latest = checkpoint.load_latest(self.run, self.group)
         record_counts: dict[str, int] = {}
         if latest is not None:
             for name, learner in self.learners.items():
@@ -112,8 +121,9 @@ class TrainingSession:
         self.run.mark_resumed(
             self.state.step, "; ".join(filter(None, (latest.fallback_reason if latest else "", mismatch)))
         )
-        self.rows = read_metrics(self.run.folder)  # for `diagnose`
-        record_tokens(self.run, self.policy)
+        if self.group.is_main:
+            self.rows = read_metrics(self.run.folder)  # for `diagnose`
+            record_tokens(self.run, self.policy)
         self.policy.version = self.state.step
         return self
 
@@ -129,6 +139,8 @@ class TrainingSession:
         for learner in self.learners.values():
             learner.flops = 0.0
         try:
+            if self._stop is not None:
+                self._stop.raise_if_any()
             yield replace(
                 self.state, objective_state=dict(self.state.objective_state)
             )  # a history is replaced as a whole
@@ -163,7 +175,7 @@ class TrainingSession:
         at = self.state.step
         state.step = at + 1
         if state.flops is not None:
-            state.flops += sampling_flops + sum(learner.flops for learner in self.learners.values())
+            state.flops += sampling_flops + self.group.sum_of(sum(lr.flops for lr in self.learners.values()))
             metrics = {**metrics, "flops": state.flops}
         self.rows.append(dict(metrics))
         self.run.write_traces(at, traces)
@@ -178,8 +190,12 @@ class TrainingSession:
                 raise learner.pending_interrupt
 
     def save(self, score: float | None) -> None:
+        sharded = any(learner.sharded for learner in self.learners.values())
+        if not (self.group.is_main or sharded):
+            return
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
-        check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
+        if not sharded:
+            check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
         state_json = {
             "state": asdict(self.state),
             "learners": {name: learner.counters() for name, learner in self.learners.items()},
@@ -187,16 +203,24 @@ class TrainingSession:
             "threads": torch.get_num_threads(),
             "dtype": str(self.policy.net.dtype).removeprefix("torch."),
         }
+        self.saver.wait()  # it reads the buffers that are written next
+        folders = self._model_writers() if self.group.is_main else {}
+        if sharded:
+            self.saver.save_shards(self.state.step, tensors, state_json, folders, score, self.group)
+        else:
+            self.saver.save(self.state.step, tensors, state_json, folders, score)
+
+    def _model_writers(self) -> dict[str, Callable[[Path], None]]:
+        """What writes each folder of a checkpoint: the model, a critic, an adapter."""
         tokenizer = self.policy.tokenizer
         nets = {"model": self.policy.net} | {
-            k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)
+            k: lr.whole_net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)
         }
-        self.saver.wait()  # it reads the buffers that are written next
         folders = {name: self._model_writer(name, net, tokenizer) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
-        self.saver.save(self.state.step, tensors, state_json, folders, score)
+        return folders
 
     def _model_writer(self, name: str, net: Decoder, tokenizer: Tokenizer) -> Callable[[Path], None]:
         """What writes a model as it is now: a folder that others load, with the adapter merged; or, where the base

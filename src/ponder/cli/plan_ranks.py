@@ -1,0 +1,202 @@
+"""`ponder plan ... --gpus 8 --nodes 2`: the memory of each rank, what does not fit, and the commands that start them.
+
+Nothing is run and no weights are loaded: it can be asked on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import json as json_lib
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ponder.errors import UsageError
+from ponder.pipelines.job.one_process import trains_over_ranks
+
+if TYPE_CHECKING:
+    from ponder.nets.config import DecoderConfig
+    from ponder.train.rank_memory import TrainingShape
+
+GIB = 1 << 30
+RESERVED_BYTES = 2 * GIB  # of each GPU: CUDA itself, kernels, fragmentation
+DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}  # a GPU computes in bfloat16
+PORT = 29500  # torchrun's
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """The memory of a rank in bytes by purpose, copied whole and sharded, and the command that is to be run."""
+
+    gpus: int  # of each node
+    nodes: int
+    gpu_bytes: int
+    fsdp: bool  # what the job says
+    parameters: int
+    trained: int
+    replicated: dict[str, int]
+    sharded: dict[str, int]
+    command: tuple[str, ...]
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus * self.nodes
+
+    def fits(self, fsdp: bool) -> bool:
+        return sum((self.sharded if fsdp else self.replicated).values()) + RESERVED_BYTES <= self.gpu_bytes
+
+
+def make_rank_plan(job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_memory: float) -> RankPlan:
+    """`command`: the words after `ponder`; `gpu_memory` in GiB."""
+    from ponder.train.rank_memory import rank_memory
+
+    if not trains_over_ranks(job):
+        raise UsageError(f"{type(job).__name__} does not train over ranks: leave out --gpus")
+    shape = training_shape(job)
+    return RankPlan(
+        gpus, nodes, int(gpu_memory * GIB), job.fsdp, shape.parameters, shape.trained,
+        rank_memory(shape, gpus * nodes, fsdp=False), rank_memory(shape, gpus * nodes, fsdp=True), tuple(command),
+    )  # fmt: skip
+
+
+def training_shape(job: Any) -> TrainingShape:
+    """What a job's memory depends on, by its model's configuration."""
+    from ponder.train.learner import GPU_MICROBATCH_TOKENS
+    from ponder.train.rank_memory import TrainingShape
+
+    algorithm = job.algorithm
+    reads_reference = algorithm.kl is not None or algorithm.needs_reference
+    return TrainingShape(
+        model_config(job.model), DTYPE_BYTES[job.dtype], job.lora, job.frozen_layers, job.optimizer.states,
+        reads_reference and job.lora is None and not algorithm.needs_teacher, algorithm.critic is not None,
+        job.max_tokens_per_microbatch or GPU_MICROBATCH_TOKENS, job.gradient_checkpointing,
+    )  # fmt: skip
+
+
+def model_config(model: Any) -> DecoderConfig:
+    """The shape of a model, without its weights."""
+    from ponder.models.model_paths import find_model
+    from ponder.nets import config
+
+    if not isinstance(model, str):
+        import torch
+
+        net, _ = model.build(torch.float32, torch.device("cpu"))
+        own: DecoderConfig = net.config
+        return own
+    path = find_model(model, weights=False) / "config.json"
+    if not path.is_file():
+        raise UsageError(f"{model} has no config.json to read its shape from: give a Hugging Face folder")
+    return config.from_hf(json_lib.loads(path.read_text(encoding="utf-8")))
+
+
+def rank_plan_lines(plan: RankPlan) -> list[str]:
+    """For people."""
+    chosen, other = plan.fits(plan.fsdp), plan.fits(not plan.fsdp)
+    nodes = f" on each of {plan.nodes} nodes" if plan.nodes > 1 else ""
+    lines = [
+        f"ranks     {plan.ranks}: {plan.gpus} GPUs{nodes}, one process each",
+        f"model     {plan.parameters:,} parameters, {plan.trained:,} learn",
+        "",
+        f"GiB of each GPU, an estimate{'':4}{'replicated':>12}{'--fsdp':>10}",
+    ]
+    names = list(dict.fromkeys([*plan.replicated, *plan.sharded]))
+    for name in names:
+        lines.append(_memory_line(name, plan.replicated.get(name, 0), plan.sharded.get(name, 0)))
+    lines += [_memory_line("in all", sum(plan.replicated.values()), sum(plan.sharded.values()))]
+    free = [max(0, plan.gpu_bytes - RESERVED_BYTES - sum(p.values())) for p in (plan.replicated, plan.sharded)]
+    lines += [_memory_line("left for the KV cache", *free), ""]
+    verdict = "fits" if chosen else "does not fit"
+    lines.append(f"{_kind(plan.fsdp)} {verdict} into {plan.gpu_bytes / GIB:g} GiB")
+    if not chosen and other:
+        lines[-1] += f"; {_kind(not plan.fsdp)} does: {'give' if not plan.fsdp else 'leave out'} --fsdp"
+    elif not chosen:
+        lines[-1] += ": " + _advice(plan)
+    return [*lines, "", "start it", *(f"  {line}" for line in start_lines(plan)), *_slurm_section(plan)]
+
+
+def rank_plan_json(plan: RankPlan) -> dict[str, Any]:
+    """For programs."""
+    fits = {"replicated": plan.fits(False), "fsdp": plan.fits(True)}
+    return {
+        "event": "rank_plan", **asdict(plan), "ranks": plan.ranks, "fits": fits, "start": start_lines(plan),
+        "slurm": slurm_script(plan),
+    }  # fmt: skip
+
+
+def start_lines(plan: RankPlan) -> list[str]:
+    """The command on one machine, or on each of several."""
+    command = shlex.join(plan.command)
+    if plan.nodes == 1:
+        one = [f"ponder {command} --ranks {plan.gpus}", "# the same:"] if plan.gpus > 1 else []
+        return [*one, f"torchrun --nproc-per-node {plan.gpus} -m ponder {command}"]
+    where = f"--rdzv-backend c10d --rdzv-id ponder --rdzv-endpoint HOST:{PORT}"
+    return [
+        "# on each node, with the first one's name in place of HOST; all must see the run directory",
+        f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} {where} -m ponder {command}",
+    ]
+
+
+def slurm_script(plan: RankPlan) -> str:
+    """A batch script: one task on each node, which starts the ranks there."""
+    launch = (
+        f"srun torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} --rdzv-backend c10d"
+        f' --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$head:{PORT}" \\\n    -m ponder {shlex.join(plan.command)}'
+    )
+    return "\n".join([
+        "#!/bin/bash",
+        "#SBATCH --job-name ponder",
+        f"#SBATCH --nodes {plan.nodes}",
+        "#SBATCH --ntasks-per-node 1",
+        f"#SBATCH --gpus-per-node {plan.gpus}",
+        "",
+        'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        launch,
+        "",
+    ])  # fmt: skip
+
+
+def without_flags(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """A command line without some flags and their values."""
+    out: list[str] = []
+    skip = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip = False
+        elif name in flags:
+            skip = not equals
+        else:
+            out.append(word)
+    return out
+
+
+def run_command_words(argv: Sequence[str], plan_flags: Sequence[str], planned_commands: Sequence[str]) -> list[str]:
+    """The words after `ponder` that run what `ponder plan` was asked about."""
+    first, *rest = without_flags(argv, plan_flags)
+    verb = [first] if first in planned_commands else ["run", str(Path(first)) if Path(first).exists() else first]
+    return [*verb, *(word for word in rest if word != "--json")]
+
+
+def _memory_line(name: str, *sizes: int) -> str:
+    return f"  {name:<30}" + "".join(f"{size / GIB:>{width}.1f}" for size, width in zip(sizes, (12, 10), strict=True))
+
+
+def _kind(fsdp: bool) -> str:
+    return "sharded (--fsdp)" if fsdp else "replicated"
+
+
+def _advice(plan: RankPlan) -> str:
+    ways = ["more GPUs with --fsdp"] if plan.trained == plan.parameters else []
+    weights = plan.replicated["weights"]
+    if weights + RESERVED_BYTES > plan.gpu_bytes:
+        return "every GPU samples from whole weights, which alone do not fit; take a smaller model"
+    smaller = ["--gradient-checkpointing", "fewer --max-tokens-per-microbatch", "or --lora.rank 16 may do"]
+    return ", ".join([*ways, *smaller])
+
+
+def _slurm_section(plan: RankPlan) -> list[str]:
+    if plan.nodes == 1:
+        return []
+    return ["", "or with Slurm, as a file for sbatch", *(f"  {line}" for line in slurm_script(plan).splitlines())]

@@ -1,0 +1,25 @@
+"""Which of the processes that train together this one is, by the variables that torchrun sets."""
+
+from __future__ import annotations
+
+import os
+
+
+def world_size() -> int:
+    """How many processes train together; 1 unless all variables of a process group are set."""
+    return _number("WORLD_SIZE", 1) if "RANK" in os.environ and "MASTER_ADDR" in os.environ else 1
+
+
+def rank() -> int:
+    """The number of this process, from 0. Rank 0 owns the run directory."""
+    return _number("RANK", 0) if world_size() > 1 else 0
+
+
+def local_rank() -> int:
+    """Its number on this machine, which is the number of its GPU."""
+    return _number("LOCAL_RANK", 0) if world_size() > 1 else 0
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default

@@ -1,0 +1,88 @@
+"""A network whose weights are sharded over the ranks (FSDP2: Zhao et al. 2023 and torch's `fully_shard`).
+
+Each rank holds its rows of every weight, in float32 where it learns. A block's weights are gathered for the time of its
+pass, in the type that the network computes in, and dropped again. Gradients are reduced to the rank that has the rows:
+summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from ponder.errors import UsageError
+from ponder.nets.decoder import Decoder
+from ponder.nets.quantized_linear import QuantizedLinear
+
+
+def shard_network(net: Decoder, size: int) -> Decoder:
+    """A sharded copy of a network that is whole on every rank. One block after the other is copied, so that little more
+    than the network itself has to fit."""
+    from torch.distributed.device_mesh import init_device_mesh  # takes a second to import
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    if any(isinstance(module, QuantizedLinear) for module in net.modules()):
+        raise UsageError("FSDP cannot shard quantised weights: leave out --fsdp, or --lora.base")
+    mesh = init_device_mesh(net.device.type, (size,))
+    dtype = net.dtype
+    mixed = MixedPrecisionPolicy(
+        param_dtype=None if dtype == torch.float32 else dtype,
+        reduce_dtype=torch.float32 if dtype.itemsize < 4 else None,
+        cast_forward_inputs=False,
+    )
+    blocks: dict[int, nn.Module] = {}
+    for block in net.layers:
+        own = _with_float32_masters(copy.deepcopy(block))
+        fully_shard(own, mesh=mesh, mp_policy=mixed)
+        blocks[id(block)] = own
+    whole = copy.deepcopy(net, blocks)
+    _with_float32_masters(whole)
+    whole.compute_dtype = dtype
+    fully_shard(whole, mesh=mesh, mp_policy=mixed)
+    for part in whole.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
+    return whole
+
+
+def drop_gathered(net: nn.Module) -> None:
+    """Drop what a pass without gradients has gathered of the outermost weights: an update would not reach it."""
+    if hasattr(net, "reshard"):
+        net.reshard()  # type: ignore[operator]
+
+
+@torch.no_grad()
+def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
+    """Gather the weights that learn into the network that is whole on every rank. All ranks must call this."""
+    targets = dict(net.named_parameters())
+    for name, p in sharded.named_parameters():
+        if p.requires_grad:
+            targets[name].copy_(whole_tensor(p))
+
+
+def local_rows(t: Tensor) -> Tensor:
+    """This rank's rows of a sharded tensor, not copied; of any other tensor all."""
+    with torch.no_grad():
+        return t.to_local() if hasattr(t, "to_local") else t
+
+
+def whole_tensor(t: Tensor) -> Tensor:
+    """All rows of a sharded tensor, gathered; any other tensor itself."""
+    return t.full_tensor() if hasattr(t, "full_tensor") else t
+
+
+def rows_of_rank(whole: Tensor, rank: int, size: int) -> Tensor:
+    """The rows that `fully_shard` gives to a rank: equal parts, of which the last may be smaller or empty."""
+    parts = torch.chunk(whole, size)
+    return parts[rank] if rank < len(parts) else whole[:0]
+
+
+def _with_float32_masters(module: nn.Module) -> nn.Module:
+    """Weights that learn in float32; a sharded block inside is float32 already."""
+    for p in module.parameters():
+        if p.requires_grad and p.dtype != torch.float32:
+            p.data = p.data.float()
+    return module

@@ -1,0 +1,106 @@
+"""GPU memory of one rank of a training job, from the shape of its model: an estimate, without the model's weights.
+
+Not counted are the KV cache, which takes what is left while sampling and lends it to the learner, CUDA's own memory
+(about 1 GiB), and fragmentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponder.nets.config import DecoderConfig
+from ponder.nets.lora import LoRA
+from ponder.train.adam_states import INT8_BLOCK
+from ponder.train.learner import GPU_MICROBATCH_TOKENS
+from ponder.train.optimizer import States
+
+MASTER_BYTES = GRADIENT_BYTES = 4  # of a weight that learns: float32
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingShape:
+    """What the memory of a step depends on."""
+
+    config: DecoderConfig
+    dtype_bytes: int = 2  # of a number in the type that the network computes in
+    lora: LoRA | None = None
+    frozen_layers: int = 0
+    states: States = "float32"
+    reference_copy: bool = False  # of frozen weights, beside those that learn
+    critic: bool = False  # a second network of this size learns
+    microbatch_tokens: int = GPU_MICROBATCH_TOKENS
+    gradient_checkpointing: bool = False
+
+    @property
+    def parameters(self) -> int:
+        c = self.config
+        return c.layers * c.layer_parameter_count + c.vocab * c.width * (1 if c.tied_embeddings else 2)
+
+    @property
+    def trained(self) -> int:
+        if self.lora is not None:
+            return self.config.layers * _adapter_parameters(self.config, self.lora)
+        if self.frozen_layers:
+            return (self.config.layers - self.frozen_layers) * self.config.layer_parameter_count
+        return self.parameters
+
+
+def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool) -> dict[str, int]:
+    """Bytes by purpose. `fsdp` shards what learns and a reference over the ranks, beside whole weights for sampling."""
+    shards = ranks if fsdp else 1
+    parts = {"weights": shape.parameters * shape.dtype_bytes}
+    for name, network in {"": True, "critic's ": shape.critic}.items():
+        if network:
+            whole_critic = {"critic's weights": shape.parameters * shape.dtype_bytes} if name else {}
+            parts |= whole_critic | _learner_memory(shape, name, shards, critic=bool(name))
+    if shape.reference_copy:
+        parts["reference"] = shape.parameters * shape.dtype_bytes // shards
+    if fsdp:
+        parts["gathered"] = _gathered_bytes(shape)
+    parts["activations"] = _activation_bytes(shape)
+    return parts
+
+
+def _learner_memory(shape: TrainingShape, name: str, shards: int, critic: bool) -> dict[str, int]:
+    """Master weights, moments and gradients. A critic learns as a whole, with adapters too."""
+    trained = shape.parameters if critic and shape.lora is not None else shape.trained
+    on_host = shape.states == "cpu"
+    is_own_master = shape.dtype_bytes == MASTER_BYTES and shards == 1  # a float32 weight is its own master
+    moments = {"float32": 8 * trained, "int8": 2 * trained + 8 * trained // INT8_BLOCK, "cpu": 0}[shape.states]
+    parts = {
+        f"{name}master weights": 0 if on_host or is_own_master else MASTER_BYTES * trained // shards,
+        f"{name}moments": moments // shards,
+        f"{name}gradients": GRADIENT_BYTES * trained // shards,
+    }
+    if shape.dtype_bytes < GRADIENT_BYTES and shards == 1:
+        parts[f"{name}gradients"] += shape.dtype_bytes * trained  # of one micro-batch, before they are added up
+    if shards > 1:  # and what does not learn is sharded a second time, in its own type
+        parts[f"{name}master weights"] += (shape.parameters - trained) * shape.dtype_bytes // shards
+    return parts
+
+
+def _gathered_bytes(shape: TrainingShape) -> int:
+    """Weights of embeddings, head and two blocks while they compute, with gradients of one block and of the rest."""
+    c = shape.config
+    outer = c.vocab * c.width * (1 if c.tied_embeddings else 2)
+    return shape.dtype_bytes * (2 * outer + 3 * c.layer_parameter_count)
+
+
+def _activation_bytes(shape: TrainingShape) -> int:
+    """What a backward pass keeps of each layer: norms in and out, queries, keys, values, attention's result, and the
+    four products of the feed-forward block; with checkpointing each layer's input, and all that of one layer."""
+    c, b = shape.config, shape.dtype_bytes
+    one_layer = b * (4 * c.width + 2 * c.heads * c.head_dim + 2 * c.kv_heads * c.head_dim + 4 * c.mlp_width)
+    one_layer += 4 * 2 * c.width  # both norms compute in float32
+    per_token = c.layers * b * c.width + one_layer if shape.gradient_checkpointing else c.layers * one_layer
+    return shape.microbatch_tokens * per_token
+
+
+def _adapter_parameters(c: DecoderConfig, lora: LoRA) -> int:
+    """Of one layer."""
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    sizes = {
+        "q_proj": c.width + q, "k_proj": c.width + kv, "v_proj": c.width + kv, "o_proj": q + c.width,
+        "gate_proj": c.width + c.mlp_width, "up_proj": c.width + c.mlp_width, "down_proj": c.mlp_width + c.width,
+    }  # fmt: skip
+    return sum(lora.rank * sizes[name] for name in lora.targets)

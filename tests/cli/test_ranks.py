@@ -1,0 +1,131 @@
+"""`--ranks N` on the command line: the same training, stopped and resumed together, and a rank that dies is named."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ponder.cli import main
+from ponder.cli.plan_ranks import GIB, make_rank_plan, run_command_words, slurm_script, start_lines, without_flags
+from ponder.errors import UsageError
+from ponder.nets.config import DecoderConfig
+from ponder.nets.lora import LoRA
+from ponder.pipelines.rl import RL
+from ponder.runs import newest_checkpoint, read_metrics
+from ponder.train.rank_memory import TrainingShape, rank_memory
+from ponder.train.ranks import check_gpu_count
+
+from .conftest import Command
+from .test_graceful_stop import CliProcess, read_until, start_cli
+
+QWEN_7B = DecoderConfig(
+    "qwen2", vocab=152064, width=3584, layers=28, heads=28, kv_heads=4, head_dim=128, mlp_width=18944,
+    tied_embeddings=False, qkv_bias=True,
+)  # fmt: skip
+
+
+def child_processes(job: CliProcess) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
+
+
+def model_weights(run: Path) -> dict[str, torch.Tensor]:
+    newest = newest_checkpoint(run)
+    assert newest is not None
+    return load_file(newest / "model" / "model.safetensors")
+
+
+def test_run_on_two_ranks_is_stopped_resumed_and_ends_as_on_one(here: Path) -> None:
+    flags = ["run", "tiny.py", "--steps", "4"]
+    with start_cli(*flags, "--run", "two", "--ranks", "2", cwd=here) as job:
+        read_until(job, "step 2/")
+        job.send_signal(signal.SIGINT)
+        _, text = job.communicate(timeout=120)
+    assert job.returncode == 130 and "of 4 steps; the same command goes on" in text, text
+    with start_cli(*flags, "--run", "two", "--ranks", "2", cwd=here) as job:
+        _, text = job.communicate(timeout=120)
+    assert job.returncode == 0, text
+    assert main([*flags, "--run", "one"]) == 0
+    for mine, row in zip(read_metrics(here / "two"), read_metrics(here / "one"), strict=True):
+        assert mine["reward"] == row["reward"] and mine["loss"] == pytest.approx(row["loss"], abs=1e-4)
+    for name, w in model_weights(here / "one").items():
+        torch.testing.assert_close(model_weights(here / "two")[name], w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the ranks are found in /proc")
+def test_rank_that_dies_is_named_and_ends_the_others(here: Path) -> None:
+    with start_cli("run", "tiny.py", "--steps", "4000", "--run", "killed", "--ranks", "2", cwd=here) as job:
+        read_until(job, "step 2/")
+        ranks = child_processes(job)
+        os.kill(ranks[1], signal.SIGKILL)
+        _, text = job.communicate(timeout=120)
+    assert job.returncode == 2 and "error: rank 1 ended with exit code -9" in text
+    for pid in ranks:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_bad_numbers_of_ranks_are_refused(ponder: Command, here: Path) -> None:
+    for words, message in (
+        (("run", "tiny.py", "--ranks", "0"), "--ranks is 0"),
+        (("plan", "tiny.py", "--ranks", "2"), "give --gpus in place of --ranks"),
+        (("plan", "tiny.py", "--nodes", "2"), "--nodes means nothing without --gpus"),
+    ):
+        result = ponder(*words)
+        assert result.code == 2 and message in result.err
+    with pytest.raises(UsageError, match="4 ranks need a GPU each, and this machine has 2"):
+        check_gpu_count(4, 2)
+    check_gpu_count(4, 0)
+
+
+def test_plan_prints_memory_and_commands_of_ranks(ponder: Command, here: Path) -> None:
+    result = ponder("plan", "tiny.py", "--gpus", "4", "--steps", "9")
+    assert result.code == 0 and "replicated fits into 80 GiB" in result.out
+    assert "ponder run tiny.py --steps 9 --ranks 4" in result.out
+    assert "torchrun --nproc-per-node 4 -m ponder run tiny.py --steps 9" in result.out
+    result = ponder("plan", "tiny.py", "--gpus", "4", "--nodes", "2", "--gpu-memory", "0.1")
+    assert result.code == 1 and "replicated does not fit into 0.1 GiB" in result.out
+    assert "#SBATCH --nodes 2" in result.out
+
+
+def test_rank_memory_of_7b_by_hand() -> None:
+    """For each weight that learns: 2 bytes, 4 of its master, 8 of moments, 4 of gradient, and 2 of a micro-batch's."""
+    shape = TrainingShape(QWEN_7B, microbatch_tokens=0)
+    n = shape.parameters
+    assert n == pytest.approx(7.615e9, rel=1e-3) and shape.trained == n
+    whole, sharded = (rank_memory(shape, 8, fsdp) for fsdp in (False, True))
+    assert sum(whole.values()) == (2 + 4 + 8 + 4 + 2) * n
+    gathered = sharded.pop("gathered")
+    assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB
+
+
+def test_rank_memory_of_variants() -> None:
+    base = TrainingShape(QWEN_7B, microbatch_tokens=1000)
+    with_reference = rank_memory(TrainingShape(QWEN_7B, reference_copy=True), 8, True)
+    assert with_reference["reference"] == base.parameters * 2 // 8
+    adapters = TrainingShape(QWEN_7B, lora=LoRA(rank=16))
+    assert adapters.trained == 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    on_host = rank_memory(TrainingShape(QWEN_7B, states="cpu"), 1, False)
+    assert on_host["master weights"] == on_host["moments"] == 0
+    checkpointed = TrainingShape(QWEN_7B, microbatch_tokens=1000, gradient_checkpointing=True)
+    assert rank_memory(checkpointed, 1, False)["activations"] < rank_memory(base, 1, False)["activations"] / 10
+    assert "critic's moments" in rank_memory(TrainingShape(QWEN_7B, critic=True), 8, True)
+
+
+def test_commands_of_a_rank_plan() -> None:
+    words = run_command_words(
+        ["train", "addition", "--gpus", "8", "--nodes=2", "--lr", "1e-6", "--json"],
+        ["--gpus", "--nodes", "--gpu-memory"], ["train", "sft"],
+    )  # fmt: skip
+    assert words == ["train", "addition", "--lr", "1e-6"]
+    plan = make_rank_plan(RL("addition"), words, 8, 2, 80.0)
+    (_, line) = start_lines(plan)
+    assert line.startswith("torchrun --nnodes 2 --nproc-per-node 8") and line.endswith(
+        "-m ponder train addition --lr 1e-6"
+    )
+    script = slurm_script(plan)
+    assert script.startswith("#!/bin/bash") and "#SBATCH --gpus-per-node 8" in script
+    assert without_flags(["a", "--x", "1", "--y=2", "b"], ["--x", "--y"]) == ["a", "b"]

@@ -1,0 +1,98 @@
+"""A program that trains in several processes on gloo: what they compute is written to a folder, by size and rank.
+
+torch is imported once, and each rank is a fork.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from fakes import mixed_groups, tiny_decoder
+from fork_ranks import fork_ranks
+from ponder.nets import lora
+from ponder.nets.lora import LoRA
+from ponder.train import losses, pack
+from ponder.train.algorithms import OFFLINE, ONLINE
+from ponder.train.critic import make_critic_learner, write_values
+from ponder.train.distributed import DataParallelGroup, current_group
+from ponder.train.learner import ImitationTerm, Learner
+from ponder.train.objective import Critic
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.train.ppo import PPO
+
+ALGORITHMS = {**ONLINE, **OFFLINE}
+# Beside every algorithm: one trace for all ranks, a critic, adapters, other types and kinds of network.
+MORE_CASES = ("one trace", "critic", "lora", "bfloat16", "gemma", "checkpointing", "frozen", "cpu states", "imitation")
+FEW_CASES = ("grpo", "critic", "lora")  # also on four ranks
+SHARDED_CASES = ("grpo", "ppo", "sft", "dpo", "distill", *MORE_CASES)
+# What is trained on how many ranks: (case, sharded).
+CASES = {
+    2: [*((case, False) for case in (*ALGORITHMS, *MORE_CASES)), *((case, True) for case in SHARDED_CASES)],
+    4: [(case, sharded) for case in FEW_CASES for sharded in (False, True)],
+}
+
+
+def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
+    """The gradient before and after a step of two optimiser steps, its metrics, and the new weights."""
+    net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1)
+    traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
+    rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
+    compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group, "fsdp": fsdp}
+    critic = make_critic_learner(net, Critic(optimizer=AdamW(lr=0.01)), **compute) if isinstance(rule, PPO) else None
+    if case == "lora":
+        lora.attach(net, LoRA(rank=4), seed=0)
+    learner = Learner(
+        net, rule, AdamW(lr=0.01, states="cpu" if case == "cpu states" else "float32"),
+        reference=tiny_decoder(seed=3, scale=0.1) if case == "distill" else None,
+        gradient_checkpointing=case == "checkpointing", frozen_layers=int(case == "frozen"), **compute,
+    )  # fmt: skip
+    learner.write_reference_logprobs(traces)
+    if critic is not None:
+        write_values(critic, traces)
+    rule.credit(traces, "wanted", {})
+    if case == "critic":
+        assert critic is not None
+        learner = critic
+    if case == "imitation":
+        learner.imitation = ImitationTerm(0.5, traces[:1])
+    before = learner.gradient(traces)
+    metrics = learner.step(traces)
+    return {
+        "before": before,
+        "after": learner.gradient(traces),
+        "metrics": metrics,
+        "weights": learner.whole_net.state_dict(),
+        "notes": [step.notes for trace in traces for step in trace.steps],
+        "share": len(group.shard(pack.plan(traces, losses.token_mean, True))),
+        "sharded": learner.sharded,
+    }
+
+
+def _dtype(case: str) -> torch.dtype:
+    return torch.bfloat16 if case == "bfloat16" else torch.float32
+
+
+def run_rank(rank: int, size: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{size}", rank=rank, world_size=size)
+    group = current_group()
+    result: dict[Any, Any] = {(case, fsdp): run_case(case, group, fsdp) for case, fsdp in CASES[size]}
+    result["any"] = [group.any(rank == 1), group.any(False), group.any(True)]
+    result["numbers"] = [group.max_of(float(rank)), group.sum_of(rank + 0.5)]
+    result["bytes"] = group.all_gather_bytes(b"x" * rank)
+    result["broadcast"] = group.broadcast_bytes(b"from %d" % rank)
+    result["group"] = group
+    torch.save(result, f"{folder}/{size}-{rank}")
+    dist.destroy_process_group()
+
+
+def main(folder: str) -> int:
+    return max(fork_ranks(size, lambda rank, size: run_rank(rank, size, folder)) for size in CASES)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
