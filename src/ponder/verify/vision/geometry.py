@@ -60,6 +60,11 @@ def iou(a: Box, b: Box) -> float:
     return shared / (_area(a) + _area(b) - shared)
 
 
+def iou_matrix(boxes: Sequence[Box], others: Sequence[Box]) -> Array:
+    """The IoU [N, M] of each box with each of the others."""
+    return np.array([[iou(a, b) for b in others] for a in boxes]).reshape(len(boxes), len(others))
+
+
 def giou(a: Box, b: Box) -> float:
     """Generalised IoU (Rezatofighi et al. 2019): IoU less the share of the hull that is in neither; -1 to 1."""
     hull = _area((min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])))

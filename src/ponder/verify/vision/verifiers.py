@@ -17,6 +17,7 @@ from ponder.types import Score
 from ponder.verify.answers.structured import InvalidJson, extract_structured, parse_strict_json
 from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
 from ponder.verify.vision import geometry
+from ponder.verify.vision.assignment import best_assignment
 from ponder.verify.vision.geometry import Box, InvalidGeometry, Size
 
 T = TypeVar("T")
@@ -85,6 +86,39 @@ class BoxIoU(TextVerifier):
         if self.use_giou:
             return Score((geometry.giou(box, truth) + 1) / 2, reason)
         return Score(overlap if self.threshold is None else float(overlap >= self.threshold), reason)
+
+
+@dataclass(frozen=True)
+class BoxSetIoU(TextVerifier):
+    """Mean IoU of several boxes, matched one to one with the gold ones so that the sum is largest.
+
+    The problem's answer is `{"boxes": [[x1, y1, x2, y2], ...]}`, with `"size"` as in `BoxIoU`. The mean is over the
+    boxes given or the gold ones, whichever are more: a box too many costs as much as one too few.
+    """
+
+    max_boxes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.max_boxes < 1:
+            raise UsageError(f"max_boxes is {self.max_boxes}; it must be at least 1")
+
+    @property
+    def name(self) -> str:
+        return "box_overlap"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        image, boxes = _image(gold), _gold_field(gold, "boxes")
+        truth = _parse_gold(lambda: _plain_boxes(boxes, image))
+        if not truth:
+            bad_data("there are no gold boxes")
+        return _grade_json_answer(text, lambda value: self._compare(_plain_boxes(value, image), truth))
+
+    def _compare(self, boxes: list[Box], truth: list[Box]) -> Score:
+        if len(boxes) > self.max_boxes:
+            return Score(0.0, f"{len(boxes)} boxes, more than {self.max_boxes}")
+        overlaps_NM = geometry.iou_matrix(boxes, truth)
+        mean = sum(overlaps_NM[n, m] for n, m in best_assignment(overlaps_NM)) / max(len(boxes), len(truth))
+        return Score(float(mean), f"mean IoU {mean:.3f}, {len(boxes)} boxes for {len(truth)}")
 
 
 @dataclass(frozen=True)
@@ -193,6 +227,13 @@ class DetectionAP(TextVerifier):
         scores = np.array([score for _, score in class_detections])
         overlaps = np.array([[geometry.iou(box, gold) for gold in class_truth] for box, _ in class_detections])
         return float(np.mean([geometry.average_precision(scores, overlaps, t) for t in self.thresholds]))
+
+
+def _plain_boxes(value: Any, image: Size | None) -> list[Box]:
+    """The boxes of a list of boxes without labels."""
+    if not isinstance(value, list | tuple):
+        raise InvalidGeometry("not a list of boxes")
+    return [geometry.parse_box(box, image) for box in value]
 
 
 def _boxes(value: Any, image: Size | None) -> list[Detection]:
