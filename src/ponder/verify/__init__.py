@@ -38,7 +38,9 @@ from ponder.verify.rewards.step_arithmetic import StepArithmetic
 from ponder.verify.rewards.think_format import ThinkFormat
 from ponder.verify.rewards.token_length import CosineLengthReward, OverlongPenalty
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
+from ponder.verify.vision.segmentation_rewards import SegZero, VisionReasoner
 from ponder.verify.vision.verifiers import BoxIoU, BoxSetIoU, DetectionAP, MaskIoU, PointInMask
+from ponder.verify.vision.visual_rft import VisualRFTClass, VisualRFTDetection, VisualRFTGrounding
 
 __all__ = [
     "ANSWER_FORMS",
@@ -76,11 +78,16 @@ __all__ = [
     "PropertyTests",
     "RepetitionPenalty",
     "SatVerifier",
+    "SegZero",
     "StepArithmetic",
     "SudokuVerifier",
     "ThinkFormat",
     "TicTacToeVerifier",
     "VerdictCounts",
+    "VisionReasoner",
+    "VisualRFTClass",
+    "VisualRFTDetection",
+    "VisualRFTGrounding",
     "WeightedSum",
     "ZebraVerifier",
     "count_verdicts",

@@ -6,6 +6,7 @@ N: predicted boxes, M: gold boxes, H, W: height and width of an image in pixels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -43,6 +44,18 @@ def parse_box(value: object, size: Size | None = None) -> Box:
     if size and not (x1 >= 0 and y1 >= 0 and x2 <= size[0] and y2 <= size[1]):
         raise InvalidGeometry("the box leaves the image")
     return x1, y1, x2, y2
+
+
+_NUMBER = r"\s{0,8}(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s{0,8}"
+_CORNER_PAIR = re.compile(rf"\({_NUMBER},{_NUMBER}\)\s{{0,8}},?\s{{0,8}}\({_NUMBER},{_NUMBER}\)")
+
+
+def parse_corner_pairs(text: str) -> list[float]:
+    """The four numbers of `(x1,y1),(x2,y2)`."""
+    match = _CORNER_PAIR.fullmatch(text.strip())
+    if match is None:
+        raise InvalidGeometry("not two corners (x1,y1),(x2,y2)")
+    return [float(number) for number in match.groups()]
 
 
 def parse_size(value: object) -> Size:
