@@ -1,6 +1,6 @@
 """Rewards of Visual-RFT, Seg-Zero and VisionReasoner: the published formulas on honest answers, nothing for others.
 
-The references below are the formulas, written out a second time from the authors' descriptions and the code's behaviour.
+The references below are the formulas, written out a second time, from what the papers and their code compute.
 """
 
 from __future__ import annotations
