@@ -93,12 +93,17 @@ def render_chat(
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
     """The tokens of a conversation up to the assistant's answer, by the model's own template, else "plain"."""
+    text = render_chat_for(tokenizer, [_as_plain_text(message) for message in messages], **extra)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def render_chat_for(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> str:
+    """The text of a conversation by the tokenizer's own template, with its special tokens."""
     if tokenizer.chat_template is None:
         tokenizer = with_chat_template(tokenizer, "plain")
-    messages = [_as_plain_text(message) for message in messages]
     first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
     given = {"bos_token": first or "", "eos_token": last or "", **extra}
-    return tokenizer.encode(render_chat(tokenizer.chat_template, messages, **given), add_special_tokens=False)
+    return render_chat(tokenizer.chat_template, messages, **given)
 
 
 def _as_plain_text(message: Message) -> Message:
