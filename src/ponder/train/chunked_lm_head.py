@@ -131,9 +131,9 @@ class _Divergence(torch.autograd.Function):
         slope = compile_once(_divergence_grad) if hidden_NE.is_cuda else _divergence_grad
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
-            pairs = (hidden_NE[part], weight_VE), (teacher_NE[part], teacher_VE)
-            both = [project_logits(hidden, weight, ctx.banned) for hidden, weight in pairs]
-            sums.add(part, slope(*both, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
+            student_NV = project_logits(hidden_NE[part], weight_VE, ctx.banned)
+            teacher_NV = project_logits(teacher_NE[part], teacher_VE, ctx.banned)
+            sums.add(part, slope(student_NV, teacher_NV, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
         return sums.hidden_NE, sums.weight(), None, None, None, None, None
 
 

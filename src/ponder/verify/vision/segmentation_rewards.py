@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ class SegZero(PublishedReward):
         if not isinstance(points, Sequence) or len(points) != 2:
             bad_data("the gold answer needs two points")
         box = parse_gold(lambda: geometry.parse_box(gold_field(gold, "box"), size))
-        first, second = (parse_gold(lambda p=p: _parse_point(p, size)) for p in points)
+        first, second = (parse_gold(partial(_parse_point, p, size)) for p in points)
         return _BoxWithPoints(box, (first, second), size)
 
     def parts(self, text: str, answer: str, truth: _BoxWithPoints) -> Parts:
@@ -119,7 +120,7 @@ class VisionReasoner(PublishedReward):
         size, items = image_size(gold), gold_field(gold, "objects")
         if not isinstance(items, Sequence) or not items:
             bad_data("there are no gold objects")
-        objects = [parse_gold(lambda item=item: _parse_object(item, "box", "point", size)) for item in items]
+        objects = [parse_gold(partial(_parse_object, item, "box", "point", size)) for item in items]
         return _ObjectsInImage(objects[:MAX_OBJECTS], size)
 
     def parts(self, text: str, answer: str, truth: _ObjectsInImage) -> Parts:
@@ -170,9 +171,9 @@ def _match_objects(boxes_M4: Array, points_M2: Array, truth: list[_Object]) -> f
     overlap_MN = _iou_pixels(boxes_M4[:, None], gold_N4[None])
     distance_MN = np.abs(boxes_M4[:, None] - gold_N4[None]).mean(2)
     point_MN = np.sqrt(((points_M2[:, None] - gold_points_N2[None]) ** 2).sum(2))
-    inside_M = ((points_M2 >= boxes_M4[:, :2]) & (points_M2 <= boxes_M4[:, 2:])).all(1)
+    inside_M2 = (points_M2 >= boxes_M4[:, :2]) & (points_M2 <= boxes_M4[:, 2:])
     earned_MN = (overlap_MN > IOU_THRESHOLD).astype(float) + (distance_MN < BOX_PIXELS)
-    earned_MN += (point_MN < VISION_REASONER_POINT_PIXELS) & inside_M[:, None]
+    earned_MN += (point_MN < VISION_REASONER_POINT_PIXELS) & inside_M2.all(1, keepdims=True)
     return float(sum(earned_MN[pair] for pair in best_assignment(earned_MN)) / max(earned_MN.shape))
 
 

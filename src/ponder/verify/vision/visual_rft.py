@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ponder.verify.answers.structured import parse_strict_json
@@ -52,7 +53,7 @@ class VisualRFTDetection(PublishedReward):
         size, boxes = image_size(gold), gold_field(gold, "boxes")
         if not isinstance(boxes, Sequence) or not boxes:
             bad_data("there are no gold boxes")
-        return _BoxesInImage([parse_gold(lambda box=box: geometry.parse_box(box, size)) for box in boxes], size)
+        return _BoxesInImage([parse_gold(partial(geometry.parse_box, box, size)) for box in boxes], size)
 
     def parts(self, text: str, answer: str, truth: _BoxesInImage) -> Parts:
         items = parse_strict_json(answer.replace("'", '"'))
