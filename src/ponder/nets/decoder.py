@@ -248,6 +248,8 @@ def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.fl
             if p.dim() < 2:
                 continue  # norms and biases keep their constants
             std = residual if name.endswith(_RESIDUAL_OUTPUTS) else 0.02
+            if name.endswith("position_embedding.weight"):  # SigLIP's: where a patch lies counts as much as its colours
+                std = p.shape[1] ** -0.5
             p.copy_(torch.randn(p.shape, generator=draw) * std)
         for name, p in net.named_parameters():
             if name.endswith("bias"):
