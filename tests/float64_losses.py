@@ -174,8 +174,11 @@ def step(
     return float(total.detach()), {n: x.grad for n, x in w.items() if x.grad is not None}
 
 
-def full_logprobs(hidden: Tensor, weight: Tensor, target: Tensor, heat: float) -> tuple[Tensor, Tensor]:
+def full_logprobs(
+    hidden: Tensor, weight: Tensor, target: Tensor, heat: float, banned: int | None = None
+) -> tuple[Tensor, Tensor]:
     """As the learner's chunked head, by torch's own softmax over all logits at once."""
+    assert banned is None
     logp = (hidden @ weight.T / heat).log_softmax(-1)
     return logp.gather(-1, target[:, None])[:, 0], -(logp.exp() * logp).sum(-1)
 

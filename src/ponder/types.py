@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
+from ponder.pictures.message_parts import content_text
 from ponder.sampling import TOKEN_STATS as TOKEN_STATS
 from ponder.sampling import Sampling as Sampling
 from ponder.validate import MAX_INT32, short_repr
@@ -58,8 +59,8 @@ class Problem:
 
     @property
     def question(self) -> str:
-        """The last user message."""
-        contents = [str(m["content"]) for m in self.messages if m["role"] == "user"]
+        """The text of the last user message."""
+        contents = [content_text(m["content"]) for m in self.messages if m["role"] == "user"]
         return contents[-1] if contents else ""
 
     @property

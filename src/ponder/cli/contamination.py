@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ponder.cli.compare import shorten_name
 from ponder.cli.progress import print_json
 from ponder.errors import UsageError
+from ponder.pictures.message_parts import content_text
 from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def training_texts(source: str) -> Iterator[TrainingText]:
         yield from _texts_of_file(path)
     else:
         yield from (
-            TrainingText(p.id, [str(m["content"]) for m in p.messages]) for p in _problems_of_task(source, "train")
+            TrainingText(p.id, [content_text(m["content"]) for m in p.messages])
+            for p in _problems_of_task(source, "train")
         )
 
 
@@ -121,7 +123,7 @@ def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     from ponder.runs import read_traces
 
     for step, trace in read_traces(path):
-        messages = [str(m["content"]) for m in trace.problem.messages]
+        messages = [content_text(m["content"]) for m in trace.problem.messages]
         yield TrainingText(
             f"{trace.problem.id}, step {step}", [*messages, *(s.text for s in trace.steps[1:])], str(messages)
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ponder import event_loop
 from ponder.cli import shared_flags as opt
 from ponder.cli.progress import print_json
+from ponder.pictures.message_parts import describe_content
 from ponder.settings import Named, When
 
 if TYPE_CHECKING:
@@ -120,8 +121,12 @@ def _rendered_prompt(messages: Sequence[Message], template: str | None) -> dict[
     if template is not None:
         from ponder.models.chat_templates import render_chat
 
-        return {"problem": render_chat(template, messages), "messages": list(messages)}
-    texts = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]
+        shown = [{**m, "content": describe_content(m["content"])} for m in messages]
+        return {"problem": render_chat(template, shown), "messages": list(messages)}
+    contents = [describe_content(m["content"]) for m in messages]
+    texts = (
+        [f"[{m['role']}] {text}" for m, text in zip(messages, contents, strict=True)] if len(messages) > 1 else contents
+    )
     return {"problem": "\n".join(texts), "messages": list(messages)}
 
 
@@ -151,7 +156,7 @@ def _description_lines(description: dict[str, Any]) -> list[str]:
     if description["episode"]:
         out += ["", "an episode of gold actions:"]
         for message in description["episode"]:
-            lines = str(message["content"]).splitlines() or [""]
+            lines = describe_content(message["content"]).splitlines() or [""]
             out += [f"  [{message['role']}] {lines[0]}"] if len(lines) == 1 else [f"  [{message['role']}]"]
             out += [f"    {line}" for line in lines if len(lines) > 1]
     if description["gold"] is not None:

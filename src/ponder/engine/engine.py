@@ -148,7 +148,7 @@ class Engine:
 
     async def read_hidden_states(self, tokens: Any, start: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] of the tokens from `start` on. The tokens before it may come from the cache."""
-        check_tokens(tokens, self.net.config.vocab)
+        check_tokens(tokens, self.net.config.vocab, self.net.config.vision is not None)
         if not isinstance(start, int | np.integer) or not 0 <= start < len(tokens):
             raise UsageError(f"start is {start!r}; the text has {len(tokens)} tokens")
         self._check_length(len(tokens))
@@ -224,7 +224,7 @@ class Engine:
             return await self.mailbox.submit(items, on_chunk)
 
     def _make_sequences(self, request: Request) -> list[SequenceState]:
-        check_request(request, self.net.config.vocab)
+        check_request(request, self.net.config.vocab, self.net.config.vision is not None)
         self._check_length(len(request.prefix) + request.sampling.max_tokens)
         if request.grammar is None and request.sampling.has_grammar:
             raise UsageError(

@@ -49,6 +49,7 @@ class ModelRunner:
 
     def refresh_weights(self) -> None:
         """Called when the weights have changed."""
+        self.net.features.clear()
 
     def sleep(self) -> bool:
         """Free the cache's memory until `wake`. False: this runner cannot; make a new one."""

@@ -120,13 +120,13 @@ class ReadRequest:
         return len(self.tokens)
 
 
-def check_request(request: Request, vocab: int) -> None:
+def check_request(request: Request, vocab: int, pictures: bool = False) -> None:
     """Refuse what would make a step fail for the whole batch. Sampling options are validated again: they may have been
     unpickled or set by hand."""
     if not isinstance(request.sampling, Sampling) or not isinstance(request.adapter, str):
         raise UsageError("a request needs a Sampling, and an adapter's name as a string")
     request.sampling.__post_init__()
-    check_tokens(request.prefix, vocab)
+    check_tokens(request.prefix, vocab, pictures)
     if outside := [token for token in request.sampling.named_token_ids if token >= vocab]:
         raise UsageError(f"token {outside[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
     if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
@@ -136,7 +136,8 @@ def check_request(request: Request, vocab: int) -> None:
         raise UsageError(f"seed is {short_repr(request.seed)}; it must be 0 or positive")
 
 
-def check_tokens(tokens: Any, vocab: int) -> None:
+def check_tokens(tokens: Any, vocab: int, pictures: bool = False) -> None:
+    """`pictures`: ids below 0 stand for places of pictures."""
     sound = isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype.kind == "i" and len(tokens)
-    if not sound or tokens.min() < 0 or tokens.max() >= vocab:
+    if not sound or (tokens.min() < 0 and not pictures) or tokens.max() >= vocab:
         raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {vocab}")

@@ -25,7 +25,7 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
     """Apply a sequence's penalties, bias and bans, in place."""
     s = seq.sampling
     if s.repetition_penalty != 1:
-        seen = _ids(np.unique(seq.tokens), logits_V)
+        seen = _ids(np.unique(seq.tokens[seq.tokens >= 0]), logits_V)  # pictures are no tokens
         old = logits_V[seen]
         logits_V[seen] = torch.where(old > 0, old / s.repetition_penalty, old * s.repetition_penalty)
     if (s.presence_penalty or s.frequency_penalty) and seq.token_ids:
@@ -63,7 +63,8 @@ def _ids(tokens: np.ndarray, like: Tensor) -> Tensor:
 def _tokens_completing_repeats(tokens: list[int], size: int) -> set[int]:
     """Tokens that would complete an n-gram of this size that occurred before."""
     last = tokens[len(tokens) - size + 1 :] if size > 1 else []
-    return {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
+    next_tokens = {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
+    return {token for token in next_tokens if token >= 0}  # pictures are no tokens
 
 
 def exact_log_softmax(logits: Tensor) -> Tensor:

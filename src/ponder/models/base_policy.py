@@ -39,6 +39,8 @@ class BasePolicy(ABC):
         self.version = 0
         self.on_tokens: Callable[[int], None] = lambda tokens: None
         self.vocab_size, self.context_length = vocab_size, context_length
+        self.image_token: int | None = None  # a token that no text may hold: it stands for pictures in the vocabulary
+        self.sees = False  # prompts may have ids below 0, which stand for pictures
         self.reseed(seed)
 
     @abstractmethod
@@ -97,8 +99,11 @@ class BasePolicy(ABC):
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise UsageError(f"n is {short_repr(n)}; ask for at least one completion")
         memory_check.require_memory(n * memory_check.COMPLETION_BYTES, n=n)
-        if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self.vocab_size:
+        lowest = -(2**31) if self.sees else 0
+        if prefix.ndim != 1 or not len(prefix) or prefix.min() < lowest or prefix.max() >= self.vocab_size:
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self.vocab_size}")
+        if self.image_token is not None and self.image_token in sampling.named_token_ids:
+            raise UsageError(f"token {self.image_token} stands for pictures, which no model writes: leave it out")
         if outside := [token for token in sampling.named_token_ids if token >= self.vocab_size]:
             raise UsageError(
                 f"token {outside[0]} is allowed, forced, biased or a stop; the vocabulary has {self.vocab_size} tokens"

@@ -12,9 +12,10 @@ from typing import Any
 
 import jinja2
 
-from ponder.errors import ModelError, UnknownName
+from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models import template_sandbox as templates
 from ponder.models.tokenizer import Tokenizer
+from ponder.pictures.message_parts import content_pictures, content_text
 from ponder.types import Ids, Message
 
 # For a model without a template: roles and contents, one paragraph each.
@@ -92,11 +93,27 @@ def render_chat(
 
 def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
     """The tokens of a conversation up to the assistant's answer, by the model's own template, else "plain"."""
+    text = render_chat_for(tokenizer, [_as_plain_text(message) for message in messages], **extra)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def render_chat_for(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> str:
+    """The text of a conversation by the tokenizer's own template, with its special tokens."""
     if tokenizer.chat_template is None:
         tokenizer = with_chat_template(tokenizer, "plain")
     first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
     given = {"bos_token": first or "", "eos_token": last or "", **extra}
-    return tokenizer.encode(render_chat(tokenizer.chat_template, messages, **given), add_special_tokens=False)
+    return render_chat(tokenizer.chat_template, messages, **given)
+
+
+def _as_plain_text(message: Message) -> Message:
+    """The message with its parts of text as one text. A picture raises."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return message
+    if content_pictures(content):
+        raise UsageError("the problem shows a picture, and this model reads text only; take a vision-language model")
+    return {**message, "content": content_text(content)}
 
 
 def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:

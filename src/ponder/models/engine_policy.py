@@ -39,7 +39,12 @@ class EnginePolicy(BasePolicy):
         prefix = ids(prefix)
         sampling = self._validate(prefix, sampling, n)
         grammar = self._grammars(sampling)
-        return Request(prefix, sampling, n, self._seed_for(prefix, sampling, adapter), adapter, grammar)
+        seed = self._seed_for(prefix, sampling, adapter)
+        return Request(self.engine_ids(prefix), sampling, n, seed, adapter, grammar)
+
+    def engine_ids(self, prefix: Ids) -> Ids:
+        """A prefix as the engine takes it."""
+        return prefix
 
     def completion(self, seq: SequenceState) -> Completion:
         """A finished sequence as a completion. Where the weights changed while it was written, its notes have the

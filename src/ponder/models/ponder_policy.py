@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 
 import numpy as np
@@ -15,10 +15,14 @@ from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
 from ponder.models.engine_policy import EnginePolicy
+from ponder.models.picture_prompt import encode_pictures
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
+from ponder.nets.picture_table import table_for
+from ponder.pictures.message_parts import content_pictures
 from ponder.protocols import PolicyWrapper
-from ponder.types import Completion, Floats, Ids, Sampling, ids
+from ponder.reason.tools.tool_messages import ToolSchema
+from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
 
 
 class PonderPolicy(EnginePolicy):
@@ -33,12 +37,25 @@ class PonderPolicy(EnginePolicy):
             net, frozenset(tokenizer.eos), self._hit_stop_string, cache_bytes=cache_bytes, quantization=quantization
         )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
+        if net.config.vision is not None:
+            self.sees, self.image_token = True, net.config.vision.image_token
         self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
         # Called with each token as it is sampled: (index of the sequence in its request, token, log-probability).
         self.on_token: Callable[[TokenEvent], None] | None = None
         self.engine.mailbox.before_submit = self.drop_stale_cache
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
+
+    def encode(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Ids:
+        if self.net.config.vision is None or not any(content_pictures(m.get("content")) for m in messages):
+            return super().encode(messages, tools)
+        if tools:
+            raise UsageError("a conversation with pictures cannot have tools yet; leave out one of them")
+        return encode_pictures(self.tokenizer, messages, self.net.config.vision)
+
+    def engine_ids(self, prefix: Ids) -> Ids:
+        vision = self.net.config.vision
+        return prefix if vision is None else table_for(vision.tokens).local_ids(prefix)
 
     def reseed(self, *seed: int) -> None:
         """Restart the random stream and empty the cache: the same calls then give the same bits."""
@@ -87,7 +104,7 @@ class PonderPolicy(EnginePolicy):
         self._check_tokens(tokens)
         if not 0 <= begin < len(tokens):
             raise UsageError(f"begin is {begin}; the text has {len(tokens)} tokens")
-        return await self.engine.read_hidden_states(tokens, begin, adapter)
+        return await self.engine.read_hidden_states(self.engine_ids(tokens), begin, adapter)
 
     async def token_logprobs(self, prefix: Ids, text: Ids, adapter: str = "") -> Floats:
         """The log-probability of each token of a text after a prefix, at temperature 1."""
@@ -95,7 +112,7 @@ class PonderPolicy(EnginePolicy):
         self._check_tokens(tokens)
         if not len(prefix) or not len(text):
             raise UsageError("log-probabilities need at least one token before the text, and one of the text")
-        hidden = await self.engine.read_hidden_states(tokens[:-1], len(prefix) - 1, adapter)
+        hidden = await self.engine.read_hidden_states(self.engine_ids(tokens[:-1]), len(prefix) - 1, adapter)
         with torch.inference_mode():
             targets = torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device)
             logprobs = logprobs_from_hidden(self.net, hidden, targets)
@@ -132,7 +149,7 @@ class PonderPolicy(EnginePolicy):
         return self.net.config.flops_per_token(context)
 
     def _check_tokens(self, tokens: Ids) -> None:
-        if not len(tokens) or tokens.min() < 0 or tokens.max() >= self.vocab_size:
+        if not len(tokens) or (tokens.min() < 0 and not self.sees) or tokens.max() >= self.vocab_size:
             raise UsageError(f"a text needs at least one token, each below the vocabulary's {self.vocab_size}")
         if len(tokens) > self.context_length:
             raise UsageError(f"the text has {len(tokens)} tokens, the model's context only {self.context_length}")

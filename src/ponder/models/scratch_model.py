@@ -12,11 +12,31 @@ if TYPE_CHECKING:  # a job that names one is read without torch
 
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets.decoder import Decoder
+    from ponder.nets.vision_config import VisionConfig
+
+
+@dataclass(frozen=True)
+class ScratchVision:
+    """A vision tower of this shape. Pictures are resized to `image_size` pixels across and down."""
+
+    image_size: int = 64
+    patch: int = 8
+    shuffle: int = 2  # patches across and down that become one token
+    width: int = 96
+    layers: int = 2
+    heads: int = 4
+
+    def config(self) -> VisionConfig:
+        from ponder.nets.vision_config import VisionConfig
+
+        return VisionConfig(
+            self.width, self.layers, self.heads, 4 * self.width, self.image_size, self.patch, self.shuffle
+        )
 
 
 @dataclass(frozen=True)
 class ScratchModel:
-    """A transformer of this shape whose tokens are the characters of `alphabet`."""
+    """A transformer of this shape whose tokens are the characters of `alphabet`; with `vision`, it sees pictures."""
 
     alphabet: str
     width: int = 128
@@ -24,6 +44,7 @@ class ScratchModel:
     heads: int = 4
     context: int = 256
     seed: int = 0
+    vision: ScratchVision | None = None
 
     def __post_init__(self) -> None:
         if min(self.width, self.layers, self.heads, self.context) < 1 or self.width % (2 * self.heads):
@@ -38,6 +59,6 @@ class ScratchModel:
         config = DecoderConfig(
             "llama", tokenizer.vocab_size, self.width, self.layers, self.heads, self.heads, self.width // self.heads,
             mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos),
-            pad=tokenizer.pad,
+            pad=tokenizer.pad, vision=None if self.vision is None else self.vision.config(),
         )  # fmt: skip
         return init_decoder(config, self.seed, dtype).to(device), tokenizer

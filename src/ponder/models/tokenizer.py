@@ -50,10 +50,10 @@ class Tokenizer:
         return np.asarray(encoded.ids, dtype=np.int32)
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
-        """Half a character at either end becomes U+FFFD."""
+        """Half a character at either end becomes U+FFFD. Ids below 0, which stand for pictures, have no text."""
         try:
             with catch_rust_panics():
-                return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
+                return self.inner.decode([int(i) for i in ids if i >= 0], skip_special_tokens=not keep_special)
         except RustPanic as reason:
             raise ModelError(f"the tokenizer cannot decode these tokens: {reason}") from None
 

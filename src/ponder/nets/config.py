@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ponder.errors import ModelError, UnknownName
+from ponder.nets.vision_config import VISION_FAMILIES, VisionConfig, vision_from_hf, vision_to_hf
 
 # Families whose differences are settings of one decoder. Value: the class name Hugging Face gives it.
 FAMILIES = {
@@ -61,6 +62,7 @@ class DecoderConfig:
     bos: int | None = None
     eos: tuple[int, ...] = ()
     pad: int | None = None
+    vision: VisionConfig | None = None  # None: the model reads text only
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -84,6 +86,8 @@ class DecoderConfig:
             raise ModelError(f"{self.layers} layers but {len(self.windows)} attention windows")
         if min((w for w in self.windows if w is not None), default=1) < 1:
             raise ModelError(f"an attention window cannot reach {min(w for w in self.windows if w is not None)} tokens")
+        if self.vision is not None and (self.vision.image_token or 0) >= self.vocab:
+            raise ModelError(f"the image token is {self.vision.image_token}; the vocabulary has {self.vocab} tokens")
 
     @property
     def scale(self) -> float:
@@ -113,6 +117,8 @@ class DecoderConfig:
 def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
     """Read a `config.json`, in the spelling of transformers 4 or 5."""
     family = str(raw.get("model_type", ""))
+    if family in VISION_FAMILIES and isinstance(raw.get("text_config"), Mapping):
+        return _parse_vision_model(raw)
     if family == "gemma3" and isinstance(raw.get("text_config"), Mapping):
         return from_hf({**raw["text_config"], "model_type": "gemma3_text"})
     if family not in FAMILIES:
@@ -121,6 +127,19 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
         return _parse_family(family, raw)
     except KeyError as missing:
         raise ModelError(f"config.json has no {missing}; it is not a whole {family} configuration") from None
+
+
+def _parse_vision_model(raw: Mapping[str, Any]) -> DecoderConfig:
+    """A vision-language model: its decoder, with a tower. Token ids and the tied head are named outside the decoder."""
+    text = raw["text_config"]
+    if (family := str(text.get("model_type", ""))) != "llama":
+        raise UnknownName("decoder of a vision-language model", family, ["llama"])
+    outside = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
+    above = {name: raw[name] for name in outside if raw.get(name) is not None}
+    try:
+        return replace(from_hf({**text, **above}), vision=vision_from_hf(raw))
+    except KeyError as missing:
+        raise ModelError(f"config.json has no {missing}; it is not a whole {raw['model_type']} configuration") from None
 
 
 def parse_int(name: str, value: Any) -> int:
@@ -270,4 +289,4 @@ def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
         out |= {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": c.local_rope.theta}
         scalar = round(c.scale**-2, 6)
         out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers refuses 24.0
-    return out
+    return out if c.vision is None else vision_to_hf(c.vision, out)

@@ -1,4 +1,4 @@
-"""One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text.
+"""One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text, and for Idefics3 and SmolVLM.
 
 Tokens form one flat list, without batch or padding; each has its position. The network computes every token alone,
 except in attention, which is passed in: sampling attends to a cache, training to packed sequences that share their
@@ -20,7 +20,10 @@ from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
 from ponder.nets.config import DecoderConfig
+from ponder.nets.picture_embedding import FeatureCache, embed_pictures
+from ponder.nets.picture_table import table_for
 from ponder.nets.torch_compile import compile_once
+from ponder.nets.vision_tower import Connector, VisionTower
 
 
 class AttentionFn(Protocol):
@@ -140,6 +143,10 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
+        if c.vision is not None:
+            self.vision_model = VisionTower(c.vision)
+            self.connector = Connector(c.vision, c.width)
+        self.features = FeatureCache()  # of pictures; see picture_embedding.py
         # keep no activations inside a block for the backward pass: compute them again
         self.gradient_checkpointing = False
         self.compute_dtype: torch.dtype | None = None  # where the weights are stored in another (see train/fsdp.py)
@@ -151,7 +158,7 @@ class Decoder(nn.Module):
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
         run: Callable[..., Tensor] = run_compiled_block if compiled else Block.__call__
-        x = self.embed_tokens(ids_T)
+        x = self.embed(ids_T)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
         if compiled and torch.is_grad_enabled() and not x.requires_grad and _learns(self.layers[0]):
@@ -165,8 +172,28 @@ class Decoder(nn.Module):
                 x = run(block, x, rotary, attend)
         return self.norm(x)
 
+    def embed(self, ids_T: Tensor) -> Tensor:
+        """Vectors [T, E] of tokens, and of pictures at local ids below 0 (`picture_table`)."""
+        vision = self.config.vision
+        if vision is None:
+            return self.embed_tokens(ids_T)
+        x_TE = self.embed_tokens(ids_T.clamp(min=0))
+        return embed_pictures(x_TE, ids_T, vision, self.vision_model, self.connector, self.features)
+
+    def local_ids(self, ids_T: Tensor) -> Tensor:
+        """The ids of prompts as `forward` takes them: the places of pictures as numbers of this process."""
+        if self.config.vision is None:
+            return ids_T
+        local = table_for(self.config.vision.tokens).local_ids(ids_T.cpu().numpy())
+        return torch.from_numpy(local).to(ids_T.device)
+
     def logits(self, hidden: Tensor) -> Tensor:
-        return project_logits(hidden, self.lm_head.weight)
+        return project_logits(hidden, self.lm_head.weight, self.banned_token)
+
+    @property
+    def banned_token(self) -> int | None:
+        """The token that can never be sampled: a vocabulary's image token."""
+        return None if self.config.vision is None else self.config.vision.image_token
 
     @property
     def device(self) -> torch.device:
@@ -187,16 +214,29 @@ def _learns(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
 
 
-def project_logits(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
-    """Logits in float32 for any dtype: rounded to bfloat16, a logit of 20 is off by up to 0.06."""
+BANNED_LOGIT = -1e4  # its probability is 0 in float32; finite, so that p log p is 0 too
+
+
+def project_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None = None) -> Tensor:
+    """Logits in float32 for any dtype: rounded to bfloat16, a logit of 20 is off by up to 0.06.
+
+    `banned`: a token whose probability is 0.
+    """
     if hidden_NE.device.type == "cuda" and hidden_NE.dtype != torch.float32:
-        return torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
-    return at_least_float32(hidden_NE @ weight_VE.T)
+        logits_NV = torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
+    else:
+        logits_NV = at_least_float32(hidden_NE @ weight_VE.T)
+    if banned is None:
+        return logits_NV
+    return logits_NV.index_fill(-1, torch.tensor([banned], device=logits_NV.device), BANNED_LOGIT)
 
 
 def at_least_float32(x: Tensor) -> Tensor:
     """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+_RESIDUAL_OUTPUTS = ("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")
 
 
 def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
@@ -208,7 +248,9 @@ def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.fl
         for name, p in net.named_parameters():
             if p.dim() < 2:
                 continue  # norms and biases keep their constants
-            std = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+            std = residual if name.endswith(_RESIDUAL_OUTPUTS) else 0.02
+            if name.endswith("position_embedding.weight"):  # SigLIP's: where a patch lies counts as much as its colours
+                std = p.shape[1] ** -0.5
             p.copy_(torch.randn(p.shape, generator=draw) * std)
         for name, p in net.named_parameters():
             if name.endswith("bias"):

@@ -223,6 +223,8 @@ def save(
 ) -> None:
     """Write a file for llama.cpp, atomically. Matrices are stored as `kind` (F16 if a row is not a whole number of
     blocks), vectors as F32."""
+    if decoder.config.vision is not None:
+        raise ModelError("a GGUF file holds the text side of a model only: export this one as a Hugging Face folder")
     gguf, path = import_gguf(), Path(path)
     if tensor_type not in WRITABLE_TYPES:
         raise UnknownName("GGUF tensor type to write", tensor_type, WRITABLE_TYPES)

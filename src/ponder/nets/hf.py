@@ -213,19 +213,27 @@ def _write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: floa
     from safetensors.torch import save_file
 
     shards = _split_into_shards(tensors, shard_bytes)
+    has_tower = any(name.startswith(_VISION_PREFIXES) for name in tensors)
+    stored = partial(_hf_name, has_tower=has_tower)
     where: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file({_hf_name(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
+        save_file({stored(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes private files
-        where |= {_hf_name(ours): file for ours in names}
+        where |= {stored(ours): file for ours in names}
     if len(shards) > 1:
         total = sum(t.nbytes for t in tensors.values())
         _write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": where})
 
 
-def _hf_name(ours: str) -> str:
-    return ours if ours.startswith(("lm_head.", "score.")) else f"model.{ours}"
+_VISION_PREFIXES = ("vision_model.", "connector.")
+
+
+def _hf_name(ours: str, has_tower: bool) -> str:
+    if ours.startswith(("lm_head.", "score.")):
+        return ours
+    text = has_tower and not ours.startswith(_VISION_PREFIXES)
+    return f"model.text_model.{ours}" if text else f"model.{ours}"
 
 
 def _split_into_shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:

@@ -79,7 +79,8 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
         raise UsageError("the model has adapters already; load it again to attach others")
     peft = _import_peft()
     with torch.random.fork_rng(devices=[]):  # peft initialises the adapters, which is replaced here
-        peft.inject_adapter_in_model(_peft_config(peft, lora), net)
+        not_tower = {} if net.config.vision is None else {"exclude_modules": _TOWER}
+        peft.inject_adapter_in_model(_peft_config(peft, lora, **not_tower), net)
     draw = torch.Generator().manual_seed(seed)
     for layer in _lora_layers(net).values():
         a, b = _a_and_b(layer)
@@ -362,6 +363,9 @@ def _import_peft() -> Any:
     except ImportError:
         raise MissingExtra("LoRA", "peft", "hf") from None
     return peft
+
+
+_TOWER = r"vision_model\..*"  # its projections have the decoder's names; adapters are for the decoder
 
 
 def _peft_config(peft: Any, lora: LoRA, **more: Any) -> Any:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
-# Gemma 3's multimodal files name their language model in one of two ways.
-TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+# Multimodal files name their language model in one of three ways.
+_TEXT_PREFIXES = ("model.text_model.", "model.language_model.", "language_model.model.", "language_model.")
+TENSOR_NAME_PREFIXES = (*_TEXT_PREFIXES, "model.")
 
 
 @dataclass(frozen=True)

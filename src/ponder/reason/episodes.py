@@ -23,6 +23,7 @@ from typing import Any
 
 from ponder import user_calls
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
+from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Environment, Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, another_seed, call_policy
@@ -123,8 +124,9 @@ class Episodes:
         self._keep((), live)
         asked, said = self.problem.messages, self._turns[()].messages
         if asked and said and asked[-1]["role"] == said[0]["role"] == "user":
-            text = "\n".join(filter(None, [str(asked[-1]["content"]), str(said[0]["content"])]))
-            return (*asked[:-1], {**asked[-1], "content": text}, *said[1:])
+            content = asked[-1]["content"]
+            text = "\n".join(filter(None, [content_text(content), str(said[0]["content"])]))
+            return (*asked[:-1], {**asked[-1], "content": with_text(content, text)}, *said[1:])
         return (*asked, *said)
 
     def encode(self, messages: Sequence[Message], policy: Policy) -> Ids:

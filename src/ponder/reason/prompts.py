@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
+from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import add_prompt, encode_prompt
 from ponder.types import Message, Problem, Trace
@@ -40,7 +41,8 @@ class Prompt:
         turns = (t for q, a in self.examples for t in (("user", q), ("assistant", a)))
         out[first:first] = [{"role": role, "content": text} for role, text in turns]
         if self.instruction and out:
-            out[-1]["content"] = f"{out[-1]['content']}\n{self.instruction}"
+            content = out[-1]["content"]
+            out[-1]["content"] = with_text(content, f"{content_text(content)}\n{self.instruction}")
         return list(out)
 
     def root_step(self, trace: Trace, policy: Policy) -> int:

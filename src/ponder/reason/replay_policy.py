@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ponder.errors import BudgetExhausted, UnknownName, UsageError
+from ponder.pictures.message_parts import content_text
 from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Step, Trace, ids
 
@@ -74,7 +75,7 @@ class ReplayPolicy:
         return max(0, len(self._continuations.get(key, ())) - self._handed_out.get(key, 0))
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        question = str(messages[-1]["content"]) if messages else ""
+        question = content_text(messages[-1]["content"]) if messages else ""
         prompt = self._prompts.get(_messages_key(messages), self._prompts.get(question))
         if prompt is None:
             raise self._refuse(f"the stored traces have no such prompt: {_shorten(question)}")

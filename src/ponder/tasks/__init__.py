@@ -63,6 +63,15 @@ from ponder.tasks.proofs import Proofs
 from ponder.tasks.reasoning_gym import ReasoningGym
 from ponder.tasks.reward_functions import RewardFunctions
 from ponder.tasks.suite import Suite
+from ponder.tasks.vision.count_shapes import CountShapes
+from ponder.tasks.vision.locate_shape import LocateShape, LocateShapes
+from ponder.tasks.vision.order_shapes import OrderShapes
+from ponder.tasks.vision.picture_maze import PictureMaze
+from ponder.tasks.vision.point_at_shape import PointAtShape
+from ponder.tasks.vision.read_clock import ReadClock
+from ponder.tasks.vision.refer_to_shape import ReferToShape
+from ponder.tasks.vision.same_or_different import SameOrDifferent
+from ponder.tasks.vision.segment_shape import SegmentShape
 
 TASKS: dict[str, type] = {
     "addition": Addition,
@@ -86,6 +95,16 @@ TASKS: dict[str, type] = {
     "tic-tac-toe": TicTacToe,
     "twenty-four": TwentyFour,
     "zebra": Zebra,
+    "count-shapes": CountShapes,
+    "locate-shape": LocateShape,
+    "locate-shapes": LocateShapes,
+    "order-shapes": OrderShapes,
+    "picture-maze": PictureMaze,
+    "point-at-shape": PointAtShape,
+    "read-clock": ReadClock,
+    "refer-to-shape": ReferToShape,
+    "same-or-different": SameOrDifferent,
+    "segment-shape": SegmentShape,
     "alphabet-sort": AlphabetSort,
     "check-answer": CheckAnswer,
     "code-feedback": CodeFeedback,
@@ -149,6 +168,7 @@ __all__ = [
     "CheckAnswer",
     "CodeFeedback",
     "ConnectFourTask",
+    "CountShapes",
     "Countdown",
     "Counting",
     "CustomTask",
@@ -163,16 +183,25 @@ __all__ = [
     "Instructions",
     "Knapsack",
     "KnightsAndKnaves",
+    "LocateShape",
+    "LocateShapes",
     "Mastermind",
     "Maze",
     "NumberTheory",
+    "OrderShapes",
+    "PictureMaze",
+    "PointAtShape",
     "ProcessBench",
     "Programs",
     "Proofs",
     "QuestionFile",
+    "ReadClock",
     "ReasoningGym",
+    "ReferToShape",
     "RewardFunctions",
+    "SameOrDifferent",
     "SatisfiabilityTask",
+    "SegmentShape",
     "Sokoban",
     "Sorting",
     "Sql",

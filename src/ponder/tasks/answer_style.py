@@ -10,6 +10,7 @@ from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, ClassVar, Self
 
 from ponder.errors import UsageError
+from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Scorer, Task
 from ponder.tasks.lazy_problems import LazyProblems
 from ponder.types import Message, Problem, user_messages
@@ -146,11 +147,10 @@ class _StyledProblems(LazyProblems):
         messages: list[Message] = [dict(m) for m in problem.messages]
         if not messages or problem.style == self.style:
             return problem
-        before = messages[-1]["content"]
-        messages[-1] = {
-            **messages[-1],
-            "content": (text := styles.question_with_instruction(before, self.style, self.answer_spec)),
-        }
+        content = messages[-1]["content"]
+        before = content_text(content)
+        text = styles.question_with_instruction(before, self.style, self.answer_spec)
+        messages[-1] = {**messages[-1], "content": with_text(content, text)}
         return replace(
             problem,
             messages=tuple(messages),

@@ -19,52 +19,61 @@ from ponder.nets.torch_compile import compile_once
 _CHUNK_BYTES = 1 << 28  # of float32 logits
 
 
-def token_logprobs(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """log p of each target at this temperature, and the distribution's entropy; both with gradient."""
-    out: tuple[Tensor, Tensor] = _TokenLogprobs.apply(hidden_NE, weight_VE, target_N, temperature)  # type: ignore[no-untyped-call]
+def token_logprobs(
+    hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float, banned: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """log p of each target at this temperature, and the distribution's entropy; both with gradient. `banned`: a token
+    whose probability is 0."""
+    out: tuple[Tensor, Tensor] = _TokenLogprobs.apply(hidden_NE, weight_VE, target_N, temperature, banned)  # type: ignore[no-untyped-call]
     return out
 
 
 def divergence(
-    hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, temperature: float, mix: float
+    hidden_NE: Tensor,
+    weight_VE: Tensor,
+    teacher_NE: Tensor,
+    teacher_VE: Tensor,
+    temperature: float,
+    mix: float,
+    banned: int | None = None,
 ) -> Tensor:
     """From a teacher's distribution t to the student's s, both at this temperature; gradient to the student only.
 
     mix 0: KL(t | s), forward; mix 1: KL(s | t), reverse; between: mix KL(t | m) + (1 - mix) KL(s | m) with
     m = mix t + (1 - mix) s, the generalised Jensen-Shannon divergence (Agarwal et al. 2024).
     """
-    out: Tensor = _Divergence.apply(hidden_NE, weight_VE, teacher_NE, teacher_VE, temperature, mix)  # type: ignore[no-untyped-call]
+    out: Tensor = _Divergence.apply(hidden_NE, weight_VE, teacher_NE, teacher_VE, temperature, mix, banned)  # type: ignore[no-untyped-call]
     return out
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float
+        ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float, banned: int | None
     ) -> tuple[Tensor, Tensor]:
         read = compile_once(_logprobs_and_entropy) if hidden_NE.is_cuda else _logprobs_and_entropy
         parts = [
-            read(project_logits(hidden_NE[part], weight_VE), target_N[part], temperature)
+            read(project_logits(hidden_NE[part], weight_VE, banned), target_N[part], temperature)
             for part in _chunks(hidden_NE, weight_VE)
         ]
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
-        ctx.temperature = temperature
+        ctx.temperature, ctx.banned = temperature, banned
         ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None, None]:
         hidden_NE, weight_VE, target_N, norm_N, entropy_N = ctx.saved_tensors
         slope = compile_once(_logprobs_grad) if hidden_NE.is_cuda else _logprobs_grad
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         for part in _chunks(hidden_NE, weight_VE):
-            logits = project_logits(hidden_NE[part], weight_VE)
+            logits = project_logits(hidden_NE[part], weight_VE, ctx.banned)
             second = None if grads[1] is None else (grads[1][part], entropy_N[part])
             dtype = hidden_NE.dtype
             sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
-        return sums.hidden_NE, sums.weight(), None, None
+        return sums.hidden_NE, sums.weight(), None, None, None
 
 
 def _logprobs_and_entropy(logits_NV: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,15 +108,16 @@ class _Divergence(torch.autograd.Function):
         teacher_VE: Tensor,
         temperature: float,
         mix: float,
+        banned: int | None,
     ) -> Tensor:
         apart = compile_once(_divergence) if hidden_NE.is_cuda else _divergence
         ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
-        ctx.temperature, ctx.mix = temperature, mix
+        ctx.temperature, ctx.mix, ctx.banned = temperature, mix, banned
         return torch.cat(
             [
                 apart(
-                    project_logits(hidden_NE[part], weight_VE),
-                    project_logits(teacher_NE[part], teacher_VE),
+                    project_logits(hidden_NE[part], weight_VE, banned),
+                    project_logits(teacher_NE[part], teacher_VE, banned),
                     temperature,
                     mix,
                 )
@@ -116,14 +126,15 @@ class _Divergence(torch.autograd.Function):
         )
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None, None]:
         hidden_NE, weight_VE, teacher_NE, teacher_VE = ctx.saved_tensors
         slope = compile_once(_divergence_grad) if hidden_NE.is_cuda else _divergence_grad
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
-            both = project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE)
-            sums.add(part, slope(*both, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
-        return sums.hidden_NE, sums.weight(), None, None, None, None
+            student_NV = project_logits(hidden_NE[part], weight_VE, ctx.banned)
+            teacher_NV = project_logits(teacher_NE[part], teacher_VE, ctx.banned)
+            sums.add(part, slope(student_NV, teacher_NV, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
+        return sums.hidden_NE, sums.weight(), None, None, None, None, None
 
 
 def _divergence(student_NV: Tensor, teacher_NV: Tensor, temperature: float, mix: float) -> Tensor:

@@ -324,7 +324,7 @@ class Learner:
         self.flops += pass_flops(net, batch.lengths[real], batch.parents[real], readings, backward)
         attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
         compiled = self.compiled and lora.can_compile(net)
-        return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
+        return net(net.local_ids(batch.ids_T), attend.positions_T, attend, compiled)[batch.source_N]
 
     # Notes beside tokens, without gradient
 

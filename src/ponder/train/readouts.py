@@ -57,12 +57,14 @@ class LogprobReadout:
 
     def read(self, learner: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
         hidden_NE = learner.hidden_states(net, batch)
-        return token_logprobs(hidden_NE, net.lm_head.weight, batch.target_N, self.temperature)[0]
+        return token_logprobs(hidden_NE, net.lm_head.weight, batch.target_N, self.temperature, net.banned_token)[0]
 
     def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
         net = learner.net
         hidden_NE = learner.hidden_states(net, batch)
-        logprobs_N, entropy_N = token_logprobs(hidden_NE, net.lm_head.weight, batch.target_N, self.temperature)
+        logprobs_N, entropy_N = token_logprobs(
+            hidden_NE, net.lm_head.weight, batch.target_N, self.temperature, net.banned_token
+        )
         old_N = batch.notes.get("old")
 
         def reference_divergence(mix: float) -> Tensor:
@@ -71,7 +73,7 @@ class LogprobReadout:
             with torch.no_grad(), learner.without_adapters_if_reference(reference):
                 teacher_NE = learner.hidden_states(reference, batch)
             heads = net.lm_head.weight, reference.lm_head.weight
-            return divergence(hidden_NE, heads[0], teacher_NE, heads[1], self.temperature, mix)
+            return divergence(hidden_NE, heads[0], teacher_NE, heads[1], self.temperature, mix, net.banned_token)
 
         return Tokens(
             batch.advantage_N, batch.sequence_N, batch.tree_N, logprobs_N, entropy_N,

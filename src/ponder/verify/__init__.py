@@ -14,6 +14,7 @@ from ponder.verify.code.call_tests import CallTests
 from ponder.verify.code.output_tests import OutputTests
 from ponder.verify.code.property_tests import PropertyTests
 from ponder.verify.final_answer.choice import MultipleChoice
+from ponder.verify.final_answer.clock_time import ClockTime
 from ponder.verify.final_answer.number import FinalNumber
 from ponder.verify.final_answer.text import FinalList, FinalText
 from ponder.verify.instructions.constraints import Constraints
@@ -37,7 +38,9 @@ from ponder.verify.rewards.step_arithmetic import StepArithmetic
 from ponder.verify.rewards.think_format import ThinkFormat
 from ponder.verify.rewards.token_length import CosineLengthReward, OverlongPenalty
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
-from ponder.verify.vision.verifiers import BoxIoU, DetectionAP, MaskIoU, PointInMask
+from ponder.verify.vision.segmentation_rewards import SegZero, VisionReasoner
+from ponder.verify.vision.verifiers import BoxIoU, BoxSetIoU, DetectionAP, MaskIoU, PointInMask
+from ponder.verify.vision.visual_rft import VisualRFTClass, VisualRFTDetection, VisualRFTGrounding
 
 __all__ = [
     "ANSWER_FORMS",
@@ -47,7 +50,9 @@ __all__ = [
     "ArithmeticResult",
     "AssertTests",
     "BoxIoU",
+    "BoxSetIoU",
     "CallTests",
+    "ClockTime",
     "Constraints",
     "CosineLengthReward",
     "CountdownVerifier",
@@ -73,11 +78,16 @@ __all__ = [
     "PropertyTests",
     "RepetitionPenalty",
     "SatVerifier",
+    "SegZero",
     "StepArithmetic",
     "SudokuVerifier",
     "ThinkFormat",
     "TicTacToeVerifier",
     "VerdictCounts",
+    "VisionReasoner",
+    "VisualRFTClass",
+    "VisualRFTDetection",
+    "VisualRFTGrounding",
     "WeightedSum",
     "ZebraVerifier",
     "count_verdicts",

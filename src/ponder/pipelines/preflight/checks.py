@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ponder.errors import NoGoldAnswer, PonderError
+from ponder.pictures.message_parts import content_text
 from ponder.pipelines.preflight.gradient_probe import UNLIMITED_TOKENS, PreflightData, TrainedSequence, gradient_norms
 from ponder.pipelines.training.gold_episodes import episode_score, play_episode
 from ponder.protocols import Task
@@ -267,8 +268,8 @@ def check_template(e: PreflightData) -> Check:
             )
         text = _without_whitespace(tokenizer.decode(tokens, keep_special=True))
         for message in problem.messages:
-            content = message["content"]
-            if message["role"] not in ("user", "system") or not isinstance(content, str):
+            content = content_text(message["content"])
+            if message["role"] not in ("user", "system"):
                 continue  # templates may shorten what the assistant said before
             again = tokenizer.decode(tokenizer.encode(content, add_special_tokens=False), keep_special=True)
             if not any(

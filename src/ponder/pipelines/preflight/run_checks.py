@@ -25,6 +25,7 @@ from ponder.pipelines.preflight.gradient_probe import (
     gather_preflight_data,
     shortest_prompts,
 )
+from ponder.pipelines.preflight.picture_check import check_pictures
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, target_traces
 from ponder.train.learner import Learner
@@ -64,7 +65,7 @@ async def preflight_rl(
         checks.check_kl_term(e, own), checks.check_prompt_mask(e),
         checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task),
         checks.check_finite(e),
-        checks.check_gradient(learner, e.traces),
+        checks.check_gradient(learner, e.traces), *check_pictures(e),
     ]  # fmt: skip
     if critic is not None:
         results.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
@@ -93,6 +94,7 @@ def preflight_sft(
         checks.check_eos(e, False),
         checks.check_template(e),
         checks.check_finite(e),
+        *check_pictures(e),
     ]
     return [*results, checks.check_gradient(learner, traces)], e
 

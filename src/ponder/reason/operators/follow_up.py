@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
+from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
@@ -38,9 +39,10 @@ def messages_from_template(problem: Problem, template: str, *, answers: bool = F
     The answer instruction is added, at the end, only if the reply `answers` the problem.
     """
     messages = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
-    question = str(messages[-1]["content"]).removesuffix(problem.answer_instruction)
+    content = messages[-1]["content"]
+    question = content_text(content).removesuffix(problem.answer_instruction)
     how = f"\n{problem.answer_instruction.strip()}" if answers and problem.answer_instruction else ""
-    messages[-1]["content"] = fill_template(template, question=question, **slots) + how
+    messages[-1]["content"] = with_text(content, fill_template(template, question=question, **slots) + how)
     return list(messages)
 
 
@@ -135,7 +137,7 @@ class FollowUps:
         self, key: _Key, question: FollowUpQuestion, prefix: Ids, completions: Sequence[Completion], meta: bool
     ) -> None:
         if key not in self._prompt_steps:
-            text = str(question.messages[-1]["content"])
+            text = content_text(question.messages[-1]["content"])
             self._prompt_steps[key] = self.trace.add(Step(None, text, prefix, cites=question.cites))
         for c in completions:
             add_completion(self.trace, self._prompt_steps[key], c, last=not meta, meta=meta)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
+from ponder.pictures.message_parts import content_text
 from ponder.protocols import Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.completions import join_completions, top_k_share
@@ -131,7 +132,9 @@ def insert_text(trace: Trace, parent: int, text: str, policy: Policy, *, cites: 
 
 def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
     """Add a follow-up prompt, which quotes the steps it cites."""
-    return trace.add(Step(None, str(messages[-1]["content"]), encode_prompt(trace, messages, policy), cites=cites))
+    return trace.add(
+        Step(None, content_text(messages[-1]["content"]), encode_prompt(trace, messages, policy), cites=cites)
+    )
 
 
 def encode_prompt(trace: Trace, messages: Sequence[Message], policy: Policy) -> Ids:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder import verify
 from ponder.errors import TaskError
@@ -27,7 +27,7 @@ class Maze(QuestionTask[Lines]):
     ANSWER_SPEC = AnswerSpec(
         "the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", allow_bare=False
     )
-    LEVELS = (
+    LEVELS: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"side": 2, "extra_openings": 0, "shortest": False},
         {"side": 3, "extra_openings": 0, "shortest": False},
         {"side": 5, "extra_openings": 0, "shortest": False},

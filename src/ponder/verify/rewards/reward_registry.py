@@ -12,12 +12,19 @@ from ponder.verify.rewards.language_consistency import LanguageConsistency
 from ponder.verify.rewards.repetition import RepetitionPenalty
 from ponder.verify.rewards.step_arithmetic import StepArithmetic
 from ponder.verify.rewards.think_format import ThinkFormat
+from ponder.verify.vision.segmentation_rewards import SegZero, VisionReasoner
+from ponder.verify.vision.visual_rft import VisualRFTClass, VisualRFTDetection, VisualRFTGrounding
 
 REWARDS: dict[str, Callable[[], Scorer]] = {
     "format": ThinkFormat,
     "language": LanguageConsistency,
     "repetition": RepetitionPenalty,
     "steps": StepArithmetic,
+    "seg_zero": SegZero,
+    "vision_reasoner": VisionReasoner,
+    "visual_rft_class": VisualRFTClass,
+    "visual_rft_detection": VisualRFTDetection,
+    "visual_rft_grounding": VisualRFTGrounding,
 }
 
 

@@ -6,6 +6,7 @@ N: predicted boxes, M: gold boxes, H, W: height and width of an image in pixels.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -45,6 +46,18 @@ def parse_box(value: object, size: Size | None = None) -> Box:
     return x1, y1, x2, y2
 
 
+_NUMBER = r"\s{0,8}(-?[0-9]{1,12}(?:\.[0-9]{1,12})?)\s{0,8}"
+_CORNER_PAIR = re.compile(rf"\({_NUMBER},{_NUMBER}\)\s{{0,8}},?\s{{0,8}}\({_NUMBER},{_NUMBER}\)")
+
+
+def parse_corner_pairs(text: str) -> list[float]:
+    """The four numbers of `(x1,y1),(x2,y2)`."""
+    match = _CORNER_PAIR.fullmatch(text.strip())
+    if match is None:
+        raise InvalidGeometry("not two corners (x1,y1),(x2,y2)")
+    return [float(number) for number in match.groups()]
+
+
 def parse_size(value: object) -> Size:
     width, height = parse_numbers(value, 2)
     if not (width >= 1 and height >= 1 and width.is_integer() and height.is_integer()):
@@ -58,6 +71,11 @@ def iou(a: Box, b: Box) -> float:
     """Area of the intersection over area of the union."""
     shared = _shared(a, b)
     return shared / (_area(a) + _area(b) - shared)
+
+
+def iou_matrix(boxes: Sequence[Box], others: Sequence[Box]) -> Array:
+    """The IoU [N, M] of each box with each of the others."""
+    return np.array([[iou(a, b) for b in others] for a in boxes]).reshape(len(boxes), len(others))
 
 
 def giou(a: Box, b: Box) -> float:

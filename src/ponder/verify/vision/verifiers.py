@@ -8,38 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify.answers.structured import InvalidJson, extract_structured, parse_strict_json
-from ponder.verify.base import TextVerifier, bad_data, repr_for_reason
+from ponder.verify.base import TextVerifier, bad_data
 from ponder.verify.vision import geometry
+from ponder.verify.vision.assignment import best_assignment
 from ponder.verify.vision.geometry import Box, InvalidGeometry, Size
+from ponder.verify.vision.gold_fields import gold_field, image_size, parse_gold
 
-T = TypeVar("T")
 Detection = tuple[str, Box, float]  # label, box, score
-
-
-def _gold_field(gold: Any, key: str) -> Any:
-    if not isinstance(gold, Mapping) or key not in gold:
-        bad_data(f"{repr_for_reason(gold)} does not hold {key!r}")
-    return gold[key]
-
-
-def _parse_gold(read: Callable[[], T]) -> T:
-    """Parse a part of the gold answer. A fault in it is bad data."""
-    try:
-        return read()
-    except InvalidGeometry as why:
-        bad_data(str(why))
-
-
-def _image(gold: Any) -> Size | None:
-    size = gold.get("size") if isinstance(gold, Mapping) else None
-    return None if size is None else _parse_gold(lambda: geometry.parse_size(size))
 
 
 def _grade_json_answer(text: str, grade: Callable[[Any], Score]) -> Score:
@@ -55,7 +37,9 @@ def _grade_json_answer(text: str, grade: Callable[[Any], Score]) -> Score:
 
 @dataclass(frozen=True)
 class BoxIoU(TextVerifier):
-    """IoU of the box given, `[x1, y1, x2, y2]`, with the gold one; `threshold`: 1 from there on, else 0.
+    """IoU of the box given with the gold one; `threshold`: 1 from there on, else 0.
+
+    A box is `[x1, y1, x2, y2]` or `(x1,y1),(x2,y2)`.
 
     The problem's answer is `{"box": [x1, y1, x2, y2]}`, with `"size": [width, height]` to refuse boxes that leave the
     image. `use_giou`: GIoU scaled to 0 to 1, which tells a near miss from a far one.
@@ -75,9 +59,15 @@ class BoxIoU(TextVerifier):
         return "box_overlap"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image = _image(gold)
-        truth = _parse_gold(lambda: geometry.parse_box(_gold_field(gold, "box"), image))
-        return _grade_json_answer(text, lambda value: self._compare(geometry.parse_box(value, image), truth))
+        image = image_size(gold)
+        truth = parse_gold(lambda: geometry.parse_box(gold_field(gold, "box"), image))
+        extracted = extract_structured(text)
+        if extracted.answer is None:
+            return Score(0.0, extracted.reason)
+        try:
+            return self._compare(_parse_box_text(extracted.answer, image), truth)
+        except (InvalidJson, InvalidGeometry) as why:
+            return Score(0.0, f"malformed: {why}")
 
     def _compare(self, box: Box, truth: Box) -> Score:
         overlap = geometry.iou(box, truth)
@@ -85,6 +75,39 @@ class BoxIoU(TextVerifier):
         if self.use_giou:
             return Score((geometry.giou(box, truth) + 1) / 2, reason)
         return Score(overlap if self.threshold is None else float(overlap >= self.threshold), reason)
+
+
+@dataclass(frozen=True)
+class BoxSetIoU(TextVerifier):
+    """Mean IoU of several boxes, matched one to one with the gold ones so that the sum is largest.
+
+    The problem's answer is `{"boxes": [[x1, y1, x2, y2], ...]}`, with `"size"` as in `BoxIoU`. The mean is over the
+    boxes given or the gold ones, whichever are more: a box too many costs as much as one too few.
+    """
+
+    max_boxes: int = 100
+
+    def __post_init__(self) -> None:
+        if self.max_boxes < 1:
+            raise UsageError(f"max_boxes is {self.max_boxes}; it must be at least 1")
+
+    @property
+    def name(self) -> str:
+        return "box_overlap"
+
+    def verify(self, text: str, gold: Any) -> Score:
+        image, boxes = image_size(gold), gold_field(gold, "boxes")
+        truth = parse_gold(lambda: _plain_boxes(boxes, image))
+        if not truth:
+            bad_data("there are no gold boxes")
+        return _grade_json_answer(text, lambda value: self._compare(_plain_boxes(value, image), truth))
+
+    def _compare(self, boxes: list[Box], truth: list[Box]) -> Score:
+        if len(boxes) > self.max_boxes:
+            return Score(0.0, f"{len(boxes)} boxes, more than {self.max_boxes}")
+        overlaps_NM = geometry.iou_matrix(boxes, truth)
+        mean = sum(overlaps_NM[n, m] for n, m in best_assignment(overlaps_NM)) / max(len(boxes), len(truth))
+        return Score(float(mean), f"mean IoU {mean:.3f}, {len(boxes)} boxes for {len(truth)}")
 
 
 @dataclass(frozen=True)
@@ -100,12 +123,12 @@ class PointInMask(TextVerifier):
         return "point_in_mask"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, mask = _image(gold), _gold_field(gold, "mask")
+        image, mask = image_size(gold), gold_field(gold, "mask")
         if isinstance(mask, Mapping):
-            pixels = _parse_gold(lambda: geometry.parse_mask(mask, image))
+            pixels = parse_gold(lambda: geometry.parse_mask(mask, image))
             image = pixels.shape[1], pixels.shape[0]
         else:
-            corners = _parse_gold(lambda: geometry.parse_polygon(mask))
+            corners = parse_gold(lambda: geometry.parse_polygon(mask))
 
         def grade(value: Any) -> Score:
             x, y = geometry.parse_numbers(value, 2)
@@ -132,7 +155,7 @@ class MaskIoU(TextVerifier):
         return "mask_overlap"
 
     def verify(self, text: str, gold: Any) -> Score:
-        truth = _parse_gold(lambda: geometry.parse_mask(_gold_field(gold, "mask"), _image(gold)))
+        truth = parse_gold(lambda: geometry.parse_mask(gold_field(gold, "mask"), image_size(gold)))
         if not truth.any():
             bad_data("the gold mask is empty")
         image = truth.shape[1], truth.shape[0]
@@ -170,8 +193,8 @@ class DetectionAP(TextVerifier):
         return "detection"
 
     def verify(self, text: str, gold: Any) -> Score:
-        image, boxes = _image(gold), _gold_field(gold, "boxes")
-        truth = _parse_gold(lambda: _boxes(boxes, image))
+        image, boxes = image_size(gold), gold_field(gold, "boxes")
+        truth = parse_gold(lambda: _boxes(boxes, image))
         return _grade_json_answer(text, lambda value: self._compare(value, image, truth))
 
     def _compare(self, value: Any, image: Size | None, truth: list[Detection]) -> Score:
@@ -193,6 +216,18 @@ class DetectionAP(TextVerifier):
         scores = np.array([score for _, score in class_detections])
         overlaps = np.array([[geometry.iou(box, gold) for gold in class_truth] for box, _ in class_detections])
         return float(np.mean([geometry.average_precision(scores, overlaps, t) for t in self.thresholds]))
+
+
+def _parse_box_text(answer: str, image: Size | None) -> Box:
+    corners = geometry.parse_corner_pairs(answer) if answer.startswith("(") else parse_strict_json(answer)
+    return geometry.parse_box(corners, image)
+
+
+def _plain_boxes(value: Any, image: Size | None) -> list[Box]:
+    """The boxes of a list of boxes without labels."""
+    if not isinstance(value, list | tuple):
+        raise InvalidGeometry("not a list of boxes")
+    return [geometry.parse_box(box, image) for box in value]
 
 
 def _boxes(value: Any, image: Size | None) -> list[Detection]:

@@ -1,0 +1,64 @@
+"""Visual-RFT in small (Liu et al. 2025): a vision-language model from scratch learns to find shapes by GRPO on overlap.
+
+A character-level transformer with a vision tower, half a million weights, first imitates gold boxes, stopped early.
+Then it samples boxes for each picture, and the reward is their IoU with the gold box: no threshold, no format reward,
+no KL. Both models are measured on held-out pictures, and the second one also with grey pictures in their place.
+"""
+
+from typing import Annotated
+
+from _shapes import ALPHABET, TEMPLATE, FindBox
+
+from ponder.models.scratch_model import ScratchModel, ScratchVision
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Chain
+from ponder.settings import GreaterThan
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Sampling
+
+Count = Annotated[int, GreaterThan(0)]
+Rate = Annotated[float, GreaterThan(0)]
+
+MAX_TOKENS = 24  # of `\\boxed{[12,34,56,78]}` and its end
+
+
+def recipe(
+    shapes: Annotated[Count, "in a picture, at most"] = 1,
+    cold_start_steps: Annotated[Count, "of imitation"] = 400,
+    cold_start_lr: Annotated[Rate, "learning rate of imitation"] = 2e-3,
+    steps: Annotated[Count, "of GRPO"] = 60,
+    problems_per_step: Annotated[Count, "pictures in a step of GRPO"] = 32,
+    group_size: Annotated[Count, "boxes sampled for each"] = 8,
+    lr: Annotated[Rate, "learning rate of GRPO"] = 1e-3,
+    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 300,
+    seed: int = 0,
+) -> Stages:
+    task = FindBox(shapes=shapes)
+    vision = ScratchVision(patch=16, shuffle=1, width=64)
+    model = ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=96, seed=seed, vision=vision)
+    start = FineTune(
+        task, model, TEMPLATE, optimizer=AdamW(lr=cold_start_lr, warmup_steps=20, decay_steps=cold_start_steps),
+        steps=cold_start_steps, batch_size=64, save_every=cold_start_steps, seed=seed,
+    )  # fmt: skip
+    grpo = RL(
+        task=task, model="stage:start", group_size=group_size, sampling=Sampling(max_tokens=MAX_TOKENS),
+        algorithm=GRPO(kl=None), optimizer=AdamW(lr=lr, warmup_steps=3, decay_steps=steps), steps=steps,
+        problems_per_step=problems_per_step, save_every=steps, seed=seed,
+    )  # fmt: skip
+    return Stages(
+        (
+            Stage("start", start),
+            Stage("start-overlap", _measure(task, "stage:start", limit)),
+            Stage("grpo", grpo),
+            Stage("overlap", _measure(task, "stage:grpo", limit)),
+            Stage("blind-overlap", _measure(FindBox(shapes=shapes, blind=True), "stage:grpo", limit)),
+        )
+    )
+
+
+def _measure(task: FindBox, model: str, limit: int) -> Evaluate:
+    return Evaluate(task, model, strategy=Chain(Sampling(max_tokens=MAX_TOKENS, temperature=0.0)), limit=limit)

@@ -1,0 +1,298 @@
+"""A policy that sees: prompts with pictures in the engine and in the learner."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import run_async
+from ponder.errors import UsageError
+from ponder.models.picture_prompt import encode_tiles, split_into_tiles, without_pictures
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel, ScratchVision
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import lora
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import init_decoder
+from ponder.nets.picture_table import table_for
+from ponder.nets.vision_config import VisionConfig
+from ponder.pictures.message_parts import content_pictures, image_part, text_part
+from ponder.pictures.picture import Picture
+from ponder.pictures.resize import resize
+from ponder.tasks import LocateShape
+from ponder.train.credit import assign_imitation
+from ponder.train.imitation import SFT
+from ponder.train.learner import Learner
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Sampling, Step, prompt_trace
+
+ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
+MODEL = ScratchModel(
+    ALPHABET, width=32, layers=2, heads=2, context=512, vision=ScratchVision(width=24, layers=1, heads=2)
+)
+TASK = LocateShape(style="direct")
+RNG = np.random.default_rng(0)
+
+
+def a_picture(width=64, height=64):
+    return Picture.from_pixels(RNG.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def asked(*pictures, text="Where is it?"):
+    return [{"role": "user", "content": [*map(image_part, pictures), text_part(text)]}]
+
+
+@pytest.fixture
+def policy():
+    net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
+    with torch.no_grad():  # so that pictures matter
+        net.connector.modality_projection.proj.weight.mul_(30)
+    return PonderPolicy(net, tokenizer)
+
+
+def test_prompt_holds_a_run_below_zero_for_each_picture(policy):
+    one, other = a_picture(), a_picture()
+    encoded = policy.encode(asked(one, other))
+    negative = np.flatnonzero(encoded < 0)
+    assert len(negative) == 2 * 16 and (np.diff(negative) == 1).sum() == 31
+    assert (encoded == policy.encode(asked(one, other))).all()
+    assert not np.array_equal(encoded, policy.encode(asked(other, one)))
+    assert "Where is it?" in policy.text(encoded)
+
+
+def test_text_alone_is_encoded_as_by_a_model_that_reads_text(policy):
+    messages = [{"role": "user", "content": "Where?"}]
+    assert (policy.encode(messages) >= 0).all()
+    assert (policy.encode([{"role": "user", "content": [text_part("Where?")]}]) == policy.encode(messages)).all()
+
+
+def test_model_that_reads_text_refuses_a_picture():
+    blind = ScratchModel(ALPHABET, width=32, layers=1, heads=2)
+    policy = PonderPolicy(*blind.build(torch.float32, torch.device("cpu")))
+    with pytest.raises(UsageError, match="take a vision-language model"):
+        policy.encode(asked(a_picture()))
+
+
+@pytest.mark.parametrize("messages", [
+    asked(a_picture(), text="what is <image>?"),
+    [{"role": "system", "content": "<image>"}, *asked(a_picture())],
+])  # fmt: skip
+def test_placeholder_in_the_text_is_refused(policy, messages):
+    with pytest.raises(UsageError, match="write it otherwise"):
+        policy.encode(messages)
+
+
+def test_cut_prompt_is_refused(policy):
+    encoded = policy.encode(asked(a_picture()))
+    inside = int(np.flatnonzero(encoded < 0)[5])
+    for prefix in (encoded[:inside], encoded[inside:]):
+        with pytest.raises(UsageError, match="cut no prompt inside a picture"):
+            policy.request(prefix, Sampling(max_tokens=3))
+
+
+def sample(policy, prompt, n=4, seed=0, **more):
+    return run_async(policy.generate(prompt, Sampling(max_tokens=12, seed=seed, **more), n))
+
+
+def credited(policy, messages, advantages=(1.0, -1.0, 0.5, 0.0)):
+    prompt = policy.encode(messages)
+    problem = TASK.train[0]
+    trace = prompt_trace(problem, prompt)
+    for completion, advantage in zip(sample(policy, prompt), advantages, strict=True):
+        step = Step(0, completion.text, completion.token_ids, completion.logprobs, stop=completion.stop)
+        step.advantages = np.full(len(completion.token_ids), advantage, np.float32)
+        trace.add(step)
+    return trace
+
+
+def test_sampler_and_learner_agree(policy):
+    traces = [credited(policy, asked(a_picture(), a_picture())), credited(policy, asked(a_picture()))]
+    learner = Learner(policy.net, GRPO(kl=None))
+    steps = [step for trace in traces for step in trace.steps[1:]]
+    learner.write_notes(traces, steps, "again", policy.net)
+    gap = max(float(np.abs(step.notes["again"] - step.logprobs).max()) for step in steps)
+    assert gap < 3e-6
+
+
+def test_gradient_does_not_depend_on_microbatches(policy):
+    traces = [credited(policy, asked(a_picture(), text=f"Where is {i}?")) for i in range(3)]
+    traces.append(credited(policy, [{"role": "user", "content": "no picture"}]))
+    together = Learner(policy.net, GRPO(kl=None), max_tokens_per_microbatch=4096).gradient(traces)
+    apart = Learner(policy.net, GRPO(kl=None), max_tokens_per_microbatch=1).gradient(traces)
+    largest = max(g.abs().max() for g in together.values())
+    assert together.keys() == apart.keys() and any(n.startswith("vision_model.") for n in together)
+    assert all((together[n] - apart[n]).abs().max() < 1e-5 * largest for n in together)
+
+
+def test_reference_sees_the_same_pictures(policy):
+    trace = credited(policy, asked(a_picture()))
+    learner = Learner(policy.net, GRPO())
+    learner.write_reference_logprobs([trace])
+    assert all(np.abs(step.notes["reference"] - step.logprobs).max() < 3e-6 for step in trace.steps[1:])
+
+
+@pytest.mark.parametrize("chunk", [5, 16, 512])
+def test_cache_never_mixes_pictures(policy, chunk):
+    """Prompts that differ only in their picture, in turns, with a cache that keeps all of them."""
+    policy.engine.prefill_chunk_tokens = chunk  # also less than a picture
+    prompts = [policy.encode(asked(a_picture())) for _ in range(4)]
+    target = policy.tokens("[12, 30, 40, 50]")
+    for _ in range(2):
+        read = [run_async(policy.token_logprobs(prompt, target)) for prompt in prompts]
+        alone = []
+        for prompt in prompts:
+            policy.engine.refresh_weights()
+            alone.append(run_async(policy.token_logprobs(prompt, target)))
+        np.testing.assert_allclose(read, alone, atol=1e-5)
+    assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(read) for b in read[:i])
+
+
+def test_same_picture_is_computed_once(policy, monkeypatch):
+    calls = []
+    plain = policy.net.vision_model.forward
+    monkeypatch.setattr(policy.net.vision_model, "forward", lambda pixels: calls.append(len(pixels)) or plain(pixels))
+    picture = a_picture()
+    for text in ("Where?", "What?", "Why?"):
+        sample(policy, policy.encode(asked(picture, picture, text=text)))
+    assert calls == [1]
+    policy.version += 1  # other weights
+    sample(policy, policy.encode(asked(picture)))
+    assert calls == [1, 1]
+
+
+def test_prompt_may_end_with_a_picture(policy):
+    prompt = policy.encode(asked(a_picture()))
+    ending = prompt[: int(np.flatnonzero(prompt < 0)[-1]) + 1]
+    assert all(len(completion.token_ids) for completion in sample(policy, ending, n=3))
+
+
+def test_penalties_leave_pictures_alone(policy):
+    prompt = policy.encode(asked(a_picture()))
+    assert sample(policy, prompt, repetition_penalty=1.3, no_repeat_ngram_size=2, logprobs=2)
+
+
+def test_training_step_changes_what_is_seen(policy):
+    """Imitation of another answer for each of two pictures: the loss falls below what text alone allows."""
+    pictures, answers = [Picture(64, 64, bytes([value]) * 12288) for value in (0, 255)], ["[1, 2]", "[8, 9]"]
+    learner = Learner(policy.net, SFT(), AdamW(lr=1e-2, warmup_steps=0))
+    traces = []
+    for picture, answer in zip(pictures, answers, strict=True):
+        trace = prompt_trace(TASK.train[0], policy.encode(asked(picture)))
+        trace.add(Step(0, answer, np.append(policy.tokens(answer), np.int32(2)), stop="eos"))
+        assign_imitation(trace)
+        traces.append(trace)
+    for _ in range(60):
+        metrics = learner.step(traces)
+    policy.version += 1
+    assert metrics["loss"] < 0.05
+    for picture, answer in zip(pictures, answers, strict=True):
+        (greedy,) = sample(policy, policy.encode(asked(picture)), n=1, temperature=0.0)
+        assert greedy.text == answer
+
+
+IMAGE_TOKEN = 5
+
+
+@pytest.fixture
+def with_image_token():
+    _, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
+    vision = VisionConfig(24, 1, 2, 48, image_size=64, patch=8, shuffle=2, image_token=IMAGE_TOKEN)
+    config = DecoderConfig("llama", tokenizer.vocab_size, 32, 1, 2, 2, 16, 64, context=512, vision=vision, eos=(2,))
+    return PonderPolicy(init_decoder(config, 0), tokenizer)
+
+
+def test_image_token_is_never_sampled(with_image_token):
+    policy = with_image_token
+    prompt = policy.encode(asked(a_picture()))
+    with torch.no_grad():  # it would be the likeliest token by far
+        policy.net.embed_tokens.weight[IMAGE_TOKEN] = 50 * policy.net.embed_tokens.weight[7]
+    done = [c for n in range(4) for c in sample(policy, prompt, n=64, seed=n)]
+    assert len(done) == 256 and not any(IMAGE_TOKEN in c.token_ids for c in done)
+    traces = [credited(policy, asked(a_picture()))]
+    learner = Learner(policy.net, GRPO(kl=None))
+    learner.write_notes(traces, traces[0].steps[1:], "again", policy.net)
+    assert all(np.abs(s.notes["again"] - s.logprobs).max() < 3e-6 for s in traces[0].steps[1:])
+
+
+@pytest.mark.parametrize("sampling", [
+    {"forced_token_ids": (IMAGE_TOKEN,)}, {"allowed_token_ids": (IMAGE_TOKEN, 7)}, {"logit_bias": ((IMAGE_TOKEN, 5.0),)}
+])  # fmt: skip
+def test_named_image_token_is_refused(with_image_token, sampling):
+    with pytest.raises(UsageError, match="stands for pictures"):
+        sample(with_image_token, with_image_token.encode(asked(a_picture())), **sampling)
+
+
+def test_adapters_are_for_the_decoder(policy):
+    pytest.importorskip("peft")
+    lora.attach(policy.net, lora.LoRA(rank=2), 0)
+    assert not [n for n, _ in policy.net.named_parameters() if "lora" in n and n.startswith("vision_model.")]
+    traces = [credited(policy, asked(a_picture()))]
+    assert all("lora" in name for name in Learner(policy.net, GRPO(kl=None)).gradient(traces))
+
+
+def test_grey_pictures_keep_their_size():
+    (message,) = without_pictures(asked(a_picture(20, 30)))
+    (grey,) = content_pictures(message["content"])
+    assert grey.size == (20, 30) and set(grey.rgb) == {128}
+
+
+# tiles
+
+
+SPLIT = VisionConfig(24, 1, 2, 48, image_size=64, patch=8, shuffle=2, split_pixels=256)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "rows", "columns"), [(256, 256, 4, 4), (512, 256, 2, 4), (100, 400, 4, 1), (256, 70, 2, 4)]
+)
+def test_split_covers_the_picture(width, height, rows, columns):
+    tiles = split_into_tiles(a_picture(width, height), SPLIT)
+    assert (len(tiles.rows), len(tiles.rows[0])) == (rows, columns) and tiles.whole.size == (64, 64)
+    assert all(tile.size == (64, 64) for row in tiles.rows for tile in row)
+    if (width, height) == (256, 256):  # no pixel was changed
+        picture = np.block([[[tile.pixels] for tile in row] for row in tiles.rows])
+        assert picture.shape == (256, 256, 3)
+
+
+def test_split_text_is_that_of_idefics3():
+    processing = pytest.importorskip("transformers.models.idefics3.processing_idefics3")
+    import tokenizers
+
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<none>": 0}, unk_token="<none>"))
+    marks = [f"<row_{r}_col_{c}>" for r in range(1, 5) for c in range(1, 5)]
+    inner.add_special_tokens(["<fake_token_around_image>", "<global-img>", "<image>", "\n", *marks])
+    tokenizer = Tokenizer(inner)
+    n = SPLIT.tokens
+    for size, rows, columns in [((256, 128), 2, 4), ((64, 64), 4, 4), ((256, 60), 1, 4)]:
+        runs = encode_tiles(tokenizer, split_into_tiles(a_picture(*size), SPLIT), SPLIT)
+        ours = "".join("<image>" * n if run.min(initial=0) < 0 else tokenizer.decode(run, True) for run in runs)
+        fake, image, whole = "<fake_token_around_image>", "<image>", "<global-img>"
+        expected = _their_text(processing, n, rows, columns, fake, image, whole)
+        assert ours.replace(" ", "") == expected
+
+
+def _their_text(processing, tokens, rows, columns, fake, image, whole):
+    """The layout in Idefics3's documentation; by their own function, where this release has it."""
+    function = getattr(processing, "_prompt_split_image", None)
+    if function is not None:
+        return function(tokens, rows, columns, fake, image, whole)
+    lines = ["".join(f"{fake}<row_{r}_col_{c}>{image * tokens}" for c in range(1, columns + 1)) + "\n"
+             for r in range(1, rows + 1)]  # fmt: skip
+    return "".join(lines) + f"\n{fake}{whole}{image * tokens}{fake}"
+
+
+@pytest.mark.parametrize("size", [(64, 64), (200, 100), (31, 97), (640, 480)])
+def test_resize_equals_pillow(size):
+    image = pytest.importorskip("PIL.Image")
+    picture = a_picture(90, 70)
+    theirs = np.asarray(image.fromarray(picture.pixels).resize(size, image.Resampling.LANCZOS)).astype(int)
+    assert np.abs(resize(picture, *size).pixels.astype(int) - theirs).max() <= 1
+
+
+def test_tiles_of_one_picture_share_the_table():
+    tiles = split_into_tiles(Picture(256, 256, bytes(256 * 256 * 3)), SPLIT)
+    table = table_for(SPLIT.tokens)
+    runs = {table.add(tile).tobytes() for row in tiles.rows for tile in row}
+    assert len(runs) == 1  # all are black

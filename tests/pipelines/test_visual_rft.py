@@ -1,0 +1,94 @@
+"""Jobs on pictures, end to end at the smallest size: imitation, GRPO on overlap, evaluation, and their checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ponder.cli import recipe_files
+from ponder.models.load import load_policy
+from ponder.pipelines.preflight.checks import PreflightError
+from ponder.pipelines.stages import Stages
+from ponder.runs import read_metrics, read_traces
+from ponder.types import Sampling
+
+
+@pytest.fixture(scope="module")
+def visual_rft():
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    import visual_rft
+
+    return visual_rft
+
+
+@pytest.fixture(scope="module")
+def done(visual_rft, tmp_path_factory: pytest.TempPathFactory) -> tuple[Stages, Path]:
+    job = visual_rft.recipe(cold_start_steps=3, steps=2, problems_per_step=2, group_size=4, limit=3)
+    folder = tmp_path_factory.mktemp("run") / "visual_rft"
+    job(folder)
+    return job, folder
+
+
+def test_recipe_runs_to_its_end(done):
+    _, folder = done
+    rows = read_metrics(folder / "grpo")
+    assert len(rows) == 2
+    assert {len(list(read_traces(folder / name))) for name in ("start-overlap", "overlap", "blind-overlap")} == {3}
+
+
+def test_stored_traces_keep_pictures_and_their_ids(done):
+    _, folder = done
+    policy = load_policy(str(folder / "grpo"))
+    assert policy.net.config.vision is not None
+    for trace in read_traces(folder / "grpo"):
+        assert np.array_equal(policy.encode(trace.problem.messages), trace.steps[0].token_ids)
+        assert (trace.steps[0].token_ids < 0).sum() == policy.net.config.vision.tokens
+
+
+def test_same_command_goes_on_with_nothing_left_to_do(done):
+    job, folder = done
+    before = (folder / "grpo" / "traces.bin").read_bytes()
+    job(folder)
+    assert (folder / "grpo" / "traces.bin").read_bytes() == before
+
+
+def test_run_is_the_same_to_the_bit(visual_rft, done, tmp_path):
+    _, folder = done
+    rl = visual_rft.recipe(cold_start_steps=3, steps=2, problems_per_step=2, group_size=4, limit=3).stages[2].job
+    replace(rl, model=str(folder / "start"))(tmp_path / "again")
+    one, other = ([t.steps for t in read_traces(f)] for f in (folder / "grpo", tmp_path / "again"))
+    pairs = [(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)]
+    assert all(np.array_equal(a.token_ids, b.token_ids) for a, b in pairs)
+    assert all(a.logprobs is None or np.array_equal(a.logprobs, b.logprobs) for a, b in pairs)
+
+
+def test_preflight_fails_for_a_model_that_does_not_see(visual_rft, done, tmp_path, monkeypatch):
+    """As if training left the pictures out: every place gets the same vector."""
+    _, folder = done
+    rl = replace(visual_rft.recipe(steps=1, problems_per_step=2).stages[2].job, model=str(folder / "start"))
+    from ponder.nets import decoder
+
+    monkeypatch.setattr(decoder, "embed_pictures", lambda x_TE, *_: x_TE)
+    with pytest.raises(PreflightError, match="pictures: a grey picture changes"):
+        rl(tmp_path / "blind")
+
+
+def test_preflight_passes_for_a_model_that_sees(done):
+    job, folder = done
+    fine_tune = job.stages[0].job
+    policy = load_policy(str(folder / "start"))
+    named = {check.name: check for check in fine_tune.preflight_report(policy).checks}
+    assert named["pictures"].passed and "nats" in named["pictures"].value
+
+
+def test_blind_task_shows_grey_pictures(visual_rft, done):
+    job, folder = done
+    blind, seen = job.stages[4].job.task, job.stages[3].job.task
+    assert blind.test[0].answer == seen.test[0].answer and blind.test[0].messages != seen.test[0].messages
+    policy = load_policy(str(folder / "grpo"))
+    prompts = {policy.encode(p.messages)[policy.encode(p.messages) < 0].tobytes() for p in blind.test[:5]}
+    assert len(prompts) == 1
+    assert Sampling(max_tokens=visual_rft.MAX_TOKENS).max_tokens > len(policy.tokens(seen.gold(seen.test[0])))
