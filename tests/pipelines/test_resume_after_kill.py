@@ -48,7 +48,7 @@ JOB = RL(
 )  # fmt: skip
 KILLS = 8 if os.environ.get("PONDER_FUZZ") else 4  # by time, and as many inside saves; in the background, and not
 CHAIN = 4  # at most so many in one run
-PATIENCE = 240.0  # seconds for one life
+PATIENCE = 600.0  # seconds for one life
 
 
 # the child's side

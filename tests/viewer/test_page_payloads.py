@@ -94,6 +94,8 @@ def test_list_of_rollouts_shows_texts_only(page: Page, viewer: LiveViewer) -> No
     seen = ""
     for top in range(0, 33 * (len(PAYLOADS) + 10), 500):
         page.evaluate(f"document.querySelector('.table-box').scrollTop = {top}")
+        page.wait_for(f"document.querySelector('.table-box').scrollTop > {top} - 500", 60)
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         page.wait_for("!document.querySelector('td.waiting')", 60)
         seen += page.text("tbody tr")
         check_harmless(page)
