@@ -43,7 +43,7 @@ demo: $(CORE)
 # Tests are many and small: two processes of one thread each are twice as fast as one of two.
 test: export OMP_NUM_THREADS ?= 1
 test: check
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not nightly"
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m "not nightly"
 
 # PONDER_DATA and PONDER_ATTACKS name the folders of public data and of attack lists; what needs them skips without.
 nightly: export OMP_NUM_THREADS ?= 1

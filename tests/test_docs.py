@@ -37,7 +37,10 @@ def programs() -> Iterator[ForkedPrograms]:
         yield running
 
 
-@pytest.mark.parametrize("path", SNIPPETS, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, id=p.name, marks=pytest.mark.xdist_group(FIRST.get(p.name, p.name))) for p in SNIPPETS],
+)
 def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path], programs: ForkedPrograms) -> None:
     skip_without_smollm2(path)
     folder = tmp_path
