@@ -104,9 +104,12 @@ class Engine:
 
     # used by callers, in their own threads
 
-    async def generate(self, request: Request) -> list[SequenceState]:
-        """All finished sequences of a request."""
-        seqs: list[SequenceState] = await self._submit(self._make_sequences(request))
+    async def generate(
+        self, request: Request, on_chunk: Callable[[TokenChunk], None] | None = None
+    ) -> list[SequenceState]:
+        """All finished sequences of a request. `on_chunk` is called in the event loop with the tokens of each step, or
+        of each look at the device; it must not raise."""
+        seqs: list[SequenceState] = await self._submit(self._make_sequences(request), on_chunk)
         return seqs
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:

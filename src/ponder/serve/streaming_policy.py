@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -81,17 +80,28 @@ class StreamingPolicy(PolicyWrapper):
         self, prefix: Ids, sampling: Sampling, n: int, listener: Listener | None, parts: Sequence[TokenChunk]
     ) -> list[Completion]:
         assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
-        async with aclosing(self.policy.stream_chunks(prefix, sampling, n)) as events:
-            async for event in events:
-                if isinstance(event, list):
-                    return event
-                part = parts[event.sequence]
-                part.token_ids.extend(event.token_ids)
-                part.logprobs.extend(event.logprobs)
-                part.top_logprobs.extend(event.top_logprobs)
-                if listener is not None and event.sequence == 0:
-                    listener(event)
-        raise AssertionError("the engine's stream ended without its sequences")
+        error: Exception | None = None
+
+        def hear(chunk: TokenChunk) -> None:
+            nonlocal error
+            part = parts[chunk.sequence]
+            part.token_ids.extend(chunk.token_ids)
+            part.logprobs.extend(chunk.logprobs)
+            part.top_logprobs.extend(chunk.top_logprobs)
+            if listener is not None and chunk.sequence == 0 and error is None:
+                try:
+                    listener(chunk)
+                except Exception as reason:  # other requests share the loop's callback
+                    error = reason
+                    task.cancel()
+
+        task = asyncio.ensure_future(self.policy.generate_with_chunks(prefix, sampling, n, hear))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if error is not None:
+                raise error from None
+            raise
 
     async def _unless_ended(self, work: Any, partial: Callable[[], list[Completion]]) -> list[Completion]:
         """The work's result, or what there is of it when the client ends the thinking."""
