@@ -285,9 +285,8 @@ class Engine:
         if not seqs:
             runner.prefill(chunks)
         elif runner.can_launch(seqs, chunks):
-            self._launches_since_single_step += 1
-            if plan.steps == 1:
-                self._launches_since_single_step = 0
+            is_single = plan.steps == 1 and not chunks
+            self._launches_since_single_step = 0 if is_single else self._launches_since_single_step + 1
             results = runner.launch(seqs, plan.steps, chunks=chunks)
             self._run_in_flight = InFlight(seqs, plan.steps, results, self.version, start_time)
         else:
