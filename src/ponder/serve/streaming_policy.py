@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ponder.engine.mailbox import TokenChunk
@@ -72,35 +72,19 @@ class StreamingPolicy(PolicyWrapper):
             return completions
         if not self.thinking and listener is None:
             return await self.policy.generate(prefix, sampling, n)
-        parts = [TokenChunk(i, [], [], []) for i in range(n)]
-        work = self._stream(prefix, sampling, n, listener, parts)
-        return await self._unless_ended(work, lambda: [self._partial(p) for p in parts if p.token_ids])
+        heard = _HeardTokens(n, listener)
+        work = self._stream(prefix, sampling, n, heard)
+        return await self._unless_ended(work, lambda: [self._partial(p) for p in heard.close() if p.token_ids])
 
-    async def _stream(
-        self, prefix: Ids, sampling: Sampling, n: int, listener: Listener | None, parts: Sequence[TokenChunk]
-    ) -> list[Completion]:
+    async def _stream(self, prefix: Ids, sampling: Sampling, n: int, heard: _HeardTokens) -> list[Completion]:
         assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
-        error: Exception | None = None
-
-        def hear(chunk: TokenChunk) -> None:
-            nonlocal error
-            part = parts[chunk.sequence]
-            part.token_ids.extend(chunk.token_ids)
-            part.logprobs.extend(chunk.logprobs)
-            part.top_logprobs.extend(chunk.top_logprobs)
-            if listener is not None and chunk.sequence == 0 and error is None:
-                try:
-                    listener(chunk)
-                except Exception as reason:  # other requests share the loop's callback
-                    error = reason
-                    task.cancel()
-
-        task = asyncio.ensure_future(self.policy.generate_with_chunks(prefix, sampling, n, hear))
+        task = asyncio.ensure_future(self.policy.generate_with_chunks(prefix, sampling, n, heard.add))
+        heard.on_error = task.cancel
         try:
             return await task
         except asyncio.CancelledError:
-            if error is not None:
-                raise error from None
+            if heard.error is not None:
+                raise heard.error from None
             raise
 
     async def _unless_ended(self, work: Any, partial: Callable[[], list[Completion]]) -> list[Completion]:
@@ -129,6 +113,39 @@ class StreamingPolicy(PolicyWrapper):
         cost = Cost(generated_tokens=len(part.token_ids))
         raw = RawCompletion(part.token_ids, part.logprobs, "length", cost, part.top_logprobs)
         return build_completion(base.tokenizer, raw, base.version)
+
+
+@dataclass(eq=False)
+class _HeardTokens:
+    """The tokens of a call so far, by continuation; `listener` hears those of the first. What comes after `close` is
+    not heard any more."""
+
+    n: int
+    listener: Listener | None
+    on_error: Callable[[], object] = lambda: None
+    error: Exception | None = None
+    is_open: bool = True
+
+    def __post_init__(self) -> None:
+        self.parts = [TokenChunk(i, [], [], []) for i in range(self.n)]
+
+    def add(self, chunk: TokenChunk) -> None:
+        if not self.is_open:
+            return
+        part = self.parts[chunk.sequence]
+        part.token_ids.extend(chunk.token_ids)
+        part.logprobs.extend(chunk.logprobs)
+        part.top_logprobs.extend(chunk.top_logprobs)
+        if self.listener is not None and chunk.sequence == 0:
+            try:
+                self.listener(chunk)
+            except Exception as reason:  # it must not reach the other requests, whose tokens came with these
+                self.error, self.is_open = reason, False
+                self.on_error()
+
+    def close(self) -> list[TokenChunk]:
+        self.is_open = False
+        return self.parts
 
 
 def _whole_chunk(c: Completion) -> TokenChunk:
