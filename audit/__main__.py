@@ -21,7 +21,7 @@ from typing import Any
 
 from audit.check_result import CheckResult
 
-SECTIONS = ("readme", "flags", "gradients", "preflight_faults", "prompts", "searches")
+SECTIONS = ("readme", "flags", "gradients", "preflight_faults", "prompts", "searches", "serving")
 RESULTS = Path(__file__).with_name("results")
 RESULT_WORDS = {True: "ok", False: "FAILED", None: "skipped"}
 

@@ -8,6 +8,7 @@ The weights are written to a GGUF file first, as they are (F32, or BF16). It ser
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import tempfile
 from pathlib import Path
@@ -22,14 +23,12 @@ def main() -> None:
     flags.add_argument("--slot-tokens", type=int, default=512, help="context of each")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     args = flags.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    with tempfile.TemporaryDirectory(prefix="llama-") as work:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the library's own end may wait for connections
+    with tempfile.TemporaryDirectory(prefix="llama-") as work:  # the file is mapped into memory from then on
         server = start(args, convert(args.folder, Path(work), args.dtype))
-        print(f"llama.cpp serves at {server.listening_address}", flush=True)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            del server
+    print(f"llama.cpp serves at {server.listening_address}", flush=True)
+    while True:
+        signal.pause()
 
 
 def convert(folder: Path, work: Path, dtype: str) -> str:

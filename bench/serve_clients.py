@@ -89,25 +89,37 @@ class HttpChat:
 
     async def ask(self, question: str) -> tuple[int, float]:
         place = urlsplit(self.url)
-        if self._streams is None:
-            self._streams = await asyncio.open_connection(place.hostname, place.port, limit=1 << 20)
-        reader, writer = self._streams
         body = json.dumps({
             "model": self.model, "messages": [{"role": "user", "content": question}], "max_tokens": self.max_tokens,
             "temperature": 1.0, "stream": True, "stream_options": {"include_usage": True},
         }).encode()  # fmt: skip
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {place.netloc}\r\ncontent-type: application/json\r\n"
+        data = head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
         start = time.perf_counter()
-        writer.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
-        status = await reader.readline()
+        reader, status = await self._send(data)
+        if not status:  # the server has closed the connection since the last answer
+            self.close()
+            reader, status = await self._send(data)
         if b" 200 " not in status:
             rest = (await reader.read(2000)).decode(errors="replace")
             raise ServerFailed(f"{self.url} answers {status.decode().strip()}: {rest[-400:]}")
         tokens, first = await self._read_events(reader, start)
-        while (await reader.readline()).strip() != b"0":  # the last piece of a chunked body
+        while (line := await reader.readline()) and line.strip() != b"0":  # the last piece of a chunked body
             pass
         await reader.readline()
         return tokens, first
+
+    async def _send(self, data: bytes) -> tuple[asyncio.StreamReader, bytes]:
+        """Where the reply is read from, and its first line."""
+        if self._streams is None:
+            place = urlsplit(self.url)
+            self._streams = await asyncio.open_connection(place.hostname, place.port, limit=1 << 20)
+        reader, writer = self._streams
+        try:
+            writer.write(data)
+            return reader, await reader.readline()
+        except ConnectionError:
+            return reader, b""
 
     async def _read_events(self, reader: asyncio.StreamReader, start: float) -> tuple[int, float]:
         """Only events that are needed are parsed: the client should not be what is measured."""
@@ -128,6 +140,7 @@ class HttpChat:
     def close(self) -> None:
         if self._streams is not None:
             self._streams[1].close()
+            self._streams = None
 
 
 class InProcessChat:

@@ -79,6 +79,9 @@ def _tail(log: Any) -> str:
 def measure(make_client: Callable[[], Client], args: Any, name: str) -> dict[int, Load]:
     async def all_levels() -> dict[int, Load]:
         out = {}
+        end = time.monotonic() + args.warm_seconds
+        while time.monotonic() < end:
+            await run_clients(make_client, max(args.streams), 1, seed=3)
         for streams in args.streams:
             await run_clients(make_client, streams, 1, seed=1)  # warm
             requests = max(args.requests, math.ceil(LEAST_REQUESTS / streams))
@@ -145,12 +148,15 @@ def parse_arguments() -> Any:
     parser.add_argument("--requests", type=int, default=4, help=f"of each client; {LEAST_REQUESTS} of all at least")
     parser.add_argument("--tokens", type=int, help="of an answer, at most; default: 32, on a GPU 256")
     parser.add_argument("--peer", action="append", metavar="NAME=COMMAND|URL", help="default on a CPU: llama.cpp")
+    parser.add_argument("--warm-seconds", type=float, help="of load before the first level; default: 0, on a GPU 20")
     parser.add_argument("--start-seconds", type=float, default=240.0, help="that a server may take to start")
     parser.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder that the results are written to")
     args = parser.parse_args()
     args.dtype = args.dtype or ("bfloat16" if args.device == "cuda" else "float32")
     args.streams = args.streams or [1, 8, 64]
+    if args.warm_seconds is None:  # a GPU's kernels are compiled beside the first requests
+        args.warm_seconds = 20.0 if args.device == "cuda" else 0.0
     args.tokens = args.tokens or (256 if args.device == "cuda" else 32)
     args.served_name = args.served_name or Path(args.model).name
     if args.peer is None:

@@ -224,7 +224,11 @@ def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatc
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(engine.generate(asked), 0.01)
                 return
-            for row in await engine.generate(asked):
+            heard: list[int] = []
+            on_chunk = (lambda chunk: heard.extend(chunk.token_ids)) if chance.random() < 0.5 else None
+            rows = await engine.generate(asked, on_chunk)
+            assert on_chunk is None or len(heard) == sum(len(row.token_ids) for row in rows)
+            for row in rows:
                 ends = i % 7 == 3
                 assert row.token_ids == LaunchingRunner.written(row, 0, i + 1 if ends else i % 40 + 1)
                 assert row.stop == ("eos" if ends else "length")
@@ -256,6 +260,54 @@ class LaunchAheadRunner(LaunchingRunner):
 
     def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         return True
+
+
+class LongLaunchRunner(LaunchAheadRunner):
+    """`launched`: sequences and steps of every launch."""
+
+    launched: list[tuple[int, int]]
+
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
+        return max(1, min(16, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))
+
+    def launch(self, rows: Sequence[SequenceState], steps: int, *more: Any, **named: Any) -> Any:
+        self.launched.append((len(rows), steps))
+        return super().launch(rows, steps, *more, **named)
+
+
+def test_streamed_request_gets_its_first_token_alone_and_then_short_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.engine.mailbox._SECONDS_PER_CHUNK", 0.0)
+    monkeypatch.setattr(LongLaunchRunner, "launched", [], raising=False)
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LongLaunchRunner(net, slots))
+    engine = make_engine(tiny_decoder())
+    chunks: list[list[int]] = []
+    (row,) = run_async(engine.generate(request([5, 6], max_tokens=40), lambda chunk: chunks.append(chunk.token_ids)))
+    assert row.token_ids == list(range(40)) == [token for chunk in chunks for token in chunk]
+    assert [len(chunk) for chunk in chunks] == [1, *[4] * 9, 3]
+    LongLaunchRunner.launched.clear()
+    run_async(engine.generate(request([5, 6], max_tokens=40)))  # nobody hears these tokens
+    assert [steps for _, steps in LongLaunchRunner.launched] == [16, 16, 8]
+
+
+def test_launches_of_one_step_are_rare_however_many_streamed_requests_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongLaunchRunner, "launched", [], raising=False)
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LongLaunchRunner(net, slots))
+    engine = make_engine(tiny_decoder())
+
+    async def one(i: int) -> None:
+        for j in range(6):
+            (row,) = await engine.generate(request([5, i], seed=7 * i + j, max_tokens=30 + i), lambda chunk: None)
+            assert len(row.token_ids) == 30 + i
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(i) for i in range(8)))
+
+    monkeypatch.setattr(LongLaunchRunner, "written", staticmethod(lambda row, begin, steps: [1] * steps))
+    run_async(all_of_them())
+    steps = [steps for _, steps in LongLaunchRunner.launched]
+    singles = [i for i, count in enumerate(steps) if count == 1]
+    assert max(steps) == module._STREAMING_STEPS // 2 and len(singles) > 1
+    assert len(singles) <= 1 + len(steps) / module._LAUNCHES_PER_SINGLE_STEP
 
 
 def test_prefill_does_not_wait_for_decoding(monkeypatch: pytest.MonkeyPatch) -> None:

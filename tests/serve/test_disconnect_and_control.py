@@ -6,6 +6,7 @@ import http.client
 import json
 import random
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,15 +33,6 @@ def go_on() -> Iterator[threading.Event]:
         yield event
 
 
-@pytest.fixture
-def sampling() -> Iterator[threading.Event]:
-    """Set when the engine samples."""
-    event, policy = threading.Event(), small_policy()
-    policy.on_tokens = lambda tokens: event.set()
-    yield event
-    policy.on_tokens = lambda tokens: None
-
-
 def begin(server: LiveServer, **fields: Any) -> http.client.HTTPConnection:
     """Send a long request and do not wait for its reply."""
     messages = [{"role": "user", "content": "2+2?"}]
@@ -62,32 +54,42 @@ def is_idle(server: LiveServer) -> bool:
     return not small_policy().engine.busy and not len(server.service.running)
 
 
-def disconnect_once(server: LiveServer, draw: random.Random, sampling: threading.Event) -> None:
+def leave_while_sampling(server: LiveServer, draw: random.Random) -> float:
+    """A client that goes away while the engine samples for it; seconds until nothing of its request runs."""
+    event, policy = threading.Event(), small_policy()
+    policy.on_tokens = lambda tokens: event.set()
     fields: dict[str, Any] = {"model": draw.choice(["plain", "thinker"]), "stream": draw.random() < 0.5}
     if draw.random() < 0.5:
         fields["strategy"] = draw.choice(["majority-vote", "beam-search", "mcts"])
         fields["max_completion_tokens"] = 100_000
-    sampling.clear()
     connection = begin(server, **fields)
-    assert sampling.wait(60)
+    assert event.wait(60), "the engine did not begin"
+    start = time.monotonic()
     connection.close()
     wait_until(lambda: is_idle(server))
+    return time.monotonic() - start
 
 
-def test_disconnected_client_leaves_no_sequence_in_the_engine(server: LiveServer, sampling: threading.Event) -> None:
+@pytest.fixture
+def unwatched() -> Iterator[None]:
+    yield
+    small_policy().on_tokens = lambda tokens: None
+
+
+@pytest.mark.usefixtures("unwatched")
+def test_disconnected_client_leaves_no_sequence_in_the_engine(server: LiveServer) -> None:
     draw = random.Random(5)
     for _ in range(40):
-        disconnect_once(server, draw, sampling)
+        leave_while_sampling(server, draw)
     assert server.chat(max_completion_tokens=3).status == 200
 
 
 @pytest.mark.nightly
-def test_1000_disconnected_clients_leave_no_sequence_in_the_engine(
-    server: LiveServer, sampling: threading.Event
-) -> None:
+@pytest.mark.usefixtures("unwatched")
+def test_1000_disconnected_clients_leave_no_sequence_in_the_engine(server: LiveServer) -> None:
     draw = random.Random(6)
     for _ in range(1000):
-        disconnect_once(server, draw, sampling)
+        leave_while_sampling(server, draw)
 
 
 def test_reasoning_end_makes_a_thinking_model_answer_now(server: LiveServer, go_on: threading.Event) -> None:

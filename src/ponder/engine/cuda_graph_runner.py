@@ -35,8 +35,6 @@ from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
-_STREAMED_STEPS, _FEW_STREAMED_STEPS = 8, 4  # steps per launch where tokens are streamed, with many sequences and few
-_MANY_SEQUENCES = 32
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
 
@@ -145,8 +143,7 @@ class CudaGraphRunner(ModelRunner):
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        left = max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead
-        return max(1, min(_most_steps(seqs, bool(ahead)), left))
+        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)
@@ -243,16 +240,6 @@ class CudaGraphRunner(ModelRunner):
             self._remappable.map_memory()
             for kv in self.cache.kv:
                 kv[:, :, self.null_slot] = 0
-
-
-def _most_steps(seqs: Sequence[SequenceState], ahead: bool) -> int:
-    """Fewer steps where somebody hears the tokens while they are written: a first token is passed on at once, and who
-    arrives meanwhile waits for the steps that were launched."""
-    if not any(seq.is_streamed for seq in seqs):
-        return STEPS_PER_LAUNCH
-    if not ahead and any(seq.is_streamed and not seq.token_ids for seq in seqs):
-        return max(1, len(seqs) // 64)
-    return _FEW_STREAMED_STEPS if len(seqs) < _MANY_SEQUENCES else _STREAMED_STEPS
 
 
 def _adapter_names(seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> set[str]:

@@ -36,6 +36,10 @@ from ponder.nets.decoder import Decoder
 # Tokens of prompts computed in one step. A GPU computes more in the same time.
 _PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}
 _PREFILL_CHUNK_TOKENS_GPU = 8192
+# On a GPU, while callers hear their tokens as they come: steps of one launch, so that a new request waits less for the
+# launch before it; and launches between two of a single step, which brings the first tokens of new sequences at once.
+_STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
+_MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has time for them
 
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -100,6 +104,7 @@ class Engine:
         self._runner: ModelRunner | None = None
         self._run_in_flight: InFlight | None = None
         self._collected_at = 0.0
+        self._launches_since_single_step = _LAUNCHES_PER_SINGLE_STEP
         _engines.add(self)
 
     # used by callers, in their own threads
@@ -117,12 +122,10 @@ class Engine:
     async def generate(
         self, request: Request, on_chunk: Callable[[TokenChunk], None] | None = None
     ) -> list[SequenceState]:
-        """All finished sequences of a request. `on_chunk` hears their tokens as they come, in the caller's loop."""
-        seqs = self._make_sequences(request)
-        for seq in seqs if on_chunk is not None else ():
-            seq.is_streamed = True
-        finished: list[SequenceState] = await self._submit(seqs, on_chunk)
-        return finished
+        """All finished sequences of a request. `on_chunk` is called in the event loop with the tokens of each step, or
+        of each look at the device; it must not raise."""
+        seqs: list[SequenceState] = await self._submit(self._make_sequences(request), on_chunk)
+        return seqs
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is sampled, and finally all sequences."""
@@ -279,7 +282,7 @@ class Engine:
         for call in new:
             self._schedule_call(scheduler, call)
         start_time, preemptions = time.perf_counter(), scheduler.preemptions
-        plan = scheduler.plan_step(runner.choose_sequences, runner.mixed_batch)
+        plan = scheduler.plan_step(self._choose_sequences, runner.mixed_batch)
         if scheduler.preemptions != preemptions:
             runner.forget_batch()  # a preempted sequence comes back with other slots
         if plan is not None:
@@ -292,6 +295,8 @@ class Engine:
         if not seqs:
             runner.prefill(chunks)
         elif runner.can_launch(seqs, chunks):
+            is_single = plan.steps == 1 and not chunks
+            self._launches_since_single_step = 0 if is_single else self._launches_since_single_step + 1
             results = runner.launch(seqs, plan.steps, chunks=chunks)
             self._run_in_flight = InFlight(seqs, plan.steps, results, self.version, start_time)
         else:
@@ -301,6 +306,24 @@ class Engine:
             self.mailbox.finish(*scheduler.finish_chunks(chunks))
         if seqs and self._run_in_flight is None:
             self._deliver(seqs, lengths, failed)
+
+    def _choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        assert self._runner is not None
+        chosen, steps = self._runner.choose_sequences(seqs)
+        is_new = any(not seq.token_ids and self._is_heard(seq) for seq in chosen)
+        if is_new and self._launches_since_single_step >= _LAUNCHES_PER_SINGLE_STEP:
+            return chosen, 1
+        return chosen, self._streaming_steps(chosen, steps)
+
+    def _streaming_steps(self, seqs: Sequence[SequenceState], steps: int) -> int:
+        """The steps of a launch: fewer while callers hear the tokens."""
+        if steps == 1 or not any(map(self._is_heard, seqs)):
+            return steps
+        return min(steps, _STREAMING_STEPS if len(seqs) >= _MANY_SEQUENCES else _STREAMING_STEPS // 2)
+
+    def _is_heard(self, seq: SequenceState) -> bool:
+        call = self.mailbox.calls.get(seq)
+        return call is not None and call.on_chunk is not None
 
     def _launch_ahead(self, in_flight: InFlight) -> InFlight | None:
         """Launch the next steps before the tokens of the running ones are collected, so that the device never waits for
@@ -315,10 +338,11 @@ class Engine:
         seqs = [seq for seq in seqs if seq.sampling.max_tokens - len(seq.token_ids) > in_flight.steps]
         if not seqs:
             return None
-        steps = runner.max_steps(seqs, in_flight.steps)
+        steps = self._streaming_steps(seqs, runner.max_steps(seqs, in_flight.steps))
         if not (runner.can_launch_ahead(seqs, steps) and scheduler.reserve_ahead(seqs, steps)):
             return None
         start_time = time.perf_counter()
+        self._launches_since_single_step += 1
         return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
 
     def _collect(self, in_flight: InFlight) -> None:

@@ -55,8 +55,7 @@ class SequenceState:
     top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
     samples_on_device: bool = False  # needs temperature and truncation only, which the device can do
-    is_streamed: bool = False  # a caller hears its tokens while it is written
-    emitted_tokens: int = 0  # that the caller has heard
+    emitted_tokens: int = 0  # that a caller who hears them has heard
     emitted_at: float = 0.0  # when it heard the last ones
     stop: StopReason | None = None
     prefill_tokens: int = 0  # tokens of its prefix that were computed for it; the others were in the cache

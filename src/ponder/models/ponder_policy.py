@@ -86,17 +86,13 @@ class PonderPolicy(EnginePolicy):
             async for event in events:
                 yield event if isinstance(event, TokenChunk) else [self.completion(seq) for seq in event]
 
-    async def generate_heard(
-        self,
-        prefix: Ids,
-        sampling: Sampling,
-        n: int,
-        on_chunk: Callable[[TokenChunk], None],
-        adapter: str = "",
+    async def generate_with_chunks(
+        self, prefix: Ids, sampling: Sampling, n: int, on_chunk: Callable[[TokenChunk], None], adapter: str = ""
     ) -> list[Completion]:
-        """As `generate`; `on_chunk` hears the tokens that each look at the device brought, in this event loop."""
-        seqs = await self.engine.generate(self.request(prefix, sampling, n, adapter), on_chunk)
-        return [self.completion(seq) for seq in seqs]
+        """The completions. `on_chunk` is called in the event loop with the tokens that each look at the device brought,
+        which costs less than `stream_chunks`; it must not raise."""
+        request = self.request(prefix, sampling, n, adapter)
+        return [self.completion(seq) for seq in await self.engine.generate(request, on_chunk)]
 
     async def hidden_states(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
@@ -197,10 +193,10 @@ class AdapterPolicy(PolicyWrapper):
     ) -> AsyncGenerator[TokenChunk | list[Completion]]:
         return self.policy.stream_chunks(prefix, sampling, n, self.name)
 
-    async def generate_heard(
+    async def generate_with_chunks(
         self, prefix: Ids, sampling: Sampling, n: int, on_chunk: Callable[[TokenChunk], None]
     ) -> list[Completion]:
-        return await self.policy.generate_heard(prefix, sampling, n, on_chunk, self.name)
+        return await self.policy.generate_with_chunks(prefix, sampling, n, on_chunk, self.name)
 
     async def hidden_states(self, tokens: Ids, begin: int = 0) -> Tensor:
         return await self.policy.hidden_states(tokens, begin, self.name)

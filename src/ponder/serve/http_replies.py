@@ -25,8 +25,11 @@ KEEPALIVE = b": keepalive\n\n"
 _LARGE_BODY_BYTES = 1 << 18  # parsed in a thread, while others are served
 
 
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode  # made once
+
+
 def to_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(errors="replace")
+    return _encode_json(value).encode(errors="replace")
 
 
 def sse(value: Any, event: str = "") -> bytes:

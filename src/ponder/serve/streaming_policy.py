@@ -72,9 +72,20 @@ class StreamingPolicy(PolicyWrapper):
             return completions
         if not self.thinking and listener is None:
             return await self.policy.generate(prefix, sampling, n)
-        heard = _Heard([TokenChunk(i, [], [], []) for i in range(n)], listener)
-        work = self.policy.generate_heard(prefix, sampling, n, heard)
+        heard = _HeardTokens(n, listener)
+        work = self._stream(prefix, sampling, n, heard)
         return await self._unless_ended(work, lambda: [self._partial(p) for p in heard.close() if p.token_ids])
+
+    async def _stream(self, prefix: Ids, sampling: Sampling, n: int, heard: _HeardTokens) -> list[Completion]:
+        assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
+        task = asyncio.ensure_future(self.policy.generate_with_chunks(prefix, sampling, n, heard.add))
+        heard.on_error = task.cancel
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if heard.error is not None:
+                raise heard.error from None
+            raise
 
     async def _unless_ended(self, work: Any, partial: Callable[[], list[Completion]]) -> list[Completion]:
         """The work's result, or what there is of it when the client ends the thinking."""
@@ -105,14 +116,20 @@ class StreamingPolicy(PolicyWrapper):
 
 
 @dataclass(eq=False)
-class _Heard:
-    """What was sampled so far in one call. The listener hears the first continuation."""
+class _HeardTokens:
+    """The tokens of a call so far, by continuation; `listener` hears those of the first. What comes after `close` is
+    not heard any more."""
 
-    parts: Sequence[TokenChunk]
+    n: int
     listener: Listener | None
+    on_error: Callable[[], object] = lambda: None
+    error: Exception | None = None
     is_open: bool = True
 
-    def __call__(self, chunk: TokenChunk) -> None:
+    def __post_init__(self) -> None:
+        self.parts = [TokenChunk(i, [], [], []) for i in range(self.n)]
+
+    def add(self, chunk: TokenChunk) -> None:
         if not self.is_open:
             return
         part = self.parts[chunk.sequence]
@@ -120,10 +137,13 @@ class _Heard:
         part.logprobs.extend(chunk.logprobs)
         part.top_logprobs.extend(chunk.top_logprobs)
         if self.listener is not None and chunk.sequence == 0:
-            self.listener(chunk)
+            try:
+                self.listener(chunk)
+            except Exception as reason:  # it must not reach the other requests, whose tokens came with these
+                self.error, self.is_open = reason, False
+                self.on_error()
 
-    def close(self) -> Sequence[TokenChunk]:
-        """All that was heard. Nothing is heard afterwards, though more may be on its way."""
+    def close(self) -> list[TokenChunk]:
         self.is_open = False
         return self.parts
 

@@ -36,15 +36,14 @@ def with_call_grammar(request: GenerationRequest) -> GenerationRequest:
     return replace(request, sampling=replace(request.sampling, **grammar), given=request.given | set(grammar))
 
 
-async def separate_calls(
+def separate_calls(events: AsyncGenerator[Event], request: GenerationRequest, request_id: str) -> AsyncGenerator[Event]:
+    """The same events, with the calls in `Content` as `ToolCallDelta`. Token ids stay where they were."""
+    return _separate_calls(events, request, request_id) if calls_tools(request) else events
+
+
+async def _separate_calls(
     events: AsyncGenerator[Event], request: GenerationRequest, request_id: str
 ) -> AsyncGenerator[Event]:
-    """The same events, with the calls in `Content` as `ToolCallDelta`. Token ids stay where they were."""
-    if not calls_tools(request):
-        async with aclosing(events):
-            async for event in events:
-                yield event
-        return
     names, bare = tool_names(request.tools), must_call(request)
     parsers = [ToolCallParser(names, bare, request.parallel_tool_calls) for _ in range(request.n)]
     called: set[int] = set()

@@ -54,6 +54,9 @@ async def stream_chat(
         entry = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **more}
         return start + to_json(entry) + b"]}\n\n"
 
+    wants_tokens = request.logprobs or request.return_token_ids
+    text_start = [start + b'{"index":%d,"delta":{"content":' % choice for choice in range(request.n)]
+    text_end = b'},"logprobs":null,"finish_reason":null}]}\n\n'
     prompt: Sequence[int] = ()
     async for event in events:
         match event:
@@ -61,6 +64,8 @@ async def stream_chat(
                 prompt = event.prompt_token_ids
                 for choice in range(request.n):
                     yield chunk(choice, {"role": "assistant", "content": "", "refusal": None})
+            case Content() if event.text and not wants_tokens:  # most chunks: nothing but text
+                yield text_start[event.choice] + to_json(event.text) + text_end
             case Reasoning() | Content():
                 delta, more = _text_delta(event, request, texts)
                 if delta or more:
