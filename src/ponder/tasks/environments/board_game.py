@@ -11,18 +11,19 @@ import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Environment
 from ponder.reason.games.alpha_beta import TO_THE_END, AlphaBetaPlayer, AlphaBetaSearch
 from ponder.reason.games.game import Game, state_after
 from ponder.reason.games.language_model_player import TextGame
-from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
-from ponder.reason.games.players import Player, RandomPlayer
 from ponder.tasks.environments.environment_task import EnvironmentTask
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
 from ponder.types import Action, Problem, Turn, user_messages
+
+if TYPE_CHECKING:
+    from ponder.reason.games.players import Player
 
 OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta")
 MAX_ILLEGAL_IN_A_ROW = 2
@@ -164,14 +165,21 @@ def opponent_move(game: Game[Any], opponent: str, seed: int) -> ChooseMove:
     async def choose(played: Sequence[int]) -> int:
         rng = random.Random(f"{opponent} {seed} {len(played)}")
         if kind == "random":
-            return await RandomPlayer(game, rng)(played)
+            return rng.choice(game.moves(state_after(game, played)))
         if kind == "mcts":
-            spec = MCTSSpec() if number is None else MCTSSpec(number)
-            return await cast(Player, spec.build(game, seed, PlayerResources()))(played)
+            return await tree_search_player(game, number, seed)(played)
         plies = TO_THE_END if kind == "alphabeta" else number or 2
         return await AlphaBetaPlayer(shared_search(game), plies, rng)(played)
 
     return choose
+
+
+def tree_search_player(game: Game[Any], simulations: int | None, seed: int) -> Player:
+    """A player by tree search. It is imported here: with it comes every strategy, which few tasks need."""
+    from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
+
+    spec = MCTSSpec() if simulations is None else MCTSSpec(simulations)
+    return cast("Player", spec.build(game, seed, PlayerResources()))
 
 
 def _argument(opponent: str, argument: str) -> int | None:
