@@ -92,8 +92,9 @@ class Environment(Protocol):
     """A world that a policy talks to, over several turns: one object for one episode.
 
     The methods may also be coroutines. What an environment does is a function of the problem, the seed and the actions,
-    so that an episode can be played again up to any turn. Two more methods are used where there are any: `copy()`, an
-    independent environment in the same state, and `gold()`, the text of a good next action.
+    so that an episode can be played again up to any turn. Three more methods are used where there are any: `copy()`, an
+    independent environment in the same state; `gold()`, the text of a good next action; and `truncate()`, called in
+    place of `act` when a limit ends the episode: a turn with the reward that is due at the end, or None.
     """
 
     def reset(self, problem: Problem, seed: int) -> Turn | Awaitable[Turn]:

@@ -13,10 +13,12 @@ from float64_losses import gap
 from ponder.errors import TaskError, UsageError
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.offline_rl import OfflineRL
 from ponder.pipelines.training.recorded_groups import copy_group, read_recorded_groups
 from ponder.runs import Run, read_metrics, read_traces
 from ponder.serve.trace_log import ServeJob
+from ponder.train.imitation import RejectionSampling
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
@@ -128,6 +130,21 @@ def test_run_trains_on_exactly_the_recorded_ids_and_resumes(tmp_path: Path) -> N
     of_policy = sorted(s.token_ids.tolist() for s in trained.steps if s.advantages is not None)
     assert of_policy == sorted(s.token_ids.tolist() for t in recorded for s in t.steps if s.sampled)
     assert all(s.advantages is None for s in trained.steps if s.turn)
+
+
+def test_rejection_sampling_imitates_the_episodes_that_earned_enough(tmp_path: Path) -> None:
+    recorded = [episode(str(i), float(i % 2), i) for i in range(4)]
+    job(save(tmp_path / "r", recorded), algorithm=RejectionSampling())(tmp_path / "a")
+    trained = [
+        s.token_ids.tolist() for _, t in read_traces(tmp_path / "a") for s in t.steps if s.advantages is not None
+    ]
+    assert sorted(trained) == sorted(s.token_ids.tolist() for t in recorded[1::2] for s in t.steps if s.sampled)
+
+
+def test_harvest_leaves_out_episodes_of_several_turns(tmp_path: Path) -> None:
+    data = save(tmp_path / "r", [episode(str(i), 1.0, i) for i in range(2)])
+    with pytest.raises(TaskError, match="in several turns: ponder offline"):
+        Harvest((data,), scorer="reward")(tmp_path / "h")
 
 
 def test_algorithm_without_group_takes_single_episodes(tmp_path: Path) -> None:

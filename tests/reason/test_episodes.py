@@ -196,6 +196,38 @@ def test_limit_ends_the_episode(name: str):
     assert trace.steps[leaf].sampled and OPENED[0].closed
 
 
+@dataclass
+class PaidAtTheEnd(Counter):
+    """Its reward is only due at the end of the episode."""
+
+    due: Any = 0.5
+
+    def truncate(self) -> Turn | None:
+        if isinstance(self.due, Exception):
+            raise self.due
+        return self.due if self.due is None else Turn(reward=None if self.due == "unknown" else self.due, done=True)
+
+
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize(
+    ("due", "value"), [(0.5, 0.5), (None, 0.0), ("unknown", None), (RuntimeError("broken on purpose"), None)], ids=str
+)
+def test_environment_says_what_a_cut_episode_earned(name: str, due: Any, value: float | None):
+    verifier, sampling, why = LIMITS[name]
+    verifier = replace(verifier, open_environment=lambda: PaidAtTheEnd(due=due))
+    trace = play(TalkPolicy([["0"]]), Chain(sampling), verifier)
+    (leaf,) = trace.answers()
+    score = trace.steps[leaf].scores["reward"]
+    assert score.value == value and ("broken on purpose" if isinstance(due, Exception) else why) in score.reason
+    assert all(game.closed for game in OPENED)
+
+
+def test_what_is_due_is_added_to_what_the_turns_earned():
+    trace = play(TalkPolicy([["x"]]), Chain(Sampling(max_tokens=64)), reward(PaidAtTheEnd, max_turns=1))
+    (leaf,) = trace.answers()
+    assert trace.score(leaf, "reward") == pytest.approx(0.5 - 0.25)
+
+
 def test_turn_cut_by_length_is_closed():
     policy = TalkPolicy([["0000000000"], ["3"]])
     trace = play(policy, Chain(Sampling(max_tokens=64)), reward(max_turn_tokens=3))

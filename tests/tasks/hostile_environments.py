@@ -71,7 +71,7 @@ class Countdown:
         return Turn(({"role": "user", "content": "3"},))
 
     def act(self, action):
-        if action.text != self.gold():
+        if action.text.strip() != self.gold():
             return Turn(reward=0.0, done=True, reason="wrong")
         self.left -= 1
         said = f"{self.left}: begun {Countdown.begun}, copied {Countdown.copied}"

@@ -121,6 +121,19 @@ def guess(word: str) -> str:
     return call("guess", f'{{"guess": "[{word}]"}}')
 
 
+@pytest.mark.parametrize("environment", [Dice, f"{__file__}:Dice"], ids=["in process", "in a worker"])
+def test_reward_at_the_end_is_computed_where_max_tokens_cuts_the_episode(environment: Any) -> None:
+    """As TRL does: of what there is, not 0."""
+    rows = [{"prompt": "Roll.", "sides": 1, "number": i} for i in range(40)]
+    task = EpisodeTask(environment=environment, data=rows, call_seconds=120, max_seconds=240)
+    roll = call("roll", '{"times": 3}')
+    strategy = Chain(Sampling(max_tokens=2 * len(roll)))
+    trace = run_async(solve(task.train[0], strategy, TurnPolicy([roll] * 9), task.verifier))
+    (answer,) = trace.answers()
+    score = trace.steps[answer].scores["reward"]
+    assert score.value == 6.0 and "max_tokens" in score.reason
+
+
 def test_trl_class_is_played_unchanged() -> None:
     task = wordle()
     secret = task.train[0].answer["columns"]["secret"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import string
 import subprocess
 import sys
 import threading
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy, run_async
-from ponder.errors import UsageError
+from ponder.errors import NoGoldAnswer, UsageError
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.reason.episodes import EnvironmentFailed
 from ponder.reason.strategies import Chain, Samples
 from ponder.tasks import Addition, EpisodeTask
@@ -126,6 +130,79 @@ def test_a_cancelled_call_is_closed_in_its_worker(monkeypatch: pytest.MonkeyPatc
         return await play(ProcessEnvironment(NAME, 1.0), problem())
 
     assert run_async(work())[-1].done
+
+
+COUNTDOWN = f"{FILE}:Countdown"
+
+
+def test_gold_comes_from_the_process() -> None:
+    async def work() -> list[str]:
+        environment = ProcessEnvironment(COUNTDOWN)
+        await environment.reset(problem(), 0)
+        said = [await environment.gold()]
+        await environment.act(Action(said[0]))
+        said.append(await environment.gold())
+        await environment.close()
+        return said
+
+    assert run_async(work()) == ["2", "1"]
+
+
+def test_environment_without_gold_says_so_and_goes_on() -> None:
+    async def work() -> Turn:
+        environment = ProcessEnvironment(NAME)
+        await environment.reset(problem(), 0)
+        with pytest.raises(NoGoldAnswer, match="Hostile has no gold"):
+            await environment.gold()
+        turn = await environment.act(Action("a"))
+        await environment.close()
+        return turn
+
+    assert run_async(work()).messages[0]["content"] == "turn 1"
+
+
+def test_copy_is_made_in_the_process_and_goes_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
+
+    async def work() -> tuple[Turn, Turn]:
+        one = ProcessEnvironment(COUNTDOWN)
+        await one.reset(problem(), 0)
+        await one.act(Action("2"))
+        two = await one.copy()
+        wrong, right = await one.act(Action("7")), await two.act(Action("1"))
+        await one.close()
+        await two.close()
+        return wrong, right
+
+    wrong, right = run_async(work())
+    assert wrong.reason == "wrong" and right.messages[0]["content"] == "1: begun 1, copied 1"
+
+
+@pytest.mark.parametrize("kind", ["without copy()", "lost worker"])
+def test_copy_plays_the_actions_again_where_it_must(kind: str) -> None:
+    async def work() -> Turn:
+        one = ProcessEnvironment(NAME if kind == "without copy()" else COUNTDOWN)
+        await one.reset(problem(), 0)
+        await one.act(Action("2"))
+        if kind == "lost worker":
+            worker_pool.end_workers()
+        two = await one.copy()
+        turn = await two.act(Action("1"))
+        await one.close()
+        await two.close()
+        return turn
+
+    said = run_async(work()).messages[0]["content"]
+    assert said == ("turn 2" if kind == "without copy()" else "1: begun 1, copied 0")
+
+
+def test_gold_play_of_a_file_is_imitated() -> None:
+    task = EpisodeTask(environment=COUNTDOWN, prompt="Count down.")
+    policy = load_policy(ScratchModel(string.printable, context=256), template="qa", dtype="float32")
+    (trace,) = gold_traces(policy, task.train[:1], task.verifier)
+    (leaf,) = trace.answers()
+    assert [trace.steps[i].text.strip() for i in trace.conversation(leaf) if trace.steps[i].sampled] == ["2", "1", "0"]
+    assert trace.score(leaf, "reward") == 1.0
 
 
 def test_idle_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,8 +203,8 @@ def target_traces(
     if not isinstance(job.data, str) and hasattr(job.data.verifier, "open_environment"):
         traces = gold_traces(policy, problems, job.data.verifier)
         for trace in traces:
-            (leaf,) = trace.answers()
-            _check_context_length(policy, trace, trace.token_ids(leaf)[len(trace.steps[0].token_ids) :])
+            for leaf in trace.answers():
+                _check_context_length(policy, trace, trace.token_ids(leaf)[len(trace.steps[0].token_ids) :])
         return traces
     targets = [as_single_step(job.target(p)) if single_steps else job.target(p) for p in problems]
     return [answer_trace(policy, p, target) for p, target in zip(problems, targets, strict=True)]

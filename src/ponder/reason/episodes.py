@@ -9,7 +9,8 @@ to their ends, searches turn by turn. An environment is a function of its seed a
 takes a copy of the environment, or a fresh one that the same actions are given.
 
 Each turn's reward is the score `TURN_REWARD` of the step that earned it. A turn that could not be taken (the
-environment raised, hung, or answered with something else) is undecided, with the reason, and ends the episode.
+environment raised, hung, or answered with something else) is undecided, with the reason, and ends the episode. Where a
+limit ends it, an environment whose reward is only due at the end is asked for it (`truncate`).
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class _Branch:
     history: History
     first: int | None = None  # the first step that was added
     done: bool = False
+    cut: str = ""  # the limit that ended it before its environment did
 
 
 @dataclass(slots=True)
@@ -156,8 +158,10 @@ class Episodes:
         active, spent = [branch for group in groups for branch in group], None
         while active and spent is None:
             spent = await self._sample_turns(trace, active, policy, sampling, whole)
+            await self._truncate(trace, [branch for branch in active if branch.cut])
             active = [branch for branch in active if not branch.done]
             await self._answer_turns(trace, active, policy, sampling)
+            await self._truncate(trace, [branch for branch in active if branch.cut])
             active = [branch for branch in active if whole and not branch.done]
         if spent is not None:
             raise spent
@@ -204,7 +208,7 @@ class Episodes:
                 if trace.steps[end].parent is None and not trace.steps[end].turn:
                     raise reply  # not even a first turn
                 trace.steps[end].last = True
-                trace.steps[branch.end].scores.setdefault(TURN_REWARD, Score(0.0, str(reply)))
+                branch.cut = str(reply)
             return
         branch.end = add_completion(trace, _prefix_end(trace, branch.end), reply, last=whole)
         branch.first = branch.end if branch.first is None else branch.first
@@ -223,12 +227,43 @@ class Episodes:
                 continue
             if turn.reward is not None or turn.reason:
                 step.scores[TURN_REWARD] = Score(0.0 if turn.reward is None else float(turn.reward), turn.reason)
-            why = "" if turn.done else self._write_turn(trace, branch, turn, policy, sampling)
-            if why and TURN_REWARD not in step.scores:
-                step.scores[TURN_REWARD] = Score(0.0, why)
-            if turn.done or why:
+            branch.cut = "" if turn.done else self._write_turn(trace, branch, turn, policy, sampling)
+            if turn.done or branch.cut:
                 branch.done = True
                 _end_answer(step)
+
+    async def _truncate(self, trace: Trace, branches: Sequence[_Branch]) -> None:
+        """Score episodes that a limit ended: what they earned so far, and what their environments say is due. A turn
+        without a reward earned nothing, so an episode without any has 0."""
+        due = await asyncio.gather(*(self._due_reward(branch) for branch in branches))
+        for branch, (score, is_known) in zip(branches, due, strict=True):
+            step = trace.steps[branch.end]
+            before = step.scores.get(TURN_REWARD)
+            if not is_known and before is not None:
+                continue
+            if not is_known and turn_rewards(trace, branch.end):
+                score = replace(score, value=0.0)
+            if before is not None and before.value is not None and score.value is not None:
+                score = replace(score, value=before.value + score.value)
+            step.scores[TURN_REWARD] = score
+
+    async def _due_reward(self, branch: _Branch) -> tuple[Score, bool]:
+        """The reward that an environment gives for an episode that was cut, and whether it gave one."""
+        pool = self._live.get(branch.history)
+        if not pool or not callable(getattr(pool[-1].environment, "truncate", None)):
+            return Score(0.0, branch.cut), False
+        live = pool.pop()
+        try:
+            turn = await live.call("truncate")
+            if turn is None:
+                return Score(0.0, branch.cut), False
+            reward = check_turn(turn, live.environment).reward
+            reason = "; ".join(filter(None, [branch.cut, turn.reason]))
+            return Score(None if reward is None else float(reward), reason), reward is not None
+        except EnvironmentFailed as failure:
+            return Score(None, str(failure)), True
+        finally:
+            await self._close(live)
 
     async def _act(self, trace: Trace, branch: _Branch) -> Turn | EnvironmentFailed:
         """Give the environment the policy's newest turn."""
@@ -394,6 +429,12 @@ def check_turn(turn: Any, environment: Any) -> Turn:
     if not turn.done and not turn.messages and turn.reward is None and not turn.tools and turn != Turn():
         raise EnvironmentFailed(f"{name} gave a turn that says nothing and does not end the episode")
     return replace(turn, messages=tuple(turn.messages), tools=tuple(turn.tools))
+
+
+def turn_rewards(trace: Trace, step: int) -> list[Score]:
+    """What the turns of an episode earned, up to this step."""
+    steps = (trace.steps[i] for i in trace.conversation(step))
+    return [s.scores[TURN_REWARD] for s in steps if TURN_REWARD in s.scores]
 
 
 def _is_message(message: Any) -> bool:

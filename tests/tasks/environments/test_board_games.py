@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -138,3 +141,9 @@ def test_perfect_connect_four_on_a_small_board():
     """On 4 x 4 cells perfect play draws, and chance never beats it."""
     task, rng = ConnectFourTask(columns=4, rows=4, opponent="alphabeta", max_turns=16), random.Random(0)
     assert max(random_play(task, start(1, 1, 2, 2, seed=seed), rng).reward for seed in range(4)) <= 0.5
+
+
+def test_importing_tasks_loads_no_player_that_searches() -> None:
+    program = "import sys, ponder.tasks; print([m for m in sys.modules if 'strategies' in m or 'player_specs' in m])"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ)
+    assert out.stdout.strip() == "[]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ def gold_traces(policy: BasePolicy, problems: Sequence[Problem], verifier: Any) 
 
 
 def episode_score(trace: Trace, verifier: str) -> Score:
-    """The verdict on the trace's only episode."""
+    """The verdict on the trace's only episode; of a game that both sides play well, the better one."""
     scores = [trace.steps[i].scores[verifier] for i in trace.answers() if verifier in trace.steps[i].scores]
-    return scores[0] if scores else Score(None, trace.failed or "the episode did not end")
+    if not scores:
+        return Score(None, trace.failed or "the episode did not end")
+    return max(scores, key=lambda score: -math.inf if score.value is None else score.value)

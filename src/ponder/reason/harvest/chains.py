@@ -24,12 +24,16 @@ def right_answers(
 def judged_answers(
     trace: Trace, scorer: str, funnel: FilterReport, max_answer_tokens: int | None = None
 ) -> Iterator[int]:
-    """Complete, judged answers to the original prompt, right or wrong."""
+    """Complete, judged answers to the original prompt, right or wrong. An episode is none: a row has one answer."""
     ends = answer_steps(trace)
     funnel.add("answers", len(ends))
     for end in ends:
         if not funnel.record(
             "to the question itself", follows_original_prompt(trace, end), "to a prompt that quotes other thoughts"
+        ):
+            continue
+        if any(step.turn for step in trace.steps) and not funnel.record(
+            "in one turn", not any(trace.steps[i].turn for i in trace.path(end)), "in several turns: ponder offline"
         ):
             continue
         if not funnel.record("ended by themselves", trace.steps[end].stop != "length", "cut off at the budget"):

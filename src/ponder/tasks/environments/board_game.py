@@ -1,4 +1,4 @@
-"""Games for two against one of ponder's own players, in turns.
+"""Games for two against one of ponder's own players, or against the policy itself, in turns.
 
 A problem is an opening of random moves, after which the policy moves, and a seed for the opponent. The reward is 1 for
 a win, 0.5 for a draw and 0 for a loss. A move that cannot be played costs the turn: the policy is told why and moves
@@ -11,20 +11,26 @@ import random
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Environment
+from ponder.reason.episodes import Episodes
 from ponder.reason.games.alpha_beta import TO_THE_END, AlphaBetaPlayer, AlphaBetaSearch
 from ponder.reason.games.game import Game, state_after
 from ponder.reason.games.language_model_player import TextGame
-from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
-from ponder.reason.games.players import Player, RandomPlayer
+from ponder.reason.self_play import SelfPlay
 from ponder.tasks.environments.environment_task import EnvironmentTask
+from ponder.tasks.environments.episode_reward import EpisodeReward
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
-from ponder.types import Action, Problem, Turn, user_messages
+from ponder.tasks.split import stable_hash
+from ponder.types import Action, Message, Problem, Turn, user_messages
 
-OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta")
+if TYPE_CHECKING:
+    from ponder.reason.games.players import Player
+
+SELF = "self"  # the opponent is the policy
+OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta", SELF)
 MAX_ILLEGAL_IN_A_ROW = 2
 MAX_SHARED_POSITIONS = 100_000  # in a table of positions that games share
 OPPONENT_SEEDS = 1_000_000
@@ -40,7 +46,8 @@ class GameStart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardGameTask(EnvironmentTask[GameStart]):
-    """The base of such tasks. `opponent` is random, lookahead:PLIES, mcts:SIMULATIONS or alphabeta, which is perfect.
+    """The base of such tasks. `opponent` is random, lookahead:PLIES, mcts:SIMULATIONS, alphabeta, which is perfect, or
+    self: the policy plays both sides, and each is an episode with a reward of its own.
 
     A game begins with 0 to `opening` random moves.
     """
@@ -63,7 +70,8 @@ class BoardGameTask(EnvironmentTask[GameStart]):
         """A best move after these, or a good one where the game is too large to search to its end."""
 
     def check(self) -> None:
-        opponent_move(self.game, self.opponent, 0)
+        if self.opponent != SELF:
+            opponent_move(self.game, self.opponent, 0)
         require_at_least(0, opening=self.opening)
         require_at_most(4, opening=self.opening)
 
@@ -81,13 +89,23 @@ class BoardGameTask(EnvironmentTask[GameStart]):
         return f"{'-'.join(map(str, item.opening))} {item.opponent_seed}"
 
     def problem(self, item: GameStart, id: str) -> Problem:
-        state = state_after(self.game, item.opening)
-        text = self.game.question(state) if self.show_rules else self.board_text(state)
         answer = {"opening": list(item.opening), "opponent_seed": item.opponent_seed}
-        return Problem(id, user_messages(text, self.system), answer, {"opponent": self.opponent})
+        return Problem(id, self.first_messages(item.opening), answer, {"opponent": self.opponent})
+
+    def first_messages(self, played: Sequence[int]) -> tuple[Message, ...]:
+        """What a player reads that makes its first move after these."""
+        state = state_after(self.game, played)
+        return user_messages(self.game.question(state) if self.show_rules else self.board_text(state), self.system)
 
     def environment(self) -> Environment:
+        if self.opponent == SELF:
+            return SelfPlayEpisode(self)
         return cast(Environment, BoardGameEpisode(self))  # whose `act` is a coroutine
+
+    @property
+    def verifier(self) -> EpisodeReward:
+        base = super().verifier
+        return SelfPlayReward(base.open_environment, base.limits) if self.opponent == SELF else base
 
 
 @dataclass
@@ -154,6 +172,52 @@ class BoardGameEpisode:
         pass
 
 
+@dataclass
+class SelfPlayEpisode(BoardGameEpisode):
+    """One game in which each action is the move of the side that is to move (see `reason.self_play`)."""
+
+    player: int = 0
+    results: tuple[float, float] | None = None
+
+    def reset(self, problem: Problem, seed: int) -> Turn:
+        self.player, self.results = 0, None
+        return super().reset(problem, seed)
+
+    def prompt(self) -> tuple[Message, ...]:
+        return self.task.first_messages(self.played)
+
+    def act(self, action: Action) -> Turn:  # type: ignore[override]
+        move, before = self.game.parse_move(action.text), self.state
+        legal = self.game.moves(before)
+        if move is None or move not in legal:
+            turn = self._refuse(move, legal)
+            if turn.done:
+                self._set_results(-1)
+            return turn
+        self.illegal_in_a_row = 0
+        self.played = (*self.played, move)
+        if (end := self.game.outcome(self.state)) is not None:
+            self._set_results(round(end))
+            return self._end(end)
+        self.player = 1 - self.player
+        text = f"I play {self.game.move_text(before, move).strip()}.\n{self.task.board_text(self.state)}"
+        return Turn(({"role": "user", "content": text},))
+
+    def _set_results(self, outcome: int) -> None:
+        """`outcome`: for the side that moved."""
+        both = REWARDS[outcome], REWARDS[-outcome]
+        self.results = both if self.player == 0 else both[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class SelfPlayReward(EpisodeReward):
+    """The reward of each side of a game that the policy plays with itself."""
+
+    def episodes(self, problem: Problem) -> Episodes:
+        seed = stable_hash(problem.id) % (1 << 31)
+        return cast(Episodes, SelfPlay(problem, self.open_environment, self.limits, seed))
+
+
 def opponent_move(game: Game[Any], opponent: str, seed: int) -> ChooseMove:
     """The moves of an opponent. Each is a function of the seed and the moves before it."""
     kind, _, argument = opponent.partition(":")
@@ -164,14 +228,21 @@ def opponent_move(game: Game[Any], opponent: str, seed: int) -> ChooseMove:
     async def choose(played: Sequence[int]) -> int:
         rng = random.Random(f"{opponent} {seed} {len(played)}")
         if kind == "random":
-            return await RandomPlayer(game, rng)(played)
+            return rng.choice(game.moves(state_after(game, played)))
         if kind == "mcts":
-            spec = MCTSSpec() if number is None else MCTSSpec(number)
-            return await cast(Player, spec.build(game, seed, PlayerResources()))(played)
+            return await tree_search_player(game, number, seed)(played)
         plies = TO_THE_END if kind == "alphabeta" else number or 2
         return await AlphaBetaPlayer(shared_search(game), plies, rng)(played)
 
     return choose
+
+
+def tree_search_player(game: Game[Any], simulations: int | None, seed: int) -> Player:
+    """A player by tree search. It is imported here: with it comes every strategy, which few tasks need."""
+    from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
+
+    spec = MCTSSpec() if simulations is None else MCTSSpec(simulations)
+    return cast("Player", spec.build(game, seed, PlayerResources()))
 
 
 def _argument(opponent: str, argument: str) -> int | None:

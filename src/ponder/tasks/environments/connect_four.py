@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from ponder import event_loop
 from ponder.errors import UsageError
 from ponder.reason.games.connect_four import Bitboards, ConnectFourGame
-from ponder.reason.games.player_specs import MCTSSpec, PlayerResources
-from ponder.reason.games.players import Player
-from ponder.tasks.environments.board_game import BoardGameTask
+from ponder.tasks.environments.board_game import BoardGameTask, tree_search_player
 from ponder.tasks.generated.generated_task import require_at_least
 
 GOLD_SIMULATIONS = 200  # of the tree search that plays gold
@@ -60,5 +57,4 @@ class ConnectFourTask(BoardGameTask):
         return event_loop.run(self._search(played))
 
     async def _search(self, played: Sequence[int]) -> int:
-        player = cast(Player, MCTSSpec(GOLD_SIMULATIONS).build(self.game, 0, PlayerResources()))
-        return await player(played)
+        return await tree_search_player(self.game, GOLD_SIMULATIONS, 0)(played)

@@ -1,8 +1,8 @@
 """The process that runs environments of the user's, several episodes at a time.
 
-It reads a JSON line for each call and answers each with one: first what to open, then reset, act, gold, copy and close
-by the number of an episode (see process_environment.py). Whatever user code prints goes to the standard error. It ends
-with its parent.
+It reads a JSON line for each call and answers each with one: first what to open, then reset, act, close and the
+others by the number of an episode (see process_environment.py). Whatever user code prints goes to the standard error.
+It ends with its parent.
 """
 
 from __future__ import annotations
@@ -94,6 +94,10 @@ def run_call(
         if callable(copy):
             episodes[call["to"]] = _result(copy(), runner)
         return {"copied": callable(copy)}
+    if method == "truncate":
+        truncate = getattr(episodes[number], "truncate", None)
+        turn = _result(truncate(), runner) if callable(truncate) else None
+        return {"turn": None if turn is None else encode_turn(check_turn(turn, episodes[number]))}
     if method == "reset":
         episodes[number] = open_environment()
         result = episodes[number].reset(decode_problem(call["problem"]), call["seed"])

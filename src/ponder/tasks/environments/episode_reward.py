@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.protocols import Environment, Scorer
-from ponder.reason.episodes import EpisodeLimits, Episodes
+from ponder.reason.episodes import EpisodeLimits, Episodes, turn_rewards
 from ponder.tasks.split import stable_hash
-from ponder.types import TURN_REWARD, Problem, Score, Trace
+from ponder.types import Problem, Score, Trace
 
 OpenEnvironment = Callable[[], Environment]
 
@@ -17,12 +17,6 @@ OpenEnvironment = Callable[[], Environment]
 def new_episodes(problem: Problem, open_environment: OpenEnvironment, limits: EpisodeLimits) -> Episodes:
     """The episodes of a problem. All of them have one seed, so that a group has one beginning."""
     return Episodes(problem, open_environment, limits, seed=stable_hash(problem.id) % (1 << 31))
-
-
-def turn_scores(trace: Trace, step: int) -> list[Score]:
-    """What the turns of an episode earned."""
-    steps = (trace.steps[i] for i in trace.conversation(step))
-    return [s.scores[TURN_REWARD] for s in steps if TURN_REWARD in s.scores]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +34,7 @@ class EpisodeReward:
         return new_episodes(problem, self.open_environment, self.limits)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self._score(turn_scores(trace, step)) for step in steps]
+        return [self._score(turn_rewards(trace, step)) for step in steps]
 
     def _score(self, turns: Sequence[Score]) -> Score:
         if undecided := next((turn for turn in turns if turn.value is None), None):
@@ -71,7 +65,7 @@ class EpisodeAnswer:
         return new_episodes(problem, self.open_environment, self.limits)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        failed = {i: turn for i in steps for turn in turn_scores(trace, i) if turn.value is None}
+        failed = {i: turn for i in steps for turn in turn_rewards(trace, i) if turn.value is None}
         graded = [i for i in steps if i not in failed]
         scores = dict(zip(graded, await self.verifier(trace, graded), strict=True)) if graded else {}
         return [failed.get(i) or scores[i] for i in steps]

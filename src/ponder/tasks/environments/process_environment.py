@@ -65,6 +65,11 @@ class ProcessEnvironment:
             raise NoGoldAnswer(f"{self.name} has no gold(), which gives the text of a good next action")
         return text
 
+    async def truncate(self) -> Turn | None:
+        """The reward that is due where a limit ends the episode; None where the environment does not say."""
+        reply = await self._answer({"method": "truncate"}, dict)
+        return None if reply.get("turn") is None else _read_turn(reply["turn"])
+
     async def copy(self) -> ProcessEnvironment:
         """The same episode once more, by the environment's own `copy()`. Where it has none, or its worker is lost, the
         copy is given the same actions before its next one."""

@@ -65,6 +65,10 @@ class TRLEnvironment:
         reward = await self._reward(done)
         return Turn(() if done else turn.messages, (), reward, done)
 
+    async def truncate(self) -> Turn:
+        """The reward of an episode that was cut, as TRL computes it: of what there is."""
+        return Turn(reward=await self._reward(True), done=True)
+
     async def _reward(self, done: bool) -> float | None:
         """What this turn earned. A reward that is there at every turn is paid as it grows, so that an episode that is
         cut has what it earned so far."""
