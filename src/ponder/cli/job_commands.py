@@ -82,7 +82,9 @@ def job_from_recipe(
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     parser.add_parameters_of(recipe).add_parameters_of(run_flags)
     given = (parser.add_parameters_of(rank_flags) if over_ranks else parser).parse_given(argv)
-    common = {name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks") if name in given}
+    common: dict[str, Any] = {
+        name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks") if name in given
+    }
     flags.check_conditions(recipe, given)
     job, ranks = recipe_files.build_job(recipe, given), flags.call_with_flags(rank_flags, common)
     return RecipeCall(job, given, *flags.call_with_flags(run_flags, common), ranks)
