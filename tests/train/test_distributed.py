@@ -58,13 +58,11 @@ def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, fsdp: bo
     one, ranks = alone(case), [result[case, fsdp] for result in results[size]]
     near = BFLOAT16 if case == "bfloat16" else 1e-6
     assert all(rank["sharded"] == fsdp for rank in ranks)
-    assert turned(ranks[0]["before"], one["before"]) < near
-    assert turned(ranks[0]["after"], one["after"]) < (near if case == "bfloat16" else 1e-4), "Adam divides by the root"
+    assert turned(ranks[0]["gradient"], one["gradient"]) < near
     for rank in ranks[1:]:
-        for name in ("before", "after", "weights"):
+        for name in ("gradient", "weights"):
             assert all(torch.equal(t, rank[name][n]) for n, t in ranks[0][name].items()), f"the same {name}"
-    for n, w in one["weights"].items():
-        torch.testing.assert_close(ranks[0]["weights"][n], w, rtol=near, atol=1e-2 if near == BFLOAT16 else 1e-5)
+    assert turned(ranks[0]["weights"], one["weights"]) < max(near, 1e-5), "Adam turns rounding into steps"
     for name, value in one["metrics"].items():
         got = {rank["metrics"][name] for rank in ranks}
         assert len(got) == 1 and got.pop() == pytest.approx(value, rel=max(1e-5, 10 * near), abs=1e-5), name
@@ -110,5 +108,5 @@ def test_shards_are_disjoint_and_even(size: int) -> None:
 
 def test_mean_over_processes_would_be_detected() -> None:
     """What is wrong with averaging: with one process idle the gradient would be halved."""
-    whole = alone("one trace")["before"]
+    whole = alone("one trace")["gradient"]
     assert turned({n: g / 2 for n, g in whole.items()}, whole) == pytest.approx(0.5)
