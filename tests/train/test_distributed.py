@@ -3,9 +3,6 @@ the gradient itself. tests/rank_program.py is what the processes run."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,12 @@ import torch
 
 from fakes import mixed_groups
 from float64_losses import turned
+from fork_ranks import run_program
 from ponder.train import losses, pack
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.policy_gradient import GRPO
 from rank_program import CASES, run_case
 
-SECONDS = 300.0  # for all processes, their imports included
-LOOP = "lo0" if sys.platform == "darwin" else "lo"
 BFLOAT16 = 2e-2  # the sums are float32, what is summed is not
 Results = dict[int, list[dict[Any, Any]]]  # by number of ranks, then by rank
 
@@ -31,13 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("ranks")
-    path = os.pathsep.join(p for p in sys.path if p)
-    more = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": LOOP}
-    program = Path(__file__).parents[1] / "rank_program.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(folder)], env={**os.environ, **more}, timeout=SECONDS, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    run_program(Path(__file__).parents[1] / "rank_program.py", folder)
     return {size: [torch.load(folder / f"{size}-{rank}", weights_only=False) for rank in range(size)] for size in CASES}
 
 
