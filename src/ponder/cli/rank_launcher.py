@@ -50,6 +50,10 @@ class Rank:
             start_new_session=True,  # Ctrl-C reaches the ranks once, through this process
         )
 
+    def has_failed(self) -> bool:
+        """Whether it ended otherwise than done or stopped. Rank 0 may still save when the others have stopped."""
+        return self.process.poll() not in (None, 0, *(128 + number for number in signals.STOP_SIGNALS))
+
     def last_lines(self) -> str:
         """The end of what it wrote."""
         if self.output is None:
@@ -104,7 +108,7 @@ def _wait(ranks: Sequence[Rank]) -> int:
     """Until all have ended. Once one fails the others, which would wait for it, are given some seconds."""
     deadline = float("inf")
     while any(rank.process.poll() is None for rank in ranks):
-        if deadline == float("inf") and any(rank.process.poll() for rank in ranks):
+        if deadline == float("inf") and any(rank.has_failed() for rank in ranks):
             deadline = time.monotonic() + END_SECONDS
         if time.monotonic() > deadline:
             break
@@ -112,7 +116,7 @@ def _wait(ranks: Sequence[Rank]) -> int:
     code = ranks[0].process.poll()
     if code is not None and code > 0:
         return code  # it said why itself
-    failed = next((rank for rank in ranks if rank.process.poll()), None)
+    failed = next((rank for rank in ranks if rank.has_failed()), None)
     if failed is None:
         return 0
     text = failed.last_lines()

@@ -27,14 +27,14 @@ def join_ranks(device: str) -> Iterator[DataParallelGroup]:
         yield current_group()
         return
     dist.init_process_group("cpu:gloo,cuda:nccl" if take_own_gpu(device) else "gloo", timeout=MAX_WAIT)
-    try:
-        yield current_group()
-    finally:
-        dist.destroy_process_group()
+    yield current_group()
+    dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 
 
 def take_own_gpu(device: str) -> bool:
     """Hide all GPUs but this rank's from torch, before it looks at them. False: the ranks train on the CPU."""
+    if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
+        raise UsageError("ranks train on CUDA GPUs or on the CPU: give --device cpu")
     if device == "cpu" or not (count := torch.cuda.device_count()):
         return False
     own = rank_env.local_rank()
