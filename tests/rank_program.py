@@ -46,15 +46,12 @@ def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
     compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group, "fsdp": fsdp}
-    critic = (
-        make_critic_learner(net, Critic(optimizer=AdamW(lr=0.01, eps=EPS)), **compute)
-        if isinstance(rule, PPO)
-        else None
-    )
+    optimizer = AdamW(lr=0.01, eps=EPS, states="cpu" if case == "cpu states" else "float32")
+    critic = make_critic_learner(net, Critic(optimizer=optimizer), **compute) if isinstance(rule, PPO) else None
     if case == "lora":
         lora.attach(net, LoRA(rank=4), seed=0)
     learner = Learner(
-        net, rule, AdamW(lr=0.01, eps=EPS, states="cpu" if case == "cpu states" else "float32"),
+        net, rule, optimizer,
         reference=tiny_decoder(seed=3, scale=0.1) if case == "distill" else None,
         gradient_checkpointing=case == "checkpointing", frozen_layers=int(case == "frozen"), **compute,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ponder import rank_env
-from ponder.errors import UsageError
+from ponder.errors import RankLost, UsageError
 from ponder.train.distributed import DataParallelGroup, current_group
 
 MAX_WAIT = timedelta(hours=1)  # of one process for the others: some sample longer than others
@@ -27,7 +27,12 @@ def join_ranks(device: str) -> Iterator[DataParallelGroup]:
         yield current_group()
         return
     dist.init_process_group("cpu:gloo,cuda:nccl" if take_own_gpu(device) else "gloo", timeout=MAX_WAIT)
-    yield current_group()
+    try:
+        yield current_group()
+    except RuntimeError as why:
+        if isinstance(why, dist.DistError) or "gloo" in str(why):
+            raise RankLost("another rank has ended, so this one cannot go on; the last checkpoint stands") from why
+        raise
     dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 
 
