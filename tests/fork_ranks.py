@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
+SECONDS = 900.0  # for all processes of a program, their imports included
 LOOP = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -39,6 +43,21 @@ def fork_ranks(size: int, work: Callable[[int, int], None]) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, 9)
     return failed
+
+
+def run_program(path: str | Path, folder: Path) -> None:
+    """Run a file that forks ranks, with one thread each and without a GPU. Its processes do not outlive this call."""
+    more = {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    program = subprocess.Popen(
+        [sys.executable, str(path), str(folder)], env={**os.environ, **more}, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        _, text = program.communicate(timeout=SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+    assert program.returncode == 0, text.decode()[-4000:]
 
 
 def _import_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.rank_memory import TrainingShape, rank_memory
 from ponder.train.ranks import check_gpu_count
 
-from .conftest import Command
+from .conftest import CommandResult
 from .test_graceful_stop import CliProcess, read_until, start_cli
 
 QWEN_7B = DecoderConfig(
@@ -68,7 +69,7 @@ def test_rank_that_dies_is_named_and_ends_the_others(here: Path) -> None:
         assert not Path(f"/proc/{pid}").exists()
 
 
-def test_bad_numbers_of_ranks_are_refused(ponder: Command, here: Path) -> None:
+def test_bad_numbers_of_ranks_are_refused(ponder: Callable[..., CommandResult], here: Path) -> None:
     for words, message in (
         (("run", "tiny.py", "--ranks", "0"), "--ranks is 0"),
         (("plan", "tiny.py", "--ranks", "2"), "give --gpus in place of --ranks"),
@@ -81,7 +82,7 @@ def test_bad_numbers_of_ranks_are_refused(ponder: Command, here: Path) -> None:
     check_gpu_count(4, 0)
 
 
-def test_plan_prints_memory_and_commands_of_ranks(ponder: Command, here: Path) -> None:
+def test_plan_prints_memory_and_commands_of_ranks(ponder: Callable[..., CommandResult], here: Path) -> None:
     result = ponder("plan", "tiny.py", "--gpus", "4", "--steps", "9")
     assert result.code == 0 and "replicated fits into 80 GiB" in result.out
     assert "ponder run tiny.py --steps 9 --ranks 4" in result.out

@@ -6,8 +6,6 @@ Run as a program, this file imports once and forks the ranks of every scenario.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from fork_ranks import fork_ranks
+from fork_ranks import fork_ranks, run_program
 from ponder import rank_env
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.models.scratch_model import ScratchModel
@@ -52,7 +50,6 @@ JOBS: dict[str, Any] = {
     "lora": replace(JOB, lora=LoRA(rank=4)),
     "sft": FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, batch_size=6, **COMMON),
 }
-SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -131,12 +128,7 @@ def main(folder: Path) -> int:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    path = os.pathsep.join(p for p in sys.path if p)
-    more = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, __file__, str(folder)], env={**os.environ, **more}, timeout=SECONDS, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr.decode()[-4000:]
+    run_program(__file__, folder)
     return folder
 
 

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ponder.cli.commands import COMMANDS, commands_help
-from ponder.errors import Interrupted, PonderError, UnknownName
+from ponder.errors import Interrupted, PonderError, RankLost, UnknownName
 from ponder.terminal import safe_std_streams
 
 # The arguments of the command that runs, for one that starts itself in several processes.
 command_line: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("command_line", default=())
+EXIT_RANK_LOST = 75  # of a rank that ends because another did
 _PYTHON_FORMAT = warnings.formatwarning  # Python's own: with file and line
 
 
@@ -34,7 +35,8 @@ USER_ERRNOS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 something the user can put right, 3 an evaluation of which too many problems have no
-    verdict, 130, 143 or 129 stopped by SIGINT, SIGTERM or SIGHUP. Anything else is a bug, with traceback."""
+    verdict, 75 of a rank that ends because another did, 130, 143 or 129 stopped by SIGINT, SIGTERM or SIGHUP. Anything
+    else is a bug, with traceback."""
     given = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -64,7 +66,9 @@ def _run_guarded(given: list[str]) -> int:
         message = _user_message(error)
         if message is None:
             raise
-        return _report_exit(message, _signal_exit_code() or 130 if _find_error(error, Interrupted) else 2, given)
+        if _find_error(error, Interrupted):
+            return _report_exit(message, _signal_exit_code() or 130, given)
+        return _report_exit(message, EXIT_RANK_LOST if _find_error(error, RankLost) else 2, given)
 
 
 def _signal_exit_code() -> int:

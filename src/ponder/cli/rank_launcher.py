@@ -20,10 +20,13 @@ from types import FrameType
 from typing import IO, Any
 
 from ponder import signals
+from ponder.cli import EXIT_RANK_LOST
 from ponder.errors import RunError, UsageError
 
 MAX_RANKS = 1024
 END_SECONDS = 10.0  # that ranks have to end after one of them failed
+# Of a rank that runs, is done, or was stopped: rank 0 may still save when the others have stopped.
+ENDED_WELL = (None, 0, *(128 + number for number in signals.STOP_SIGNALS))
 _POLL_SECONDS = 0.1
 _SHOWN_LINES = 12  # of what a failed rank wrote last
 
@@ -104,17 +107,15 @@ def _wait(ranks: Sequence[Rank]) -> int:
     """Until all have ended. Once one fails the others, which would wait for it, are given some seconds."""
     deadline = float("inf")
     while any(rank.process.poll() is None for rank in ranks):
-        if deadline == float("inf") and any(rank.process.poll() for rank in ranks):
+        if deadline == float("inf") and any(rank.process.poll() not in ENDED_WELL for rank in ranks):
             deadline = time.monotonic() + END_SECONDS
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
-    code = ranks[0].process.poll()
-    if code is not None and code > 0:
+    failed = next((rank for rank in ranks if rank.process.poll() not in (*ENDED_WELL, EXIT_RANK_LOST)), None)
+    code = ranks[0].process.poll() or 0
+    if failed is None or (failed is ranks[0] and code > 0):
         return code  # it said why itself
-    failed = next((rank for rank in ranks if rank.process.poll()), None)
-    if failed is None:
-        return 0
     text = failed.last_lines()
     raise RunError(
         f"rank {failed.number} ended with exit code {failed.process.poll()}, and training with it; the last checkpoint"

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ponder import rank_env
-from ponder.errors import UsageError
+from ponder.errors import RankLost, UsageError
 from ponder.train.distributed import DataParallelGroup, current_group
 
 MAX_WAIT = timedelta(hours=1)  # of one process for the others: some sample longer than others
@@ -29,12 +29,17 @@ def join_ranks(device: str) -> Iterator[DataParallelGroup]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if take_own_gpu(device) else "gloo", timeout=MAX_WAIT)
     try:
         yield current_group()
-    finally:
-        dist.destroy_process_group()
+    except RuntimeError as why:
+        if isinstance(why, dist.DistError) or "gloo" in str(why):
+            raise RankLost("another rank has ended, so this one cannot go on; the last checkpoint stands") from why
+        raise
+    dist.destroy_process_group()  # not after an error: it would wait for ranks that wait for this one
 
 
 def take_own_gpu(device: str) -> bool:
     """Hide all GPUs but this rank's from torch, before it looks at them. False: the ranks train on the CPU."""
+    if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
+        raise UsageError("ranks train on CUDA GPUs or on the CPU: give --device cpu")
     if device == "cpu" or not (count := torch.cuda.device_count()):
         return False
     own = rank_env.local_rank()
