@@ -1,8 +1,13 @@
 """Visual-RFT in small (Liu et al. 2025): a vision-language model from scratch learns to find shapes by GRPO on overlap.
 
-A character-level transformer with a vision tower, half a million weights, first imitates gold boxes, stopped early.
-Then it samples boxes for each picture, and the reward is their IoU with the gold box: no threshold, no format reward,
-no KL. Both models are measured on held-out pictures, and the second one also with grey pictures in their place.
+A character-level transformer with a vision tower, 0.3 million weights, first imitates gold boxes, stopped early. Then
+it samples boxes for each picture, and the reward is their IoU with the gold box: no threshold, no format reward, no
+KL. Both models are measured on held-out pictures, and the second one also with grey pictures in their place.
+
+Measured with the same settings in a loop of its own (seeds 0, 1, 2; 150 held-out pictures, 4 boxes for each sampled at
+temperature 1): mean IoU 0.38, 0.28 and 0.27 after imitation, 0.53, 0.41 and 0.40 after GRPO. The greedy box gains
+less: 0.58, 0.46 and 0.42 before, 0.62, 0.46 and 0.43 after. It took 160 s on two cores. Higher rates of GRPO (1e-3 and
+2e-3) lost what imitation had learned.
 """
 
 from typing import Annotated
@@ -14,7 +19,7 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Chain
+from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -23,42 +28,43 @@ from ponder.types import Sampling
 Count = Annotated[int, GreaterThan(0)]
 Rate = Annotated[float, GreaterThan(0)]
 
-MAX_TOKENS = 24  # of `\\boxed{[12,34,56,78]}` and its end
+SAMPLING = Sampling(max_tokens=24)  # of `\boxed{[12,34,56,78]}` and its end
 
 
 def recipe(
     shapes: Annotated[Count, "in a picture, at most"] = 1,
-    cold_start_steps: Annotated[Count, "of imitation"] = 400,
+    cold_start_steps: Annotated[Count, "of imitation"] = 450,
     cold_start_lr: Annotated[Rate, "learning rate of imitation"] = 2e-3,
-    steps: Annotated[Count, "of GRPO"] = 60,
+    steps: Annotated[Count, "of GRPO"] = 120,
     problems_per_step: Annotated[Count, "pictures in a step of GRPO"] = 32,
     group_size: Annotated[Count, "boxes sampled for each"] = 8,
-    lr: Annotated[Rate, "learning rate of GRPO"] = 1e-3,
-    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 300,
+    lr: Annotated[Rate, "learning rate of GRPO"] = 5e-4,
+    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 150,
     seed: int = 0,
 ) -> Stages:
-    task = FindBox(shapes=shapes)
-    vision = ScratchVision(patch=16, shuffle=1, width=64)
+    task = FindBox(shapes=shapes, seed=seed)
+    vision = ScratchVision(patch=8, shuffle=2, width=64)
     model = ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=96, seed=seed, vision=vision)
     start = FineTune(
         task, model, TEMPLATE, optimizer=AdamW(lr=cold_start_lr, warmup_steps=20, decay_steps=cold_start_steps),
-        steps=cold_start_steps, batch_size=64, save_every=cold_start_steps, seed=seed,
+        steps=cold_start_steps, batch_size=32, save_every=cold_start_steps, seed=seed,
     )  # fmt: skip
     grpo = RL(
-        task=task, model="stage:start", group_size=group_size, sampling=Sampling(max_tokens=MAX_TOKENS),
-        algorithm=GRPO(kl=None), optimizer=AdamW(lr=lr, warmup_steps=3, decay_steps=steps), steps=steps,
-        problems_per_step=problems_per_step, save_every=steps, seed=seed,
+        task=task, model="stage:start", group_size=group_size, sampling=SAMPLING, algorithm=GRPO(kl=None),
+        optimizer=AdamW(lr=lr, warmup_steps=3), steps=steps, problems_per_step=problems_per_step, save_every=steps,
+        seed=seed,
     )  # fmt: skip
+    blind = FindBox(shapes=shapes, seed=seed, blind=True)
     return Stages(
         (
             Stage("start", start),
             Stage("start-overlap", _measure(task, "stage:start", limit)),
             Stage("grpo", grpo),
             Stage("overlap", _measure(task, "stage:grpo", limit)),
-            Stage("blind-overlap", _measure(FindBox(shapes=shapes, blind=True), "stage:grpo", limit)),
+            Stage("blind-overlap", _measure(blind, "stage:grpo", limit)),
         )
     )
 
 
 def _measure(task: FindBox, model: str, limit: int) -> Evaluate:
-    return Evaluate(task, model, strategy=Chain(Sampling(max_tokens=MAX_TOKENS, temperature=0.0)), limit=limit)
+    return Evaluate(task, model, strategy=Samples(4, SAMPLING), limit=limit)

@@ -13,7 +13,6 @@ from ponder.models.load import load_policy
 from ponder.pipelines.preflight.checks import PreflightError
 from ponder.pipelines.stages import Stages
 from ponder.runs import read_metrics, read_traces
-from ponder.types import Sampling
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def test_stored_traces_keep_pictures_and_their_ids(done):
     _, folder = done
     policy = load_policy(str(folder / "grpo"))
     assert policy.net.config.vision is not None
-    for trace in read_traces(folder / "grpo"):
+    for _, trace in read_traces(folder / "grpo"):
         assert np.array_equal(policy.encode(trace.problem.messages), trace.steps[0].token_ids)
         assert (trace.steps[0].token_ids < 0).sum() == policy.net.config.vision.tokens
 
@@ -59,7 +58,7 @@ def test_run_is_the_same_to_the_bit(visual_rft, done, tmp_path):
     _, folder = done
     rl = visual_rft.recipe(cold_start_steps=3, steps=2, problems_per_step=2, group_size=4, limit=3).stages[2].job
     replace(rl, model=str(folder / "start"))(tmp_path / "again")
-    one, other = ([t.steps for t in read_traces(f)] for f in (folder / "grpo", tmp_path / "again"))
+    one, other = ([t.steps for _, t in read_traces(f)] for f in (folder / "grpo", tmp_path / "again"))
     pairs = [(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)]
     assert all(np.array_equal(a.token_ids, b.token_ids) for a, b in pairs)
     assert all(a.logprobs is None or np.array_equal(a.logprobs, b.logprobs) for a, b in pairs)
@@ -91,4 +90,4 @@ def test_blind_task_shows_grey_pictures(visual_rft, done):
     policy = load_policy(str(folder / "grpo"))
     prompts = {policy.encode(p.messages)[policy.encode(p.messages) < 0].tobytes() for p in blind.test[:5]}
     assert len(prompts) == 1
-    assert Sampling(max_tokens=visual_rft.MAX_TOKENS).max_tokens > len(policy.tokens(seen.gold(seen.test[0])))
+    assert visual_rft.SAMPLING.max_tokens > len(policy.tokens(seen.gold(seen.test[0])))
