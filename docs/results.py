@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from results_agents import AGENT_RUNS, AGENTS_TRIED
 from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read
 
 from ponder.cli import recipe_files
@@ -47,8 +48,8 @@ RUNS = (  # each a command line: a recipe, and its flags where they are not its 
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
     "rlhf --kl 0.02", SUPERVISED,
 )  # fmt: skip
-OWN_START = (START, "distillation", "trace_supervision")  # these make the model that they start from
-MORE = {"tiny": (ALONE,), "smollm2": ()}
+OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start
+MORE = {"tiny": (ALONE, *AGENT_RUNS["tiny"]), "smollm2": AGENT_RUNS["smollm2"]}
 TRIED = {
     "tiny": (
         *(f"grpo --lr {lr}" for lr in (3e-5, 1e-4, 3e-4)),
@@ -60,6 +61,7 @@ TRIED = {
         *(f"expert_iteration --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"distillation --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"rlhf --kl {kl}" for kl in (0.3, 1)),
+        *AGENTS_TRIED["tiny"],
     ),
     "smollm2": (
         *(f"{START} --steps {steps}" for steps in (15, 60)),
@@ -142,7 +144,8 @@ def spent(folder: Path) -> int:
 
 
 def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
-    """Of each held-out problem how many samples are right; where the strategy chose one, whether that is."""
+    """Of each held-out problem how many samples are right, or the sum of their rewards; where the strategy chose one,
+    whether that is right."""
     name = job.task.verifier.name
     traces = sorted((trace for _, trace in read_traces(folder)), key=lambda t: t.problem.id)
     if any(trace.chosen is not None for trace in traces):
@@ -150,7 +153,8 @@ def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
     right = [[t.score(i, name) for i in t.answers()] for t in traces]
     if any(None in group for group in right) or len({len(group) for group in right}) > 1:
         raise SystemExit(f"{folder}: samples were lost or undecided, so that shares of right ones mislead")
-    return {"samples": len(right[0]), "right": [int(sum(group)) for group in right]}
+    sums = [round(sum(group), 4) for group in right]
+    return {"samples": len(right[0]), "right": [int(x) if x == int(x) else x for x in sums]}
 
 
 def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
@@ -279,7 +283,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--on", choices=[*BASES], help="run the recipes on this model")
     parser.add_argument("--model", help="a folder with the model, where it is not found by name")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", nargs="+", choices=[*RUNS, ALONE], help="only these")
+    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *dict.fromkeys(sum(MORE.values(), ()))], help="only these")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then what is done has to do")
     parser.add_argument("--out", type=Path, default=KEPT, help="where what is done is kept")
