@@ -5,6 +5,7 @@
     python docs/results.py --on tiny --jobs 2                       run what is not kept yet (two CPU cores)
     python docs/results.py --on smollm2 --jobs 6 --minutes 8        the same on one GPU, ending by itself
     python docs/results.py --on tiny --tried                        the settings that the recipes' own were chosen among
+    python docs/results.py --on tiny --agents --tried               likewise, of agents alone; without --tried, the best
 
 All recipes of a seed start from one model, which `recipes/cold_start.py` makes first. A run that is done is added at
 once to docs/results/ON.jsonl, and its folder is removed.
@@ -28,8 +29,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results_agents import AGENT_RUNS, AGENTS_TRIED
-from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read
+from results_agents import AGENT_RUNS, AGENTS_TRIED, best_tried
+from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read, share
 
 from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
@@ -73,6 +74,7 @@ TRIED = {
         *(f"star --lr {lr}" for lr in (2e-5, 5e-5)),
         *(f"expert_iteration --lr {lr}" for lr in (2e-5,)),
         *(f"distillation --lr {lr}" for lr in (2e-5, 5e-5)),
+        *AGENTS_TRIED["smollm2"],
     ),
 }
 
@@ -289,13 +291,18 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, default=KEPT, help="where what is done is kept")
     parser.add_argument("--work", type=Path, help="where runs lie while they last; a fast disk, or memory")
     parser.add_argument("--tried", action="store_true", help="run the settings to choose among, not the three seeds")
+    parser.add_argument("--agents", action="store_true", help="only agents, with the best of the settings tried")
     parser.add_argument("--render", action="store_true", help="write docs/results.md")
     given = parser.parse_args(argv)
     if given.on:
         given.out.mkdir(parents=True, exist_ok=True)
         seeds, names, file = given.seeds, given.runs or (*RUNS, *MORE[given.on]), given.out / f"{given.on}.jsonl"
+        tried = given.out / f"{given.on}-tried.jsonl"
         if given.tried:
-            seeds, names, file = [REHEARSAL], TRIED[given.on], given.out / f"{given.on}-tried.jsonl"
+            names = AGENTS_TRIED[given.on] if given.agents else TRIED[given.on]
+            seeds, file = [REHEARSAL], tried
+        elif given.agents:
+            names = best_tried(read(tried), given.runs or AGENT_RUNS[given.on], share)
         elif REHEARSAL in seeds:
             parser.error(f"seed {REHEARSAL} is for choosing settings (--tried)")
         with tempfile.TemporaryDirectory(dir=given.work) as work:

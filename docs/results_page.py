@@ -247,12 +247,13 @@ def guided(rows: Rows) -> list[str]:
 def agents(rows: Rows) -> list[str]:
     """What acting in an environment gained over its cold start, and a tool over none."""
     cells, tools = [], []
-    for name, title, after, before in AGENT_ROWS:
+    for run, title, after, before in AGENT_ROWS:
+        name = next((name for name, _ in rows if name == run or name.startswith(f"{run} ")), run)
         if not (seeds := seeds_of(rows, name)):
             continue
         later, first = ([found(rows, name, stage, s) for s in seeds] for stage in (after, before))
         row = [title, accuracy(first), accuracy(later), *change(later, first)]
-        if name == CALCULATOR:
+        if run == CALCULATOR:
             tools.append([*row, answer_tokens(first), answer_tokens(later)])
         else:
             cells.append([*row, *(tokens(rows, name, after, seeds, what) for what in ("sampled", "trained"))])

@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 sys.path.insert(0, str(ROOT / "docs"))
 
+import results_agents  # noqa: E402
 import results_page  # noqa: E402
 
 import results  # noqa: E402
@@ -120,12 +121,21 @@ def test_settings_of_agents_are_chosen_on_training_problems(monkeypatch: pytest.
     assert not chosen & {p.question for p in validation.train[:500]}
 
 
+def test_best_settings_of_an_agent_are_those_that_came_highest() -> None:
+    def row(run: str, after: list[int]) -> dict[str, Any]:
+        return {"run": run, "stages": [measured("before", [0, 0]), measured("after", after)]}
+
+    names = ["agent --task grid-walk", "agent --task mastermind"]
+    tried = [row(f"{names[0]} --lr 1", [1, 2]), row(f"{names[0]} --lr 2", [3, 4]), row("grpo --lr 3", [4, 4])]
+    assert results_agents.best_tried(tried, names, results_page.share) == [f"{names[0]} --lr 2", names[1]]
+
+
 def test_agents_are_shown_with_the_gain_over_their_start() -> None:
     def row(before: list[float], after: list[float]) -> dict[str, Any]:
         learned = {"stage": "rl", "job": "RL", "sampled": 5000, "trained": 3000}
         return {"stages": [measured("before", before), learned, measured("after", after)]}
 
-    rows = {("agent --task grid-walk", seed): row([1, 2, 1, 0], [3, 3.5, 3, 2.5]) for seed in (0, 1, 2)}
+    rows = {("agent --task grid-walk --lr 1", seed): row([1, 2, 1, 0], [3, 3.5, 3, 2.5]) for seed in (0, 1, 2)}
     text = "\n".join(results_page.agents(rows))
     assert "| grid-walk | 25.0 % (25.0, 25.0, 25.0) | 75.0 % (75.0, 75.0, 75.0) | +50.0 (" in text
     assert "calculator" not in text and results_page.agents({}) == []
