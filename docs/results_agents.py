@@ -14,7 +14,7 @@ AGENTS_TRIED: dict[str, tuple[str, ...]] = {
         *(
             f"agent --task {task} --cold-start-steps {cold} --lr {lr}"
             for task in TINY_TASKS
-            for cold in (100, 200)
+            for cold in (200, 400)
             for lr in (0.0003, 0.001)
         ),
         *(f"{CALCULATOR} --cold-start-steps {cold} --lr {lr}" for cold in (300, 600) for lr in (0.0003, 0.001)),
