@@ -5,6 +5,7 @@
     python docs/results.py --on tiny --jobs 2                       run what is not kept yet (two CPU cores)
     python docs/results.py --on smollm2 --jobs 6 --minutes 8        the same on one GPU, ending by itself
     python docs/results.py --on tiny --tried                        the settings that the recipes' own were chosen among
+    python docs/results.py --on tiny --agents --tried               likewise, of agents alone; without --tried, the best
 
 All recipes of a seed start from one model, which `recipes/cold_start.py` makes first. A run that is done is added at
 once to docs/results/ON.jsonl, and its folder is removed.
@@ -28,7 +29,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read
+from results_agents import AGENT_RUNS, AGENTS_TRIED, best_tried
+from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read, share
 
 from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
@@ -47,8 +49,8 @@ RUNS = (  # each a command line: a recipe, and its flags where they are not its 
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
     "rlhf --kl 0.02", SUPERVISED,
 )  # fmt: skip
-OWN_START = (START, "distillation", "trace_supervision")  # these make the model that they start from
-MORE = {"tiny": (ALONE,), "smollm2": ()}
+OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start
+MORE = {"tiny": (ALONE, *AGENT_RUNS["tiny"]), "smollm2": AGENT_RUNS["smollm2"]}
 TRIED = {
     "tiny": (
         *(f"grpo --lr {lr}" for lr in (3e-5, 1e-4, 3e-4)),
@@ -60,6 +62,7 @@ TRIED = {
         *(f"expert_iteration --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"distillation --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"rlhf --kl {kl}" for kl in (0.3, 1)),
+        *AGENTS_TRIED["tiny"],
     ),
     "smollm2": (
         *(f"{START} --steps {steps}" for steps in (15, 60)),
@@ -71,6 +74,7 @@ TRIED = {
         *(f"star --lr {lr}" for lr in (2e-5, 5e-5)),
         *(f"expert_iteration --lr {lr}" for lr in (2e-5,)),
         *(f"distillation --lr {lr}" for lr in (2e-5, 5e-5)),
+        *AGENTS_TRIED["smollm2"],
     ),
 }
 
@@ -142,7 +146,8 @@ def spent(folder: Path) -> int:
 
 
 def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
-    """Of each held-out problem how many samples are right; where the strategy chose one, whether that is."""
+    """Of each held-out problem how many samples are right, or the sum of their rewards; where the strategy chose one,
+    whether that is right."""
     name = job.task.verifier.name
     traces = sorted((trace for _, trace in read_traces(folder)), key=lambda t: t.problem.id)
     if any(trace.chosen is not None for trace in traces):
@@ -150,7 +155,8 @@ def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
     right = [[t.score(i, name) for i in t.answers()] for t in traces]
     if any(None in group for group in right) or len({len(group) for group in right}) > 1:
         raise SystemExit(f"{folder}: samples were lost or undecided, so that shares of right ones mislead")
-    return {"samples": len(right[0]), "right": [int(sum(group)) for group in right]}
+    sums = [round(sum(group), 4) for group in right]
+    return {"samples": len(right[0]), "right": [int(x) if x == int(x) else x for x in sums]}
 
 
 def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
@@ -279,19 +285,24 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--on", choices=[*BASES], help="run the recipes on this model")
     parser.add_argument("--model", help="a folder with the model, where it is not found by name")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--runs", nargs="+", choices=[*RUNS, ALONE], help="only these")
+    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *dict.fromkeys(sum(MORE.values(), ()))], help="only these")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=math.inf, help="then what is done has to do")
     parser.add_argument("--out", type=Path, default=KEPT, help="where what is done is kept")
     parser.add_argument("--work", type=Path, help="where runs lie while they last; a fast disk, or memory")
     parser.add_argument("--tried", action="store_true", help="run the settings to choose among, not the three seeds")
+    parser.add_argument("--agents", action="store_true", help="only agents, with the best of the settings tried")
     parser.add_argument("--render", action="store_true", help="write docs/results.md")
     given = parser.parse_args(argv)
     if given.on:
         given.out.mkdir(parents=True, exist_ok=True)
         seeds, names, file = given.seeds, given.runs or (*RUNS, *MORE[given.on]), given.out / f"{given.on}.jsonl"
+        tried = given.out / f"{given.on}-tried.jsonl"
         if given.tried:
-            seeds, names, file = [REHEARSAL], TRIED[given.on], given.out / f"{given.on}-tried.jsonl"
+            names = AGENTS_TRIED[given.on] if given.agents else TRIED[given.on]
+            seeds, file = [REHEARSAL], tried
+        elif given.agents:
+            names = best_tried(read(tried), given.runs or AGENT_RUNS[given.on], share)
         elif REHEARSAL in seeds:
             parser.error(f"seed {REHEARSAL} is for choosing settings (--tried)")
         with tempfile.TemporaryDirectory(dir=given.work) as work:

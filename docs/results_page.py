@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results_agents import ABOUT_AGENTS, ABOUT_CALCULATOR, AGENT_ROWS, CALCULATOR
 
 from ponder.cli import recipe_files
 from ponder.measure import paired_means
@@ -243,12 +244,37 @@ def guided(rows: Rows) -> list[str]:
     return [f"With search at test time too, guided by the value model, on {len(each[0][0]['right'])} problems: {text}."]
 
 
+def agents(rows: Rows) -> list[str]:
+    """What acting in an environment gained over its cold start, and a tool over none."""
+    cells, tools = [], []
+    for run, title, after, before in AGENT_ROWS:
+        name = next((name for name, _ in rows if name == run or name.startswith(f"{run} ")), run)
+        if not (seeds := seeds_of(rows, name)):
+            continue
+        later, first = ([found(rows, name, stage, s) for s in seeds] for stage in (after, before))
+        row = [title, accuracy(first), accuracy(later), *change(later, first)]
+        if run == CALCULATOR:
+            tools.append([*row, answer_tokens(first), answer_tokens(later)])
+        else:
+            cells.append([*row, *(tokens(rows, name, after, seeds, what) for what in ("sampled", "trained"))])
+    head = ["start (each seed)", "after", "change, points", "95 % over seeds", "95 % over problems", "better?"]
+    first_table = table(["environment", *head, "tokens sampled", "trained"], cells)
+    second = table(["arithmetic", "this, first", "with that", *head[2:], "tokens of an answer, first", "that"], tools)
+    return [ABOUT_AGENTS, *first_table, *([ABOUT_CALCULATOR, *second] if second else [])] if cells or tools else []
+
+
+def answer_tokens(stages: Sequence[dict[str, Any]]) -> str:
+    """Sampled for one answer; of a vote, for all that vote."""
+    return f"{np.mean([s['sampled'] / len(s['right']) / s['samples'] for s in stages]):.0f}"
+
+
 PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("Each method against its start", methods),
     ("Expert iteration: the second round against the first, and search against sampling", iteration),
     ("", guided),
     ("The R1 pipeline, stage by stage", r1),
     ("Which judge picks best of N", verifiers),
+    ("Acting in environments", agents),
 )
 
 

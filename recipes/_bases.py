@@ -23,14 +23,16 @@ from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
-from ponder.protocols import Strategy, Task
+from ponder.protocols import Scorer, Strategy, Task
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
 from ponder.settings import GreaterThan, Named, SettingsOf
 from ponder.tasks import Sums
+from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.mixture import WeightedRewardTask
 from ponder.tasks.reward_functions import RewardFunctions
+from ponder.tasks.split import hashes_to_test
 from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
@@ -68,6 +70,56 @@ class MeasuredOnTraining(Sums):
     def test(self) -> Sequence[Problem]:
         late = self.train[self.size // 2 : self.size // 2 + 4 * self.test_size]
         return list({p.question: p for p in late}.values())[: self.test_size]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Any task with a tenth of its training problems taken out to evaluate on: to choose settings without the held-out
+    ones."""
+
+    task: Task
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return _WithoutValidation(self.task.train)
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        late = (p for p in self.task.train[-40 * LIMIT :] if _is_validation(p))
+        return list({_identity(p): p for p in late}.values())[:LIMIT]
+
+    @property
+    def verifier(self) -> Scorer:
+        return self.task.verifier
+
+    def gold(self, problem: Problem) -> str:
+        return self.task.gold(problem)
+
+
+def _identity(problem: Problem) -> str:
+    return f"{problem.question} {problem.answer}"
+
+
+def _is_validation(problem: Problem) -> bool:
+    return hashes_to_test(f"validation {_identity(problem)}", tenths=1)
+
+
+class _WithoutValidation(LazyProblems):
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = problems
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def problem_at(self, index: int) -> Problem:
+        """The next one that is no validation problem."""
+        while _is_validation(problem := self.problems[index]):
+            index = (index + 1) % len(self)
+        return problem
 
 
 @dataclass(frozen=True)
@@ -267,7 +319,16 @@ def _on_task(base: RecipeBase, model: str, task: str | Task, settings: Mapping[s
     return replace(base, task=built, template=None, sampling=sampling, has_cold_start=False, cut=AUTO_CUT)
 
 
+_on_training: list[bool] = []  # whether recipes of this process evaluate on training problems
+
+
 def measure_on_training_problems() -> None:
     """From now on, in this process, evaluate on training problems."""
+    _on_training.append(True)
     for on, b in BASES.items():
         BASES[on] = replace(b, task=MeasuredOnTraining(**{f.name: getattr(b.task, f.name) for f in fields(b.task)}))
+
+
+def measured(task: Task) -> Task:
+    """The task, or where settings are being chosen, the same with training problems to evaluate on."""
+    return Validation(task) if _on_training else task

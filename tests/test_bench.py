@@ -20,9 +20,12 @@ import harness
 import roofline
 import write_readme
 from fakes import run_async, tiny_decoder
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
+from ponder.pipelines.training.gold_episodes import gold_traces
+from ponder.tasks.environments.episode_reward import EpisodeReward
 from ponder.types import Ids, ids
 from sampling_backends import (
     BACKENDS,
@@ -310,3 +313,35 @@ def test_watching_the_engine_ends() -> None:
     with pytest.raises(ValueError), roofline.time_engine("cpu"):
         raise ValueError
     assert [getattr(owner, name) for owner, name, _ in roofline._TIMED_METHODS] == before
+
+
+def test_episodes_are_counted_by_turns_and_tokens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without TRL only ponder plays: the class in TRL's form is its environment as it is."""
+    script: Any = import_module("episodes")
+    model, lr, _ = script.MODELS["tiny"]
+    monkeypatch.setitem(script.MODELS, "tiny", (model, lr, 2))
+    monkeypatch.setattr(script.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["bench", "--prompts", "2", "--n", "2", "--turns", "2", "--repeats", "1"])
+    script.main()
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    counts = result["details"]["per_episode"]["ponder"]
+    assert result["ours"] > 0 and result["peers"] == {"TRL": None} and len(result["details"]["seconds"]["ponder"]) == 2
+    assert counts["episodes"] == 4 and 1 <= counts["turns"] <= 2
+    assert counts["turns"] <= counts["sampled_tokens"] <= 2 * script.TURN_TOKENS
+
+
+def test_taught_episodes_call_the_tool_in_every_turn() -> None:
+    script: Any = import_module("episodes")
+    policy = load_policy(script.MODELS["tiny"][0], template=script.TEMPLATE, dtype="float32")
+    task = script.game(SimpleNamespace(turns=3), 4, seed=1)
+    traces = gold_traces(policy, task.train, EpisodeReward(lambda: script.Taught(3), task.limits))
+    counts = script.count_traces(traces)
+    assert (
+        counts["episodes"] == 3
+        and counts["turns"] == 3
+        and counts["prompt_tokens"] == len("tools: guess\n") + len(f"user: {script.PROMPT}") + 1 + len("\nassistant: ")
+    )
+    answers = [step.text for step in traces[0].steps if step.turn]
+    assert len(answers) == 2 and set(answers) <= {"higher", "lower", "right"}

@@ -19,7 +19,7 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN
 from ponder.runs import Run
-from ponder.tasks import Sums
+from ponder.tasks import GridWalk, Sums
 from ponder.types import Score, Step, Trace, ids, prompt_trace
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 sys.path.insert(0, str(ROOT / "docs"))
 
+import results_agents  # noqa: E402
 import results_page  # noqa: E402
 
 import results  # noqa: E402
@@ -97,6 +98,47 @@ def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: 
     assert grpo["job"] == "RL" and 0 < grpo["sampled"] <= 2 * 2 * 2 * 40 and after["samples"] == 4
     assert results_page.found({("grpo", 0): second}, "grpo", "", 0) == second["start"]
     assert not [*tmp_path.rglob("learner.safetensors")] and [*tmp_path.rglob("model.safetensors")]
+
+
+def test_rewards_of_episodes_are_summed_by_problem(tmp_path: Path) -> None:
+    """A reward may be a share: alphabet-sort pays for each turn."""
+    flags = "--task alphabet-sort --cold-start-steps 2 --steps 1 --problems-per-step 1 --group-size 2 --limit 3"
+    row = results.run(f"agent {flags}", "tiny", "tiny", 0, "", tmp_path / "agent")
+    before, after = (s for s in row["stages"] if s["job"] == "Evaluate")
+    assert [before["stage"], after["stage"]] == ["before", "after"] and before["samples"] == 4
+    assert len(before["right"]) == 3 and all(0 <= x <= 4 for x in before["right"])
+
+
+def test_settings_of_agents_are_chosen_on_training_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    bases = importlib.import_module("_bases")
+    task = GridWalk(level=1)
+    assert bases.measured(task) is task
+    monkeypatch.setattr(bases, "_on_training", [True])
+    validation = bases.measured(task)
+    chosen = {p.question for p in validation.test}
+    assert len(chosen) > 50 and not chosen & {p.question for p in task.test}
+    assert not chosen & {p.question for p in validation.train[:500]}
+
+
+def test_best_settings_of_an_agent_are_those_that_came_highest() -> None:
+    def row(run: str, after: list[int]) -> dict[str, Any]:
+        return {"run": run, "stages": [measured("before", [0, 0]), measured("after", after)]}
+
+    names = ["agent --task grid-walk", "agent --task mastermind"]
+    tried = [row(f"{names[0]} --lr 1", [1, 2]), row(f"{names[0]} --lr 2", [3, 4]), row("grpo --lr 3", [4, 4])]
+    assert results_agents.best_tried(tried, names, results_page.share) == [f"{names[0]} --lr 2", names[1]]
+
+
+def test_agents_are_shown_with_the_gain_over_their_start() -> None:
+    def row(before: list[float], after: list[float]) -> dict[str, Any]:
+        learned = {"stage": "rl", "job": "RL", "sampled": 5000, "trained": 3000}
+        return {"stages": [measured("before", before), learned, measured("after", after)]}
+
+    rows = {("agent --task grid-walk --lr 1", seed): row([1, 2, 1, 0], [3, 3.5, 3, 2.5]) for seed in (0, 1, 2)}
+    text = "\n".join(results_page.agents(rows))
+    assert "| grid-walk | 25.0 % (25.0, 25.0, 25.0) | 75.0 % (75.0, 75.0, 75.0) | +50.0 (" in text
+    assert "calculator" not in text and results_page.agents({}) == []
 
 
 def judged(problem: Any, right: list[int], scores: list[float]) -> Trace:

@@ -19,6 +19,15 @@ from ponder.runs import job_json, read_metrics, read_traces
 from ponder.train.learner import Learner
 
 SMALL: dict[str, dict[str, Any]] = {
+    "calculator": {
+        "cold_start_steps": 2,
+        "steps": 1,
+        "problems_per_step": 2,
+        "group_size": 2,
+        "answers_per_call": 2,
+        "limit": 4,
+        "max_tokens": 8,
+    },
     "genrm": {
         "base_steps": 60,
         "problems": 300,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 
 import pytest
 
 from fakes import run_async
-from ponder.errors import UntrustedCode, UsageError
+from ponder.errors import NoGoldAnswer, UntrustedCode, UsageError
 from ponder.measure.statistics.episode_summary import EpisodeSummary
 from ponder.measure.statistics.evaluation_report import evaluation_report
+from ponder.models.load import load_policy
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import solve
 from ponder.pipelines.tool_dialogue import DialogueTurn, dialogue, solve_with_tools
+from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.reason.strategies import Chain, Samples
 from ponder.reason.tools.function_tool import calculator
@@ -24,7 +29,7 @@ from ponder.tasks import Addition, Arithmetic
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.environments.tool_task import ToolTask, with_tools
 from ponder.trace_json import trace_from_json, trace_to_json
-from ponder.types import FunctionCall, Problem, Sampling, Trace, user_messages
+from ponder.types import Action, FunctionCall, Problem, Sampling, Trace, user_messages
 from turn_policy import TurnPolicy, call
 
 TASK = ToolTask(Addition(digits=2), ("calculator",))
@@ -39,6 +44,11 @@ def solved(*script: str, task: ToolTask = TASK, rewrites: bool = False, n: int =
     policy = TurnPolicy(script, rewrites=rewrites)
     strategy = Chain(Sampling(max_tokens=400)) if n == 1 else Samples(n, Sampling(max_tokens=400))
     return run_async(solve(task.train[0], strategy, policy, task.verifier))
+
+
+def tiny_policy() -> PonderPolicy:
+    model = ScratchModel(string.printable[:95] + "\n", width=16, layers=1, heads=1, context=2048)
+    return load_policy(model, template="qa", dtype="float32")
 
 
 def gold(task: ToolTask = TASK) -> str:
@@ -60,6 +70,36 @@ def test_tool_task_grades_last_turn_with_task_verifier() -> None:
 def test_tool_task_ignores_answer_of_earlier_turn() -> None:
     trace = solved(gold() + CALL, "no idea")
     assert trace.score(trace.answers()[0], TASK.verifier.name) == 0.0
+
+
+def test_calculator_task_has_gold_turns() -> None:
+    """A call of the calculator with the expression, whose result is the gold answer."""
+    task = ToolTask(Arithmetic(terms=3, largest=99), ("calculator",))
+    problem = task.train[0]
+    first, last = task.gold_turns(problem)
+    assert (
+        first == call("calculator", json.dumps({"expression": problem.tags["expression"]})) and last == problem.answer
+    )
+    (trace,) = gold_traces(tiny_policy(), [problem], task.verifier)
+    (answer,) = trace.answers()
+    assert [s.text.strip() for s in trace.steps if s.sampled] == [first, last] and trace.steps[2].text == problem.answer
+    assert trace.score(answer, task.verifier.name) == 1.0
+
+
+def test_tools_without_gold_turns_are_refused_by_fine_tuning() -> None:
+    for task in (TASK, ToolTask(Arithmetic(), (add,))):
+        with pytest.raises(NoGoldAnswer, match="with the calculator"):
+            gold_traces(tiny_policy(), [task.train[0]], task.verifier)
+
+
+def test_tool_environment_copy_goes_on_with_the_next_gold_turn() -> None:
+    task = ToolTask(Arithmetic(), ("calculator",))
+    environment = task.verifier.open_environment()
+    environment.reset(task.train[0], 0)
+    turns = task.gold_turns(task.train[0])
+    assert environment.gold() == turns[0]
+    run_async(environment.act(Action(turns[0], "", (FunctionCall("calculator", '{"expression": "1"}'),))))
+    assert environment.copy().gold() == environment.gold() == turns[1]
 
 
 def test_tool_task_passes_problems_and_gold_through() -> None:

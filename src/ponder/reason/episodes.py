@@ -178,11 +178,17 @@ class Episodes:
             room = room if self.limits.max_turn_tokens is None else min(room, self.limits.max_turn_tokens)
             requests.setdefault((trace.token_ids(at).tobytes(), room), []).append(branch)
 
+        by_room = {
+            room: replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
+            for room in {room for _, room in requests}
+        }
+
         async def sample(room: int, group: Sequence[_Branch]) -> list[Completion] | PonderError:
-            how = replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
             at = _prefix_end(trace, group[0].end)
             try:
-                return await call_policy(policy, trace.token_ids(at), another_seed(trace, at, how), len(group))
+                return await call_policy(
+                    policy, trace.token_ids(at), another_seed(trace, at, by_room[room]), len(group)
+                )
             except (Interrupted, BudgetExhausted):
                 raise
             except PonderError as error:

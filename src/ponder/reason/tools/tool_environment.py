@@ -4,30 +4,47 @@ call ends the episode and is the answer."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
-from ponder.errors import UsageError
+from ponder.errors import NoGoldAnswer, UsageError
 from ponder.reason.tools.call_parser import END_MARK, START_MARK
 from ponder.reason.tools.function_tool import ToolFunction, check_tools, tool_error
 from ponder.types import Action, FunctionCall, Message, Problem, Turn
 
 MAX_CALLS_PER_TURN = 16
 
+GoldTurns = Callable[[Problem], Sequence[str]]  # the texts of turns that answer a problem well
+
 
 class ToolEnvironment:
-    """Offers functions as tools: with type hints and a docstring, or the names of some (`find_tool`)."""
+    """Offers functions as tools: with type hints and a docstring, or the names of some (`find_tool`).
 
-    def __init__(self, functions: Collection[str | ToolFunction]) -> None:
+    `gold_turns` says how a problem is answered well, for fine-tuning.
+    """
+
+    def __init__(self, functions: Collection[str | ToolFunction], gold_turns: GoldTurns | None = None) -> None:
         if isinstance(functions, str) or not functions:
             raise UsageError("give at least one tool, as a tuple of functions or of names")
-        self.functions = tuple(functions)
+        self.functions, self.gold_turns = tuple(functions), gold_turns
         self.tools = {tool.name: tool for tool in check_tools(self.functions)}
+        self.problem: Problem | None = None
+        self.turns = 0
 
     def reset(self, problem: Problem, seed: int) -> Turn:
         self.tools = {tool.name: tool for tool in check_tools(self.functions)}
+        self.problem = None if self.gold_turns is None else problem  # it has the answer
+        self.turns = 0
         return Turn(tools=tuple(tool.signature.schema for tool in self.tools.values()))
 
+    def gold(self) -> str:
+        """The next one of the gold turns; after the last one, that again."""
+        if self.gold_turns is None or self.problem is None:
+            raise NoGoldAnswer("these tools come without gold turns, so there is no good next action to imitate")
+        turns = self.gold_turns(self.problem)
+        return turns[min(self.turns, len(turns) - 1)]
+
     async def act(self, action: Action) -> Turn:
+        self.turns += 1
         results = [await self._result(call, at) for at, call in enumerate(action.tool_calls)]
         if START_MARK in action.content:
             results.append(_message(tool_error(call_problem(action, self.tools))))
@@ -45,7 +62,8 @@ class ToolEnvironment:
 
     def _copy(self) -> ToolEnvironment:
         other = ToolEnvironment.__new__(ToolEnvironment)
-        other.functions = self.functions
+        other.functions, other.gold_turns = self.functions, self.gold_turns
+        other.problem, other.turns = self.problem, self.turns
         other.tools = {name: tool.copy() for name, tool in self.tools.items()}
         return other
 

@@ -1,0 +1,59 @@
+"""Which runs of agents docs/results.py does, which settings it chooses among, and how docs/results.md shows them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+CALCULATOR = "calculator"
+TINY_TASKS = ("grid-walk", "mastermind", "alphabet-sort")
+AGENT_RUNS: dict[str, tuple[str, ...]] = {
+    "tiny": (*(f"agent --task {task}" for task in TINY_TASKS), CALCULATOR),
+    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
+}
+AGENTS_TRIED: dict[str, tuple[str, ...]] = {
+    "tiny": (
+        *(
+            f"agent --task {task} --cold-start-steps {cold} --lr {lr}"
+            for task in TINY_TASKS
+            for cold in (200, 400)
+            for lr in (0.0003, 0.001)
+        ),
+        *(f"{CALCULATOR} --cold-start-steps {cold} --lr {lr}" for cold in (300, 600) for lr in (0.0003, 0.001)),
+    ),
+    "smollm2": (),
+}
+AGENT_ROWS = (  # a run, what its row is called, the stage it is measured at, and what it is to improve on
+    ("agent --task grid-walk", "grid-walk", "after", "before"),
+    ("agent --task mastermind", "mastermind", "after", "before"),
+    ("agent --task alphabet-sort", "alphabet-sort", "after", "before"),
+    ("agent --task sql", "sql", "after", "before"),
+    (CALCULATOR, "with a calculator: cold start, GRPO", "tool-accuracy", "tool-start-accuracy"),
+    (CALCULATOR, "without: cold start, GRPO", "plain-accuracy", "plain-start-accuracy"),
+    (CALCULATOR, "a vote without, one answer with", "tool-accuracy", "plain-vote-accuracy"),
+)
+
+ABOUT_AGENTS = """\
+Each run begins with its own cold start on the environment's gold play and goes on by GRPO on the reward of whole
+episodes ([agent.py](../recipes/agent.py)). The share is the mean reward of four episodes of each held-out problem at
+temperature 1. Tokens are those of GRPO and, of those trained, the cold start."""
+
+ABOUT_CALCULATOR = """\
+Arithmetic of three numbers up to 99 with and without a calculator ([calculator.py](../recipes/calculator.py)). Without
+it GRPO has 16 times as many answers in each step, and 16 answers vote at the end, so that both have about as many
+sampled tokens."""
+
+
+def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
+    """Of each of these runs the settings that were tried and came highest, on the training problems that they were
+    measured on; a run that was not tried stays as it is."""
+    tried = list(rows)
+    chosen = []
+    for run in runs:
+        last = next(after for name, _, after, _ in AGENT_ROWS if name == run)
+        reached = {
+            row["run"]: share(stage)
+            for row in tried
+            for stage in row["stages"]
+            if row["run"].startswith(f"{run} ") and stage["stage"] == last
+        }
+        chosen.append(max(reached, key=reached.__getitem__, default=run))
+    return chosen

@@ -1,0 +1,59 @@
+"""What the recipes of agents share: the tiny model, a cold start on gold play, GRPO on episodes, and measuring."""
+
+import string
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.protocols import Task
+from ponder.reason.strategies import Samples
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Sampling
+
+TINY = ScratchModel(string.printable[:95] + "\n", width=64, layers=2, heads=2, context=1024)
+# The tiny model reads characters, so its template has few. It names no tools: the model knows them from gold play.
+TINY_TEMPLATE = (
+    "{%- for m in messages %}{{ '>' + m.content + eos_token if m.role == 'assistant' else m.content + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}>{% endif %}{# tools #}"
+)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps and learning rates of the imitation and of GRPO."""
+
+    cold_start_steps: int
+    cold_start_lr: float
+    steps: int
+    lr: float
+
+
+def pace_of(model: str) -> Pace:
+    return Pace(200, 3e-3, 60, 1e-3) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5)
+
+
+def imitate_gold_play(world: Task, model: str, steps: int, lr: float, seed: int, **more: Any) -> FineTune:
+    """Fine-tuning on the gold actions of the environment."""
+    tiny = model == "tiny"
+    return FineTune(
+        world, replace(TINY, seed=seed) if tiny else model, TINY_TEMPLATE if tiny else None,
+        optimizer=AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, save_every=steps, seed=seed,
+        **more,
+    )  # fmt: skip
+
+
+def train_agent(world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, **more: Any) -> RL:
+    """GRPO on whole episodes, without a KL term."""
+    return RL(
+        task=world, model=model, algorithm=GRPO(kl=None), optimizer=AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=10),
+        steps=steps, save_every=steps, sampling=sampling, seed=seed, **more,
+    )  # fmt: skip
+
+
+def evaluate_agent(world: Task, model: str, sampling: Sampling, limit: int, seed: int) -> Evaluate:
+    """The reward of held-out problems: four episodes of each, at temperature 1."""
+    return Evaluate(world, model, strategy=Samples(4, sampling), limit=limit, max_concurrency=512, seed=seed)

@@ -1,0 +1,55 @@
+"""Arithmetic with a calculator, and without it at as many sampled tokens: is a tool worth the words that call it?
+
+Two models of one shape and seed imitate gold answers for as many steps: one calls the calculator and then answers, the
+other answers at once. Then each learns by GRPO. A call has many more tokens than an answer, so the one without it has
+`--answers-per-call` times as many answers: that many times the problems in each step of GRPO, and at the end a majority
+vote of that many. Whether that is as many tokens, the results say.
+
+Results with three seeds, hardware and time: docs/results.md.
+"""
+
+from typing import Annotated
+
+from _agents import evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _bases import LIMIT, Count, Limit, Lr, ModelName, Steps, measured
+
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import MajorityVote
+from ponder.settings import GreaterThan
+from ponder.tasks import Arithmetic
+from ponder.tasks.environments.tool_task import ToolTask
+from ponder.types import Sampling
+
+
+def recipe(
+    model: ModelName = "tiny",
+    terms: Annotated[int, "numbers in an expression", GreaterThan(1)] = 3,
+    largest: Annotated[int, "the largest of them", GreaterThan(1)] = 99,
+    max_tokens: Annotated[int, "of an answer with all of its turns, at most", GreaterThan(0)] = 128,
+    answers_per_call: Annotated[int, "without the calculator, answers for each one with it", GreaterThan(0)] = 16,
+    limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None, steps: Steps = None,
+    problems_per_step: Count = 16, group_size: Count = 8, lr: Lr = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    pace, sampling = pace_of(model), Sampling(max_tokens=max_tokens)
+    prompt = "{expression}=" if model == "tiny" else "What is {expression}?"
+    plain = measured(Arithmetic(terms=terms, largest=largest, brackets=False, prompt=prompt))
+    with_tool = ToolTask(plain, ("calculator",), max_turns=3)
+    stages = []
+    for name, world, times in (("tool", with_tool, 1), ("plain", plain, answers_per_call)):
+        first = imitate_gold_play(
+            world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed
+        )
+        rl = train_agent(
+            world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed,
+            problems_per_step=problems_per_step * times, group_size=group_size,
+        )  # fmt: skip
+        stages += [
+            Stage(f"{name}-start", first),
+            Stage(f"{name}-start-accuracy", evaluate_agent(world, f"stage:{name}-start", sampling, limit, seed)),
+            Stage(f"{name}-rl", rl),
+            Stage(f"{name}-accuracy", evaluate_agent(world, f"stage:{name}-rl", sampling, limit, seed)),
+        ]
+    vote = MajorityVote(answers_per_call, sampling=sampling)
+    evaluate = Evaluate(plain, "stage:plain-rl", strategy=vote, limit=limit, max_concurrency=512, seed=seed)
+    return Stages((*stages, Stage("plain-vote-accuracy", evaluate)))
