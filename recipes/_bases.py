@@ -23,7 +23,7 @@ from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
-from ponder.protocols import Scorer, Strategy, Task
+from ponder.protocols import Strategy, Task
 from ponder.reason.operators.auto_cut import AUTO_CUT, CutOrAuto
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import MCTS, Samples
@@ -33,6 +33,7 @@ from ponder.tasks.lazy_problems import LazyProblems
 from ponder.tasks.mixture import WeightedRewardTask
 from ponder.tasks.reward_functions import RewardFunctions
 from ponder.tasks.split import hashes_to_test
+from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
@@ -73,15 +74,11 @@ class MeasuredOnTraining(Sums):
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(WrappedTask):
     """Any task with a tenth of its training problems taken out to evaluate on: to choose settings without the held-out
     ones."""
 
     task: Task
-
-    @property
-    def name(self) -> str:
-        return self.task.name
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -91,13 +88,6 @@ class Validation:
     def test(self) -> Sequence[Problem]:
         late = (p for p in self.task.train[-40 * LIMIT :] if _is_validation(p))
         return list({_identity(p): p for p in late}.values())[:LIMIT]
-
-    @property
-    def verifier(self) -> Scorer:
-        return self.task.verifier
-
-    def gold(self, problem: Problem) -> str:
-        return self.task.gold(problem)
 
 
 def _identity(problem: Problem) -> str:

@@ -13,6 +13,7 @@ from ponder.errors import UsageError
 from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Scorer, Task
 from ponder.tasks.lazy_problems import LazyProblems
+from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Message, Problem, user_messages
 from ponder.verify import AnswerForm
 from ponder.verify.answers import style as styles
@@ -79,7 +80,7 @@ class StyledTask:
 
 
 @dataclass(frozen=True)
-class StyleWrapper:
+class StyleWrapper(WrappedTask):
     """Adds the instruction of a style to the questions of a task without styles. Its verifier then also reads the form
     that the instruction asks for, where it has forms."""
 
@@ -88,10 +89,6 @@ class StyleWrapper:
 
     def __post_init__(self) -> None:
         find_style(self.style)
-
-    @property
-    def name(self) -> str:
-        return self.task.name
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -109,9 +106,6 @@ class StyleWrapper:
         forms = styles.accepted_forms(find_style(self.style), self._answer_spec)
         more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*forms, *verifier.forms))))
         return more
-
-    def gold(self, problem: Problem) -> str:
-        return self.task.gold(problem)
 
     def restyle(self, style: str) -> StyleWrapper:
         return replace(self, style=style)

@@ -1,15 +1,15 @@
-"""A task around another: the same problems and gold answers, judged in another way."""
+"""A task around another, which changes one thing about it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ponder.protocols import Task
+from ponder.protocols import Scorer, Task
 from ponder.types import Problem
 
 
 class WrappedTask:
-    """What a task around `task` hands on as it is; the subclass brings the verifier."""
+    """Hands on all of `task` as it is; the subclass replaces what it changes."""
 
     task: Task
 
@@ -24,6 +24,10 @@ class WrappedTask:
     @property
     def test(self) -> Sequence[Problem]:
         return self.task.test
+
+    @property
+    def verifier(self) -> Scorer:
+        return self.task.verifier
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)

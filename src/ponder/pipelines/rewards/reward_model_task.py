@@ -11,7 +11,8 @@ from ponder.models.guides import guide_code, load_guide
 from ponder.protocols import Scorer, Task
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
-from ponder.types import Problem, Score, Trace
+from ponder.tasks.wrapped_task import WrappedTask
+from ponder.types import Score, Trace
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RewardModelVerifier:
 
 
 @dataclass(frozen=True)
-class RewardModelTask:
+class RewardModelTask(WrappedTask):
     """The problems of a task, rewarded by a guide such as reward:FOLDER. `name`: empty for the task's own name."""
 
     task: Task
@@ -49,19 +50,8 @@ class RewardModelTask:
         object.__setattr__(self, "name", self.name or self.task.name)
 
     @property
-    def train(self) -> Sequence[Problem]:
-        return self.task.train
-
-    @property
-    def test(self) -> Sequence[Problem]:
-        return self.task.test
-
-    @property
     def verifier(self) -> Scorer:
         return RewardModelVerifier(self.guide, self.device, self.dtype)
-
-    def gold(self, problem: Problem) -> str:
-        return self.task.gold(problem)
 
     def restyle(self, style: str) -> RewardModelTask:
         return replace(self, task=with_style(self.task, style))
