@@ -132,6 +132,12 @@ def test_run_trains_on_exactly_the_recorded_ids_and_resumes(tmp_path: Path) -> N
     assert all(s.advantages is None for s in trained.steps if s.turn)
 
 
+def test_summary_says_what_was_learned_from(tmp_path: Path) -> None:
+    offline = job(save(tmp_path / "r", [episode("a", 1.0, 1), episode("b", 0.0, 2), episode("c", 1.0, 3, "alone")]))
+    lines = offline.summary_lines(tmp_path / "a", offline(tmp_path / "a"))
+    assert any("1 alone" in line for line in lines) and "reward    0.500 in the data" in "\n".join(lines)
+
+
 def test_rejection_sampling_imitates_the_episodes_that_earned_enough(tmp_path: Path) -> None:
     recorded = [episode(str(i), float(i % 2), i) for i in range(4)]
     job(save(tmp_path / "r", recorded), algorithm=RejectionSampling())(tmp_path / "a")

@@ -226,6 +226,35 @@ def test_tool_calls_and_results_are_turns() -> None:
     assert (counts.turns, counts.tool_calls) == (2, 1)
 
 
+CALLS = (
+    "{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}{% for m in messages %}({{ m.role[0] }})"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %};"
+    "{% endfor %}{% if add_generation_prompt %}(a){% endif %}"
+)
+
+
+@pytest.mark.parametrize(("later_tools", "extra"), [(("f",), 0), (("f", "g"), 1)], ids=["same tools", "other tools"])
+def test_call_of_a_tool_stays_in_the_tokens_that_were_sampled(later_tools: tuple[str, ...], extra: int) -> None:
+    """Without the spaces that the template writes into the JSON of a call; other tools are another prompt."""
+    pytest.importorskip("llguidance")
+
+    def fields(*names: str) -> dict[str, Any]:
+        schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+        tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in names]
+        pattern = r'<tool_call>\{"name":"f","arguments":\{"x":[0-9]\}\}</tool_call>'
+        return {"tools": tools, "max_tokens": 80, "response_format": {"type": "regex", "pattern": pattern}}
+
+    with recording(CALLS) as (server, _):
+        first = ask(server, [user("go")], **fields("f"))
+        result = {"role": "tool", "content": "5", "tool_call_id": said(first)["tool_calls"][0]["id"]}
+        second = ask(server, [user("go"), said(first), result], **fields(*later_tools))
+        before = [*first.json["prompt_token_ids"], *first.json["choices"][0]["token_ids"]]
+        assert (second.json["prompt_token_ids"][: len(before)] == before) == (not extra)
+        assert policy(CALLS).text(np.array(second.json["prompt_token_ids"], np.int32)).endswith(";(t)5;(a)")
+        shown = server.get(f"/v1/episodes/{second.json['id']}").json
+        assert (shown["calls"], shown["extra_prompts"]) == (2, extra)
+
+
 def test_streamed_calls_are_recorded_like_whole_ones() -> None:
     with recording() as (server, traces):
         first = ask(server, [user("go")], "e", seed=4, stream=True)

@@ -26,7 +26,7 @@ from ponder.pipelines.training.recorded_groups import RecordedGroups, copy_group
 from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
-from ponder.runs import Run, write_json
+from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named
 from ponder.train import checkpoint
@@ -91,9 +91,16 @@ class OfflineRL(LearnerFields, BaseJob):
             return train_offline(job, run, watch or NoProgress())
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
-        has_report = (folder / FILTER_REPORT_FILE).is_file()
-        data = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if has_report else []
-        return [*data, *super().summary_lines(folder, result)]
+        """What was learned from. Its reward says nothing of the model as it is now."""
+        rows, has_report = read_metrics(folder), (folder / FILTER_REPORT_FILE).is_file()
+        lines = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if has_report else []
+        if rows:
+            lines.append(f"reward    {rows[-1]['reward']:.3f} in the data of the last of {len(rows)} steps")
+        return [
+            *lines,
+            f"run       {folder}",
+            f"serve it  ponder serve {folder} --traces DIR, and let the agent play again",
+        ]
 
 
 def train_offline(job: OfflineRL, run: Run, watch: Progress) -> PonderPolicy:
