@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 CALCULATOR = "calculator"
-TINY_TASKS = ("grid-walk", "mastermind", "alphabet-sort")
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
-    "tiny": (*(f"agent --task {task}" for task in TINY_TASKS), CALCULATOR),
+    "tiny": ("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", CALCULATOR),
     "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
 }
+COLD_STARTS = {"grid-walk": (150, 200), "mastermind": (100, 200), "alphabet-sort": (300, 400)}
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
-    "tiny": (
-        *(
-            f"agent --task {task} --cold-start-steps {cold} --lr {lr}"
-            for task in TINY_TASKS
-            for cold in (200, 400)
-            for lr in (0.0003, 0.001)
-        ),
-        *(f"{CALCULATOR} --cold-start-steps {cold} --lr {lr}" for cold in (300, 600) for lr in (0.0003, 0.001)),
+    "tiny": tuple(
+        f"agent --task {task} --cold-start-steps {cold} --lr {lr}"
+        for task, steps in COLD_STARTS.items()
+        for cold in steps
+        for lr in (0.0001, 0.0003)
     ),
     "smollm2": (),
 }

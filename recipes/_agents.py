@@ -33,7 +33,7 @@ class Pace:
 
 
 def pace_of(model: str) -> Pace:
-    return Pace(200, 3e-3, 60, 1e-3) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5)
+    return Pace(200, 3e-3, 80, 2e-4) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5)
 
 
 def imitate_gold_play(world: Task, model: str, steps: int, lr: float, seed: int, **more: Any) -> FineTune:

@@ -8,6 +8,7 @@ vote of that many. Whether that is as many tokens, the results say.
 Results with three seeds, hardware and time: docs/results.md.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from _agents import evaluate_agent, imitate_gold_play, pace_of, train_agent
@@ -29,10 +30,12 @@ def recipe(
     max_tokens: Annotated[int, "of an answer with all of its turns, at most", GreaterThan(0)] = 128,
     answers_per_call: Annotated[int, "without the calculator, answers for each one with it", GreaterThan(0)] = 16,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None, steps: Steps = None,
-    problems_per_step: Count = 16, group_size: Count = 8, lr: Lr = None, seed: int = 0,
+    problems_per_step: Count = 8, group_size: Count = 8, lr: Lr = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    pace, sampling = pace_of(model), Sampling(max_tokens=max_tokens)
-    prompt = "{expression}=" if model == "tiny" else "What is {expression}?"
+    tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
+    if tiny:  # to copy an expression it needs longer than to learn a move
+        pace = replace(pace, cold_start_steps=500, steps=30)
+    prompt = "{expression}=" if tiny else "What is {expression}?"
     plain = measured(Arithmetic(terms=terms, largest=largest, brackets=False, prompt=prompt))
     with_tool = ToolTask(plain, ("calculator",), max_turns=3)
     stages = []
