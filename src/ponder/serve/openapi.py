@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import ponder
+from ponder.pictures.message_parts import data_url
+from ponder.pictures.picture import Picture
 from ponder.serve.api.chat_request import read_chat_request
 from ponder.serve.api.chat_stream import read_stream_options
 from ponder.serve.api.completions import read_completion_request
@@ -22,6 +24,7 @@ from ponder.serve.served_models import ServedModels
 _FUNCTION = {"name": "f", "description": "x", "parameters": {"type": "object"}, "strict": False}
 _CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _PARTS = [{"type": "text", "text": "x"}]
+_PICTURE = {"type": "image_url", "image_url": {"url": data_url(Picture(1, 1, bytes(3))), "detail": "auto"}}
 _JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True, "description": "x"}}
 # Bodies with every form that a nested field may have, so that the parsers read all of them.
 _CHAT_EXAMPLES: Sequence[Mapping[str, Any]] = (
@@ -29,6 +32,7 @@ _CHAT_EXAMPLES: Sequence[Mapping[str, Any]] = (
     {
         "messages": [
             {"role": "user", "content": _PARTS},
+            {"role": "user", "content": [_PICTURE, *_PARTS]},
             {"role": "assistant", "content": None, "tool_calls": [_CALL]},
         ],
         "tools": [{"type": "function", "function": _FUNCTION}],

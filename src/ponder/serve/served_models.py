@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ponder.errors import UsageError
 from ponder.models import chat_templates
 from ponder.models.base_policy import BasePolicy
 from ponder.models.openai_policy import OpenAIPolicy
-from ponder.models.ponder_policy import AdapterPolicy
+from ponder.models.picture_prompt import encode_pictures
+from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
+from ponder.pictures.message_parts import content_pictures
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
@@ -61,6 +64,8 @@ class ServedModel:
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), **template_fields: Any
     ) -> Ids:
         """The prompt of a conversation, by the model's own chat template."""
+        if any(content_pictures(message.get("content")) for message in messages):
+            return self._encode_pictures(messages, tools, template_fields)
         base = self.base
         template = None if base is None or isinstance(base, OpenAIPolicy) else base.tokenizer.chat_template
         if not takes_tools(template):
@@ -70,6 +75,17 @@ class ServedModel:
         if base is None or isinstance(base, OpenAIPolicy):
             return self.policy.encode(messages)
         return chat_templates.encode_chat(base.tokenizer, messages, **template_fields)
+
+    def _encode_pictures(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], template_fields: Mapping[str, Any]
+    ) -> Ids:
+        base = self.base
+        vision = base.net.config.vision if isinstance(base, PonderPolicy) else None
+        if base is None or vision is None:
+            raise UsageError(f"{self.name} reads text only; ask a vision-language model about pictures")
+        if tools:
+            raise UsageError("a conversation with pictures cannot have tools yet; leave out one of them")
+        return encode_pictures(base.tokenizer, messages, vision, **template_fields)
 
     def text(self, token_ids: Sequence[int]) -> str:
         base = self.base

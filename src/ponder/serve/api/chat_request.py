@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ponder.errors import UsageError
+from ponder.pictures.message_parts import decode_data_url, text_part
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
     read_max_tokens,
@@ -72,7 +75,7 @@ def _read_message(entry: Fields) -> Message:
     role = entry.choice("role", _ROLES)
     if role is None:
         raise entry.error("role", f"one of {', '.join(_ROLES)}")
-    out: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": read_text_content(entry)}
+    out: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": _read_content(entry, role)}
     for name in ("name", "tool_call_id"):
         if (value := entry.text(name)) is not None:
             out[name] = value
@@ -86,6 +89,30 @@ def _read_message(entry: Fields) -> Message:
     return out
 
 
+def _read_content(entry: Fields, role: str) -> str | list[dict[str, Any]]:
+    """A text; of a user, also a list of parts where there are pictures among them."""
+    value = entry.raw("content")
+    shows = isinstance(value, list) and any(isinstance(p, Mapping) and p.get("type") == "image_url" for p in value)
+    if role != "user" or not shows:
+        return read_text_content(entry)
+    parts = entry.objects("content", MAX_MESSAGES) or ()
+    return [_read_image(p) if p.text("type") == "image_url" else text_part(_read_text_part(p)) for p in parts]
+
+
+def _read_image(part: Fields) -> dict[str, Any]:
+    """A picture, as a PNG data URL: nothing is fetched."""
+    image = part.object("image_url")
+    if image is None:
+        raise part.error("image_url", "an object with a url")
+    image.ignore("detail")
+    url = image.required_text("url")
+    try:
+        decode_data_url(url)
+    except UsageError as why:
+        raise invalid(f"{image.name('url')}: {why}", image.name("url"), "invalid_image") from None
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
 def read_text_content(entry: Fields, field_name: str = "content") -> str:
     """A text, or a list of text parts, which are joined."""
     value = entry.raw(field_name)
@@ -93,11 +120,12 @@ def read_text_content(entry: Fields, field_name: str = "content") -> str:
         return ""
     if isinstance(value, str):
         return entry.text(field_name) or ""
-    texts = []
-    for part in entry.objects(field_name, MAX_MESSAGES) or ():
-        kind = part.text("type", "text", 100)
-        if kind not in ("text", "input_text", "output_text", "refusal"):
-            raise invalid(f"{part.name('type')} is {kind!r:.50}; this server reads text alone", part.name("type"),
-                          "unsupported_content")  # fmt: skip
-        texts.append(part.required_text("refusal" if kind == "refusal" else "text"))
-    return "".join(texts)
+    return "".join(_read_text_part(part) for part in entry.objects(field_name, MAX_MESSAGES) or ())
+
+
+def _read_text_part(part: Fields) -> str:
+    kind = part.text("type", "text", 100)
+    if kind not in ("text", "input_text", "output_text", "refusal"):
+        raise invalid(f"{part.name('type')} is {kind!r:.50}; this server reads text, and pictures of the user",
+                      part.name("type"), "unsupported_content")  # fmt: skip
+    return part.required_text("refusal" if kind == "refusal" else "text")
