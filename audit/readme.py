@@ -28,6 +28,7 @@ PAGES = [
     "README.md", "docs/index.md", "docs/getting-started.md", "docs/thinking.md", "docs/data.md", "docs/training.md",
     "docs/measuring.md", "docs/lecture.md", "docs/coming-from.md", "docs/how-to/own-task.md",
     "docs/how-to/own-reward.md", "docs/environments.md", "docs/how-to/tools.md", "docs/how-to/own-environment.md",
+    "docs/how-to/several-gpus.md",
     "docs/serving.md", "docs/viewing.md",
 ]  # fmt: skip
 KEPT_PAGE = "docs/results.md"  # each of its rows is what its command gave; here once for each recipe

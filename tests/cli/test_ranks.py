@@ -86,7 +86,7 @@ def test_plan_prints_memory_and_commands_of_ranks(ponder: Callable[..., CommandR
     result = ponder("plan", "tiny.py", "--gpus", "4", "--steps", "9")
     assert result.code == 0 and "replicated fits into 80 GiB" in result.out
     assert "ponder run tiny.py --steps 9 --ranks 4" in result.out
-    assert "torchrun --nproc-per-node 4 -m ponder run tiny.py --steps 9" in result.out
+    assert "torchrun --nproc-per-node 4 -m -- ponder run tiny.py --steps 9" in result.out
     result = ponder("plan", "tiny.py", "--gpus", "4", "--nodes", "2", "--gpu-memory", "0.1")
     assert result.code == 1 and "replicated does not fit into 0.1 GiB" in result.out
     assert "#SBATCH --nodes 2" in result.out
@@ -125,7 +125,7 @@ def test_commands_of_a_rank_plan() -> None:
     plan = make_rank_plan(RL("addition"), words, 8, 2, 80.0)
     (_, line) = start_lines(plan)
     assert line.startswith("torchrun --nnodes 2 --nproc-per-node 8") and line.endswith(
-        "-m ponder train addition --lr 1e-6"
+        "-m -- ponder train addition --lr 1e-6"
     )
     script = slurm_script(plan)
     assert script.startswith("#!/bin/bash") and "#SBATCH --gpus-per-node 8" in script

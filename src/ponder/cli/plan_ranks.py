@@ -23,6 +23,7 @@ GIB = 1 << 30
 RESERVED_BYTES = 2 * GIB  # of each GPU: CUDA itself, kernels, fragmentation
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}  # a GPU computes in bfloat16
 PORT = 29500  # torchrun's
+MODULE = "-m -- ponder"  # without -- torchrun takes --run for one of its own flags
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,11 @@ def start_lines(plan: RankPlan) -> list[str]:
     command = shlex.join(plan.command)
     if plan.nodes == 1:
         one = [f"ponder {command} --ranks {plan.gpus}", "# the same:"] if plan.gpus > 1 else []
-        return [*one, f"torchrun --nproc-per-node {plan.gpus} -m ponder {command}"]
+        return [*one, f"torchrun --nproc-per-node {plan.gpus} {MODULE} {command}"]
     where = f"--rdzv-backend c10d --rdzv-id ponder --rdzv-endpoint HOST:{PORT}"
     return [
         "# on each node, with the first one's name in place of HOST; all must see the run directory",
-        f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} {where} -m ponder {command}",
+        f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} {where} {MODULE} {command}",
     ]
 
 
@@ -142,7 +143,7 @@ def slurm_script(plan: RankPlan) -> str:
     """A batch script: one task on each node, which starts the ranks there."""
     launch = (
         f"srun torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} --rdzv-backend c10d"
-        f' --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$head:{PORT}" \\\n    -m ponder {shlex.join(plan.command)}'
+        f' --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$head:{PORT}" \\\n    {MODULE} {shlex.join(plan.command)}'
     )
     return "\n".join([
         "#!/bin/bash",
