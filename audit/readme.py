@@ -28,8 +28,7 @@ PAGES = [
     "README.md", "docs/index.md", "docs/getting-started.md", "docs/thinking.md", "docs/data.md", "docs/training.md",
     "docs/measuring.md", "docs/lecture.md", "docs/coming-from.md", "docs/how-to/own-task.md",
     "docs/how-to/own-reward.md", "docs/environments.md", "docs/how-to/tools.md", "docs/how-to/own-environment.md",
-    "docs/how-to/several-gpus.md",
-    "docs/serving.md", "docs/viewing.md",
+    "docs/how-to/several-gpus.md", "docs/how-to/outside-agent.md", "docs/serving.md", "docs/viewing.md",
 ]  # fmt: skip
 KEPT_PAGE = "docs/results.md"  # each of its rows is what its command gave; here once for each recipe
 SHORTER_FLAGS = {
@@ -38,6 +37,7 @@ SHORTER_FLAGS = {
     "eval": "--limit 8 --max-tokens 24",
     "train": "--steps 1 --problems-per-step 2 --group-size 2 --max-tokens 16",
     "sft": "--steps 1 --batch-size 2",
+    "offline": "--steps 1",
     # Of these a recipe gets those that it has.
     "run": "--steps 2 --problems-per-step 4 --problems 6 --limit 6 --rounds 1 --group-size 2",
     "label": "--limit 12 --answers-per-problem 4 --max-tokens 16",
@@ -149,6 +149,8 @@ def needed(line: str) -> list[str]:
 def unreachable(line: str) -> str:
     if line.startswith(("ponder serve", "ponder chat", "ponder view")) and "--export" not in line:
         return "it runs until it is stopped; tests/serve and tests/viewer start it"
+    if "runs/played" in line:
+        return "an agent plays against a server first; the tests run docs/snippets/outside_agent.py, which does"
     if "http://" in line:
         return "no server listens there"
     if line in TAKES_A_GPU and not _has_gpu():

@@ -15,6 +15,7 @@ from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve
 from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.reason.scorers import FunctionScorer
@@ -126,6 +127,24 @@ def test_gold_play_of_both_sides_draws() -> None:
     policy = load_policy(MODEL, template="qa", dtype="float32")
     (trace,) = gold_traces(policy, [start()], TASK.verifier)
     assert [trace.score(i, "reward") for i in trace.answers()] == [0.5, 0.5]
+
+
+def test_preflight_plays_games_of_gold_and_of_wrong_moves() -> None:
+    job = RL(
+        task=TASK, model=MODEL, template="qa", steps=1, problems_per_step=2, group_size=2, dtype="float32",
+        sampling=Sampling(max_tokens=40), algorithm=GRPO(kl=None),
+    )  # fmt: skip
+    report = job.preflight_report(load_policy(MODEL, template="qa", dtype="float32"))
+    grader = next(check for check in report.checks if check.name == "grader")
+    assert grader.passed and "wrong 0" in grader.value
+    assert all(check.passed is not False for check in report.checks), report.checks
+
+
+def test_fine_tuning_imitates_gold_moves_of_both_sides(tmp_path: Path) -> None:
+    FineTune(TASK, MODEL, "qa", steps=1, batch_size=2, dtype="float32")(tmp_path / "a")
+    for _, trace in read_traces(tmp_path / "a"):
+        assert len(trace.answers()) == 2
+        assert all((s.advantages is not None) == s.sampled for s in trace.steps)
 
 
 def test_training_credits_both_sides(tmp_path: Path) -> None:
