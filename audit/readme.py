@@ -29,6 +29,7 @@ PAGES = [
     "docs/measuring.md", "docs/lecture.md", "docs/coming-from.md", "docs/how-to/own-task.md",
     "docs/how-to/own-reward.md", "docs/environments.md", "docs/how-to/tools.md", "docs/how-to/own-environment.md",
     "docs/how-to/several-gpus.md", "docs/how-to/outside-agent.md", "docs/serving.md", "docs/viewing.md",
+    "docs/pictures.md",
 ]  # fmt: skip
 KEPT_PAGE = "docs/results.md"  # each of its rows is what its command gave; here once for each recipe
 SHORTER_FLAGS = {
@@ -39,7 +40,7 @@ SHORTER_FLAGS = {
     "sft": "--steps 1 --batch-size 2",
     "offline": "--steps 1",
     # Of these a recipe gets those that it has.
-    "run": "--steps 2 --problems-per-step 4 --problems 6 --limit 6 --rounds 1 --group-size 2",
+    "run": "--steps 2 --problems-per-step 4 --problems 6 --limit 6 --rounds 1 --group-size 2 --cold-start-steps 20",
     "label": "--limit 12 --answers-per-problem 4 --max-tokens 16",
     "collect": "--limit 3 --n 4 --max-tokens 200",  # answers must end by themselves to be harvested
     "reward": "--steps 2 --batch-size 2",

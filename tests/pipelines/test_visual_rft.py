@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 
 from ponder.cli import recipe_files
+from ponder.errors import TaskError
 from ponder.models.load import load_policy
+from ponder.pictures.message_parts import data_url
+from ponder.pictures.picture import Picture
 from ponder.pipelines.preflight.checks import PreflightError
 from ponder.pipelines.stages import Stages
 from ponder.runs import read_metrics, read_traces
@@ -91,3 +95,22 @@ def test_blind_task_shows_grey_pictures(visual_rft, done):
     prompts = {policy.encode(p.messages)[policy.encode(p.messages) < 0].tobytes() for p in blind.test[:5]}
     assert len(prompts) == 1
     assert visual_rft.SAMPLING.max_tokens > len(policy.tokens(seen.gold(seen.test[0])))
+
+
+def picture_row(url: str) -> dict:
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "red circle"}]
+    return {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "[1,2,3,4]"}]}
+
+
+def test_conversations_in_a_file_may_show_pictures(visual_rft, done, tmp_path):
+    _, folder = done
+    url = data_url(Picture(64, 64, bytes(64 * 64 * 3)))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(picture_row(url)) + "\n" for _ in range(4)))
+    fine_tune = visual_rft.recipe(cold_start_steps=1).stages[0].job
+    job = replace(
+        fine_tune, data=str(tmp_path / "rows.jsonl"), model=str(folder / "start"), template=None, batch_size=2
+    )
+    assert job(tmp_path / "run").net.config.vision is not None
+    (tmp_path / "rows.jsonl").write_text(json.dumps(picture_row("https://example.org/cat.png")))
+    with pytest.raises(TaskError, match=r"line 1 is not a conversation .*nothing is fetched"):
+        job(tmp_path / "other")

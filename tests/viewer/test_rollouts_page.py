@@ -14,6 +14,8 @@ pytest.importorskip("starlette", reason="needs the extra serve")
 pytest.importorskip("uvicorn", reason="needs the extra serve")
 
 from browser import Page, open_browser
+from ponder.pictures.message_parts import data_url
+from ponder.pictures.picture import Picture
 from ponder.runs import read_traces
 from ponder.types import Trace
 from viewer.live_viewer import LiveViewer, live_viewer
@@ -283,3 +285,33 @@ def test_lines_hold_every_character_once(page: Page, viewer: LiveViewer) -> None
             for text in lines["text"][lines["starts"][line] : lines["starts"][line + 1]] for c in text
         )  # fmt: skip
         assert width <= 41
+
+
+# pictures
+
+
+def test_picture_shows_gold_and_given_boxes(page: Page, viewer: LiveViewer) -> None:
+    go(page, viewer, "rollouts/{rl}", "tbody tr td a")
+    url = data_url(Picture(64, 48, bytes(64 * 48 * 3)))
+    texts = ["\\boxed{[5, 6.5, 20,30]} and (1,2),(40,41)", "[9, 9, 3, 3] inside out", "[1, 2, 3]"]
+    counted = page.evaluate(f"""(() => {{
+        const parts = viewer.rolloutParts, answer = {{ box: [10, 11, 30, 31], size: [64, 48] }};
+        const boxes = parts.answerBoxes(answer, {json.dumps(texts)});
+        const image = {{ type: "image_url", image_url: {{ url: {json.dumps(url)} }} }};
+        const content = [image, {{ type: "text", text: "Where?" }}];
+        const [shown] = parts.messageList([{{ role: "user", content }}], boxes);
+        const count = (selector) => shown.querySelectorAll(selector).length;
+        return [shown.querySelector("svg").getAttribute("viewBox"), count("image"), count(".gold-box"),
+          count(".given-box"), shown.querySelector(".model-text").textContent].join("|");
+    }})()""")
+    assert counted == "0 0 64 48|1|1|2|Where?"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/a.png", "data:image/svg+xml;base64,PHN2Zz4=", "javascript:alert(1)", 7]
+)
+def test_no_other_address_is_loaded_as_a_picture(page: Page, viewer: LiveViewer, url: object) -> None:
+    go(page, viewer, "rollouts/{rl}", "tbody tr td a")
+    content = [{"type": "image_url", "image_url": {"url": url}}]
+    shown = f"viewer.rolloutParts.messageList([{{ role: 'user', content: {json.dumps(content)} }}])[0]"
+    assert page.evaluate(f"{shown}.querySelectorAll('svg, img').length") == 0

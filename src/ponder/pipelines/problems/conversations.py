@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import TaskError
+from ponder.errors import TaskError, UsageError
+from ponder.pictures.message_parts import content_pictures, content_text
 from ponder.pipelines.problems.held_out import row_is_held_out
 from ponder.strict_parsing import parse_json
 from ponder.types import Message, Problem, user_messages
@@ -95,8 +96,18 @@ def _parse_pair(row: Any, name: str) -> Problem:
 
 def _prompt_messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, list):
-        return tuple({**m, "role": str(m["role"]), "content": _as_text(m["content"])} for m in prompt)
+        return tuple({**m, "role": str(m["role"]), "content": _as_content(m["content"])} for m in prompt)
     return user_messages(_as_text(prompt))
+
+
+def _as_content(content: Any) -> Any:
+    """A text, or parts with pictures, which are read once to see that they can be."""
+    if not isinstance(content, list):
+        return _as_text(content)
+    try:
+        return content if content_pictures(content) else content_text(content)
+    except UsageError as why:
+        raise ValueError(str(why)) from None
 
 
 def _as_text(text: Any) -> str:
