@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, check in _FIELD_CHECKS.items():
             value = getattr(self, name)
+            if value is _DEFAULTS[name]:  # most of them, and a server makes several of these for each request
+                continue
             if (plain := check(name, value)) is not value:
                 object.__setattr__(self, name, plain)
         if not 0 <= self.temperature <= 1 / _MIN_DIVISOR or 0 < self.temperature < _MIN_DIVISOR:
@@ -172,6 +174,7 @@ def _seed(name: str, value: Any) -> int | None:
     return int(value)
 
 
+_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Sampling)}
 # For each field: converts the value to plain data of its type, or raises.
 _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(
