@@ -70,6 +70,9 @@ def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         for stage in ("start-accuracy", "grpo-accuracy"):
             scores = [s.scores["accuracy"].value for _, t in read_traces(tmp_path / "run" / stage) for s in t.steps[1:]]
             assert len(scores) == 4 and set(scores) <= {0.0, 1.0}, "the Metamath verifier decides every proof"
+    elif name == "calculator":
+        traces = {stage: [t for _, t in read_traces(tmp_path / "run" / stage)] for stage in ("tool-rl", "plain-rl")}
+        assert [len(some) for some in traces.values()] == [2, 4], "without the tool there are so many times the answers"
     else:
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}
         assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0
