@@ -157,6 +157,7 @@ def test_an_engine_bench_measures_all_sides(
     assert inside["calls"]["network"] >= 4
 
 
+@pytest.mark.nightly
 def test_the_start_is_measured_in_a_fresh_process(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,15 +40,16 @@ def model_weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(newest / "model" / "model.safetensors")
 
 
+@pytest.mark.nightly
 def test_run_on_two_ranks_is_stopped_resumed_and_ends_as_on_one(here: Path) -> None:
     flags = ["run", "tiny.py", "--steps", "4"]
     with start_cli(*flags, "--run", "two", "--ranks", "2", cwd=here) as job:
         read_until(job, "step 2/")
         job.send_signal(signal.SIGINT)
-        _, text = job.communicate(timeout=120)
+        _, text = job.communicate(timeout=600)
     assert job.returncode == 130 and "of 4 steps; the same command goes on" in text, text
     with start_cli(*flags, "--run", "two", "--ranks", "2", cwd=here) as job:
-        _, text = job.communicate(timeout=120)
+        _, text = job.communicate(timeout=600)
     assert job.returncode == 0, text
     assert main([*flags, "--run", "one"]) == 0
     for mine, row in zip(read_metrics(here / "two"), read_metrics(here / "one"), strict=True):
@@ -63,7 +64,7 @@ def test_rank_that_dies_is_named_and_ends_the_others(here: Path) -> None:
         read_until(job, "step 2/")
         ranks = child_processes(job)
         os.kill(ranks[1], signal.SIGKILL)
-        _, text = job.communicate(timeout=120)
+        _, text = job.communicate(timeout=600)
     assert job.returncode == 2 and "error: rank 1 ended with exit code -9" in text
     for pid in ranks:
         assert not Path(f"/proc/{pid}").exists()

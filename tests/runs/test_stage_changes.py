@@ -200,7 +200,7 @@ def meaning(of: Stages, name: str) -> Any:
 
 
 @pytest.mark.usefixtures("quick")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(turns())
 def test_no_stale_result_survives_any_sequence_of_changes(turns: list[tuple[Stages, set[str]]]) -> None:
     """Any stages after any others, some of whose folders were removed by hand: they go on, or are refused, as the rule

@@ -101,7 +101,7 @@ def test_program_that_returns_the_shown_values_does_not_pass():
     ("program", "fault"),
     [("no program at all", "There is no program to test"),
      ("```python\ndef solve(x):\n    return 1 / 0\n```", "ZeroDivision"),
-     pytest.param("```python\ndef solve(x):\n    while True: pass\n```", "timed out", marks=pytest.mark.slow),
+     pytest.param("```python\ndef solve(x):\n    while True: pass\n```", "timed out", marks=pytest.mark.nightly),
      ("```python\ndef other(x): return x\n```", "it "), ("```python\n)(\n```", "Syntax"),
      ("```python\nimport os; os._exit(0)\n```", "it ")],
 )  # fmt: skip
