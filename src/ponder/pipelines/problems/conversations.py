@@ -104,6 +104,8 @@ def _as_content(content: Any) -> Any:
     """A text, or parts with pictures, which are read once to see that they can be."""
     if not isinstance(content, list):
         return _as_text(content)
+    if not all(isinstance(part, dict) for part in content):
+        raise ValueError("a part of a message is no object with a type")
     try:
         return content if content_pictures(content) else content_text(content)
     except UsageError as why:
