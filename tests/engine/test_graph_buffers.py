@@ -17,10 +17,21 @@ import torch
 from torch import Tensor
 
 from fakes import run_async, tiny_decoder
-from ponder.engine import adapter_columns, cuda_graph_runner, engine, graph_batch, graph_buffers, kv_cache, sampler
+from ponder.engine import (
+    adapter_columns,
+    cuda_graph_runner,
+    engine,
+    fused_forward,
+    graph_batch,
+    graph_buffers,
+    kv_cache,
+    prefill_graphs,
+    sampler,
+)
 from ponder.engine.adapter_columns import AdapterRows, PassAdapters
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
+from ponder.engine.fused_forward import PrefillInputs
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import GraphBuffers
 from ponder.engine.kv_cache import KVCache
@@ -28,7 +39,6 @@ from ponder.engine.layer_override import override_forward
 from ponder.engine.radix_tree import RadixNode, RadixTree, SlotAllocator
 from ponder.engine.request import Request
 from ponder.engine.scheduler import PrefillChunk
-from ponder.engine.torch_attention import PrefillAttention
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -87,7 +97,7 @@ class ReferenceForward:
         with _low_rank_updates(self.net, w, of_rows):
             hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
-        filled = self.prefill(w, kv, chunks, of_chunks) if chunks else hidden[:0]
+        filled = self.prefill(w, kv, self.plan_prefill(w, chunks).to_device(kv), of_chunks) if chunks else hidden[:0]
         if not samples:
             return filled
         now = int(b.step)
@@ -105,15 +115,36 @@ class ReferenceForward:
         b.step.add_(1)
         return filled
 
-    def prefill(
-        self, w: FusedWeights, kv: KVCache, chunks: Sequence[PrefillChunk], adapters: PassAdapters = None
-    ) -> Tensor:
+    plan_prefill = staticmethod(fused_forward.plan_prefill)
+
+    def prefill(self, w: FusedWeights, kv: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None) -> Tensor:
         self._maybe_out_of_memory()
-        attend = PrefillAttention(kv, chunks)
-        tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
         with _low_rank_updates(self.net, w, adapters):
-            hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
+            hidden: Tensor = self.net(inputs.tokens_T, inputs.positions_T, ItemAttention(kv, inputs))
         return hidden
+
+
+class ItemAttention:
+    """What `rotate_and_store` and `prefill_attention` compute, item by item."""
+
+    def __init__(self, cache: KVCache, inputs: PrefillInputs) -> None:
+        self.cache, self.inputs = cache, inputs
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        kv_2KTD = torch.stack([k_TKD, v_TKD]).transpose(1, 2)
+        self.cache.write(layer, self.inputs.slots_T, kv_2KTD)
+        out, group = torch.zeros_like(q_THD), q_THD.shape[1] // k_TKD.shape[1]
+        for first, many, begin, place in self.inputs.items_I4.tolist():
+            seen = self.inputs.table[begin : begin + place + many].long()
+            k, v = self.cache.kv[layer].index_select(2, seen).repeat_interleave(group, dim=1)
+            back = torch.arange(place, place + many)[:, None] - torch.arange(len(seen))
+            mask = back >= 0 if window is None else (back >= 0) & (back < window)
+            q = q_THD[first : first + many].transpose(0, 1)
+            mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            out[first : first + many] = mixed.transpose(0, 1)
+        return out
 
 
 def _split_rows(adapters: PassAdapters, rows: int) -> tuple[PassAdapters, PassAdapters]:
@@ -175,7 +206,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
 
     def made(net: Decoder, slots: int, late: float = 0.0, short: int = 0, **more: Any) -> Engine:
         reference = ReferenceForward(net, short)
-        for module in (graph_batch, cuda_graph_runner):
+        for module in (graph_batch, cuda_graph_runner, prefill_graphs):
             monkeypatch.setattr(module, "fused_forward", reference)
         size = slots * kv_cache.bytes_per_token(net.config, net.dtype)
         monkeypatch.setattr(engine, "cache_budget", lambda device: size << short)
