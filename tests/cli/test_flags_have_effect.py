@@ -68,6 +68,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "task"): ({}, "countdown"),
     ("train", "algorithm"): ({}, "rloo"),
     ("train", "algorithm_settings"): ({}, {"kl.estimator": "k2"}),
+    ("train", "rollout_correction"): ({}, "tis"),
+    ("train", "rollout_correction_settings"): ({"rollout_correction": "tis"}, {"cap": "3"}),
     ("train", "optimizer_settings"): ({}, {"weight_decay": "0.1"}),
     ("train", "lora_settings"): ({}, {"rank": "4"}),
     ("train", "task_settings"): ({}, {"digits": "3"}),
@@ -518,7 +520,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "run": ("run grpo", {"run": "| --run x", "no_resume": "| --no-resume", "json": "| --json",
         "log_to": "| --log-to tensorboard"}),
     "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
-        "json": "| --json"}),
+        "json": "| --json", "gpus": "| --gpus 2", "nodes": "--gpus 2 | --nodes 2",
+        "gpu_memory": "--gpus 2 | --gpu-memory 0.01"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
 CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view")

@@ -23,6 +23,7 @@ from ponder.errors import PonderError, UsageError
 from ponder.models.chat_templates import render_chat
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
+from ponder.pictures.message_parts import content_text
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -117,7 +118,8 @@ class Scribe:
         self.sent: list[str] = []
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.tokens(render_chat("plain", messages))
+        texts = [{**message, "content": content_text(message["content"])} for message in messages]
+        return self.tokens(render_chat("plain", texts))
 
     def tokens(self, text: str) -> Ids:
         return ids(text.encode())

@@ -83,8 +83,10 @@ def padded_hidden(self: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
 # the other head
 
 
-def full_divergence(hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Tensor, heat: float, mix: float) -> Tensor:
-    assert mix == 0, "forward"
+def full_divergence(
+    hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Tensor, heat: float, mix: float, banned: int | None
+) -> Tensor:
+    assert mix == 0 and banned is None, "forward, over the whole vocabulary"
     s, t = ((h @ w.T / heat).log_softmax(-1) for h, w in ((hidden, weight), (taught, teacher)))
     return (t.exp() * (t - s)).sum(-1)
 
