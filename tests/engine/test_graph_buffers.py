@@ -136,7 +136,7 @@ class ItemAttention:
         kv_2KTD = torch.stack([k_TKD, v_TKD]).transpose(1, 2)
         self.cache.write(layer, self.inputs.slots_T, kv_2KTD)
         out, group = torch.zeros_like(q_THD), q_THD.shape[1] // k_TKD.shape[1]
-        for first, many, begin, place in self.inputs.items_I4.tolist():
+        for first, many, begin, place in (item for item in self.inputs.items_I4.tolist() if item[1]):
             seen = self.inputs.table[begin : begin + place + many].long()
             k, v = self.cache.kv[layer].index_select(2, seen).repeat_interleave(group, dim=1)
             back = torch.arange(place, place + many)[:, None] - torch.arange(len(seen))
