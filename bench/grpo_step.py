@@ -7,14 +7,19 @@ so that all rewards of a group differ and no side has less to learn from. The ti
 first ones, which warm up; loading is not counted. On a GPU the bytes are those at most in use: ponder's before TRL is
 loaded, TRL's less what ponder holds. Steps take turns, so that a machine that slows down slows down both.
 
-TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is.
+TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is. `--trl-vllm` measures TRL
+once more with vLLM sampling in its process ("colocate"), after the others, in a process of its own; its bytes are those
+that the GPU lacks, vLLM's cache of `--vllm-memory` included.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -100,12 +105,23 @@ def peak_memory_bytes(device: str, reset: bool = False) -> int:
     return peak
 
 
-def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
-    """Seconds of each of TRL's steps; `between` is called after each."""
+def used_gpu_bytes(device: str) -> int:
+    """Bytes of the GPU that are taken, by whomever."""
+    if device != "cuda":
+        return 0
+    free, whole = torch.cuda.mem_get_info()
+    return whole - free
+
+
+def trl_steps(
+    options: Any, dtype: str, between: Callable[[], None] = lambda: None, vllm: bool = False
+) -> list[dict[str, float]]:
+    """Seconds of each of TRL's steps; `between` is called after each. `vllm`: it samples, in this process."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    name = "TRL with vLLM" if vllm else "TRL"
     times: list[dict[str, float]] = []
     ours_too = torch.cuda.memory_allocated() if options.device == "cuda" else 0  # what ponder holds meanwhile
 
@@ -116,9 +132,14 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             took, cpu = synchronize_device(options.device) - self.began, time.process_time() - self.worked
-            times.append({"step": took, "cpu": cpu, "bytes": peak_memory_bytes(options.device) - ours_too})
-            print(f"TRL step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
+            held = (
+                used_gpu_bytes(options.device) - used_at_start if vllm else peak_memory_bytes(options.device) - ours_too
+            )
+            times.append({"step": took, "cpu": cpu, "bytes": held})
+            print(f"{name} step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
             between()
+
+    used_at_start = used_gpu_bytes(options.device)
 
     def judge(completions: list[Any], **_: Any) -> list[float]:
         assert len(completions) == options.prompts * options.n
@@ -132,8 +153,9 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
             max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
-            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu",
-            shuffle_dataset=False,
+            generation_kwargs={"min_tokens" if vllm else "min_new_tokens": options.tokens},
+            use_cpu=options.device == "cpu", shuffle_dataset=False, use_vllm=vllm, vllm_mode="colocate",
+            vllm_gpu_memory_utilization=options.vllm_memory,
             model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
@@ -149,6 +171,26 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
     return times
 
 
+def trl_vllm_steps(options: Any) -> list[dict[str, float]]:
+    """TRL's steps with vLLM, in a process of their own: this one's GPU memory is not given back."""
+    given = ["--device", options.device, "--only-trl-vllm", "--model", options.model, "--trl-batch", options.trl_batch]
+    for name in ("prompts", "n", "tokens", "steps", "vllm_memory"):
+        given += [f"--{name.replace('_', '-')}", getattr(options, name)]
+    given += ["--dtype", options.dtype] if options.dtype else []
+    child = subprocess.Popen(
+        [sys.executable, __file__, *map(str, given)], stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    assert child.stdout is not None
+    result: list[dict[str, float]] = []
+    for line in child.stdout:
+        print(line, end="", flush=True)
+        if line.startswith('[{"step"'):
+            result = json.loads(line)
+    if child.wait() or not result:
+        raise SystemExit("TRL with vLLM failed; what it said last stands above")
+    return result
+
+
 def problems(options: Any, step: int) -> list[Problem]:
     return shuffled_problems(Addition().train, 0, step * options.prompts, options.prompts)
 
@@ -162,11 +204,18 @@ def main() -> None:
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="ponder's micro-batch, in tokens")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
+    flags.add_argument("--trl-vllm", action="store_true", help="measure TRL with vLLM, too")
+    flags.add_argument("--only-trl-vllm", action="store_true", help="nothing but that, as a line of JSON")
+    flags.add_argument("--vllm-memory", type=float, default=0.3, help="share of the GPU's memory for vLLM")
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     options.trl_batch = options.trl_batch or options.prompts * options.n
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
+
+    if options.only_trl_vllm:
+        print(json.dumps(trl_steps(options, dtype, vllm=True)), flush=True)
+        return
 
     steps = ponder_steps(options, dtype)
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
@@ -178,25 +227,28 @@ def main() -> None:
         times["TRL"] = trl_steps(options, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
         assert torch.get_num_threads() == threads
     times["ponder"] += steps
-    measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}
+    if options.trl_vllm:
+        times["TRL with vLLM"] = trl_vllm_steps(options)
+    measured = {who: every[2 if who == "ponder" else 1 :] for who, every in times.items()}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
     sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens"
     report(
         "grpo_step",
         f"{Path(options.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
-        {"TRL": step.get("TRL")},
+        {"TRL": step.get("TRL"), **({"TRL with vLLM": step["TRL with vLLM"]} if options.trl_vllm else {})},
         promised=6.0 if options.device == "cpu" else None,
         unit="s",
         better="lower",
         device=options.device,
-        packages=["trl", "transformers", "accelerate"],
+        packages=["trl", "transformers", "accelerate", "vllm"],
         details={
             "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
             "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes")},
             "threads": threads,
             "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
             "trl_batch": options.trl_batch,
+            "vllm_memory": options.vllm_memory if options.trl_vllm else None,
             "lr": LR,
             "note": options.note,
         },
