@@ -2,7 +2,8 @@
 
 A fresh process trains for a few steps and says when each phase began. The first has empty compile caches, the second
 those of the first, the third resumes the second's run. Then a longer run: seconds of each step, when each checkpoint
-was whole, and what a SIGKILL at some step goes back to. With smollm2 where it is installed, else random weights.
+was whole, and what a SIGKILL at some step goes back to. With smollm2 where it is installed, else random weights. The
+kept figure is the time to the first step with warm caches, beside that with empty ones.
 
     python bench/train_start.py --device cuda
 """
@@ -20,6 +21,7 @@ import time
 import traceback
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +172,7 @@ def run(told: dict[str, Any], caches: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    from harness import hardware, make_parser, versions
+    from harness import make_parser, report
 
     flags = make_parser(__doc__)
     flags.add_argument("--model", help="default: smollm2 where it is installed")
@@ -184,7 +186,7 @@ def main() -> None:
     flags.add_argument("--layers", type=int, default=30)
     flags.add_argument("--lora", action="store_true")
     flags.add_argument("--runs", nargs="+", help="default: all")
-    flags.add_argument("--out", type=Path, help="a JSON file for the result")
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     model = options.model
     if model is None:
@@ -195,7 +197,7 @@ def main() -> None:
             model = str(find_model("smollm2"))
         except PonderError:
             model = ""
-    results: dict[str, Any] = {"hardware": hardware(options.device), "versions": versions(["triton"]), "model": model}
+    results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as home:
         told = {
             "model": model, "device": options.device, "problems": options.problems, "n": options.n,
@@ -223,9 +225,49 @@ def main() -> None:
                 traceback.print_exc()
                 results[name] = {"error": f"{type(why).__name__}: {why!s:.2000}"}
             print(f"== {name}: {json.dumps(results[name])}", flush=True)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+    keep(options, model, results, report)
+
+
+def keep(options: Any, model: str, results: dict[str, dict[str, Any]], report: Any) -> None:
+    first = {name: first_step_seconds(result) for name, result in results.items()}
+    if first.get("warm caches") is None:
+        return
+    details = {"first_step": first, "note": options.note, "save_every": options.save_every, "kill_at": options.kill_at}
+    if (long := results.get("long", {})).get("events"):
+        details |= {"step_seconds": step_seconds(long["events"]), "checkpoint_delay": checkpoint_delays(long)}
+    if (killed := results.get("killed", {})).get("events"):
+        details["left_by_the_kill"] = killed["left"]
+    sizes = f"{options.problems} prompts x {options.n} completions x {options.tokens} tokens"
+    report(
+        "train_start" + ("_lora" if options.lora else ""),
+        f"{Path(model).name or 'random weights'}: from `ponder train` to the end of its first step of {sizes}",
+        first["warm caches"],
+        {"empty caches": first.get("cold caches")},
+        unit="s",
+        better="lower",
+        device=options.device,
+        packages=["triton"],
+        details=details,
+    )
+
+
+def first_step_seconds(result: dict[str, Any]) -> float | None:
+    """From the start of the process to the end of the first step."""
+    ends = [t for name, t in result.get("events", []) if name.startswith("step ")]
+    return round(ends[0], 2) if ends else None
+
+
+def step_seconds(events: list[tuple[str, float]]) -> list[float]:
+    """Of each step after the first, saving included."""
+    ends = [t for name, t in events if name.startswith("step ")]
+    return [round(b - a, 3) for a, b in pairwise(ends)]
+
+
+def checkpoint_delays(result: dict[str, Any]) -> dict[str, float]:
+    """Seconds from the end of a step to its whole checkpoint."""
+    ended = {int(name.split()[1]): t for name, t in result["events"] if name.startswith("step ")}
+    whole = {int(name.removeprefix("step-")): t for name, t in result["checkpoints"].items()}
+    return {str(step): round(t - ended[step], 2) for step, t in sorted(whole.items()) if step in ended}
 
 
 if __name__ == "__main__":

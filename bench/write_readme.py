@@ -16,7 +16,9 @@ INTRODUCTION = """\
 
 One script is one comparison with a peer at the same work; `make bench` runs them all, or run one:
 `.venv/bin/python bench/NAME.py --device cpu`. The ratio is how many times better ponder is than the best peer that was
-measured: above 1, ponder wins. "Promised" is the ratio we hold ourselves to. A dash was not measured there.
+measured: above 1, ponder wins. "Promised" is the ratio we hold ourselves to. "Of the limit" is ponder's share of what
+the hardware's memory bandwidth and matrix rate, both measured in the same run, allow. A dash was not measured there;
+[NOTES.md](NOTES.md) says what holds each figure back.
 
 This page is written by `bench/write_readme.py` from the files in `results/`; do not edit it.
 """
@@ -37,8 +39,8 @@ def load(results: Path = RESULTS) -> list[dict[str, Any]]:
 def render(results: list[dict[str, Any]]) -> str:
     if not results:
         return INTRODUCTION + "\nNothing has been measured yet.\n"
-    lines = [INTRODUCTION, "| comparison | work | ponder | peers | ratio | promised | hardware |"]
-    lines.append("|---|---|---:|---|---:|---:|---|")
+    lines = [INTRODUCTION, "| comparison | work | ponder | peers | ratio | promised | of the limit | hardware |"]
+    lines.append("|---|---|---:|---|---:|---:|---:|---|")
     lines += [_row(r) for r in results]
     lines += ["", "## With which versions", ""]
     lines += [f"- {r['name']} on {r['hardware']}: {_versions(r['versions'])}; commit {r['commit']}" for r in results]
@@ -50,7 +52,17 @@ def _row(result: Mapping[str, Any]) -> str:
     peers = ", ".join(f"{who} {format_number(value)}" for who, value in result["peers"].items()) or "–"
     cells = [result["name"], result["work"], format_number(result["ours"]) + unit, peers]
     cells += ["–" if r is None else f"{r:.2f}" for r in (result["ratio"], result["promised"])]
-    return "| " + " | ".join(c.replace("|", "\\|") for c in [*cells, result["hardware"]]) + " |"
+    share = limit_share(result)
+    cells += ["–" if share is None else f"{100 * share:.0f} %", result["hardware"]]
+    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+
+
+def limit_share(result: Mapping[str, Any]) -> float | None:
+    """ponder's share of what the hardware allows, where the bench measured that too."""
+    if result["name"].startswith("trainer_rate"):  # whose figure it is
+        return float(result["ours"])
+    share = result.get("details", {}).get("share_of_limit", {}).get("ponder")
+    return None if share is None else float(share)
 
 
 def _versions(versions: Mapping[str, str]) -> str:

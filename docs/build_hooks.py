@@ -79,7 +79,7 @@ def api_reference() -> str:
 
 
 def benchmarks() -> str:
-    """The notes, then the table that bench/table.py wrote."""
+    """The notes, then the table that bench/write_readme.py wrote."""
     notes, table = ((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("NOTES.md", "README.md"))
     return f'{notes}\n<div class="benchmarks" markdown>\n\n#{table}\n</div>\n'
 

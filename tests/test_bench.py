@@ -71,9 +71,24 @@ def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.Cap
     assert kept["versions"]["no-such-package"] == "absent"
     assert path.stem == f"adding-{kept['hardware']}"
     assert any("not measured here" in line for line in shown)
-    assert "| adding | add two numbers | 30 sums/s | slow 10, fast 20, gone – | 1.50 | 1.00 |" in write_readme.render(
-        [kept]
+    assert (
+        "| adding | add two numbers | 30 sums/s | slow 10, fast 20, gone – | 1.50 | 1.00 | – |"
+        in write_readme.render([kept])
     )
+
+
+def test_the_table_says_which_share_of_the_limit_was_reached(tmp_path: Path) -> None:
+    kept = harness.report(
+        "adding",
+        "add",
+        30.0,
+        {"slow": 10.0},
+        details={"share_of_limit": {"ponder": 0.153, "slow": 0.1}},
+        results=tmp_path,
+    )
+    assert "| 15 % |" in write_readme.render([kept])
+    rate = harness.report("trainer_rate_small", "train", 0.537, {"slow": 0.4}, results=tmp_path)
+    assert "| 54 % |" in write_readme.render([rate])
 
 
 def test_ratio_above_one_means_ponder_wins() -> None:
