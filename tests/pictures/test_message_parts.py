@@ -41,9 +41,9 @@ def test_picture_is_read_in_every_shape(part):
     [
         ({"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}, "nothing is fetched"),
         ({"type": "image", "path": "/etc/passwd"}, "nothing is fetched"),
-        ({"type": "image", "url": "data:image/jpeg;base64,AAAA"}, "nothing is fetched"),
+        ({"type": "image", "url": "data:image/gif;base64,AAAA"}, "nothing is fetched"),
         ({"type": "image", "base64": "!!"}, "not valid base64"),
-        ({"type": "image", "base64": "AAAA"}, "is no PNG"),
+        ({"type": "image", "base64": "AAAA"}, "neither PNG nor JPEG"),
         ({"type": "image"}, "has no picture"),
         ({"type": "audio", "audio": ""}, "parts of type text"),
         (7, "parts of type text"),

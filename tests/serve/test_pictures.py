@@ -67,7 +67,7 @@ def test_model_that_reads_text_refuses_pictures(server: LiveServer) -> None:
     [
         ("https://example.org/cat.png", "nothing is fetched"),
         ("file:///etc/passwd", "nothing is fetched"),
-        ("data:image/png;base64,AAAA", "is no PNG"),
+        ("data:image/png;base64,AAAA", "neither PNG nor JPEG"),
         (image_part(PICTURES[0])["image_url"]["url"][:-40] + "A" * 4, "too early"),
     ],
 )

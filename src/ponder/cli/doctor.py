@@ -26,13 +26,14 @@ EXTRAS = {
     "constraints": ("google-re2", "jsonschema"),
     "grammar": ("llguidance",),
     "data": ("datasketch",),
+    "pictures": ("pillow",),
     "proofs": ("z3-solver",),
     "serve": ("starlette", "uvicorn"),
     "textarena": ("textarena",),
     "track": ("tensorboard", "trackio", "wandb"),
     "vllm": ("vllm",),
 }
-MODULE_NAMES = {"pyyaml": "yaml"}  # where a package is imported by another name
+MODULE_NAMES = {"pillow": "PIL", "pyyaml": "yaml"}  # where a package is imported by another name
 MIN_DISK_BYTES = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
 
 

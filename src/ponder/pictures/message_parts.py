@@ -1,9 +1,9 @@
 """The content of a message: a text, or a list of parts, some of which are pictures.
 
 Parts are read in the shapes of OpenAI (`image_url`, `input_image`) and Hugging Face (`image` with `image`, `url` or
-`base64`). A picture must be in the message itself, as a PNG data URL or base64 text: nothing is fetched, and no file is
-opened, since messages may be a stranger's. Parts are plain JSON, so that problems, traces and datasets keep them as
-they are.
+`base64`). A picture must be in the message itself, as a data URL or base64 text of a PNG, or of a JPEG or WebP where
+Pillow is installed: nothing is fetched, and no file is opened, since messages may be a stranger's. Parts are plain
+JSON, so that problems, traces and datasets keep them as they are.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from functools import lru_cache
 from typing import Any
 
 from ponder.pictures.picture import InvalidPicture, Picture
-from ponder.pictures.png import read_png, write_png
+from ponder.pictures.picture_files import read_picture
+from ponder.pictures.png import write_png
 from ponder.validate import short_repr
 
 Content = str | Sequence[Any]  # a text, or parts
 
 _TEXT_TYPES = ("text", "input_text", "output_text")
 _IMAGE_TYPES = ("image", "image_url", "input_image")
+_IMAGE_KEYS = ("image_url", "image", "url", "base64", "path")
 _DATA_URL = "data:image/png;base64,"
+_DATA_URLS = (_DATA_URL, "data:image/jpeg;base64,", "data:image/jpg;base64,", "data:image/webp;base64,")
 
 
 def data_url(picture: Picture) -> str:
@@ -32,6 +35,33 @@ def data_url(picture: Picture) -> str:
 def image_part(picture: Picture) -> dict[str, Any]:
     """The part of a message that shows this picture, in OpenAI's shape."""
     return {"type": "image_url", "image_url": {"url": data_url(picture)}}
+
+
+def place_pictures(messages: Sequence[Mapping[str, Any]], pictures: Sequence[Picture]) -> list[dict[str, Any]]:
+    """The messages with these pictures: at the parts `{"type": "image"}` that hold none, in order, as TRL's rows have
+    them; where there is no such part, before the text of the last message of the user."""
+    out = [dict(message) for message in messages]
+    empty = [(m, i) for m, message in enumerate(out) if _is_parts(message.get("content"))
+             for i, part in enumerate(message["content"]) if _is_empty_image(part)]  # fmt: skip
+    if not empty:
+        last = max((m for m, message in enumerate(out) if message.get("role") == "user"), default=None)
+        if last is None:
+            raise InvalidPicture("the prompt has no message of the user, which would show the picture")
+        content = out[last]["content"]
+        parts = list(content) if _is_parts(content) else [text_part(str(content))]
+        out[last]["content"] = [*map(image_part, pictures), *parts]
+        return out
+    if len(empty) != len(pictures):
+        raise InvalidPicture(
+            f"the messages have {len(empty)} places for {len(pictures)} pictures; give as many of both"
+        )
+    for (m, i), picture in zip(empty, pictures, strict=True):
+        out[m]["content"] = [*out[m]["content"][:i], image_part(picture), *out[m]["content"][i + 1 :]]
+    return out
+
+
+def _is_empty_image(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image" and not any(part.get(key) for key in _IMAGE_KEYS)
 
 
 def text_part(text: str) -> dict[str, Any]:
@@ -84,20 +114,30 @@ def _describe_picture(picture: Picture) -> str:
 
 
 def decode_data_url(url: str) -> Picture:
-    """The picture of a PNG data URL."""
-    if not url.startswith(_DATA_URL):
+    """The picture of a data URL."""
+    if not is_data_url(url):
         raise InvalidPicture(
             f"the picture {short_repr(url[:60])} is not in the message: give it as {_DATA_URL}... (nothing is fetched)"
         )
-    return _decode_base64(url.removeprefix(_DATA_URL))
+    return _decode_base64(url.partition(",")[2])
+
+
+def is_data_url(url: str) -> bool:
+    """Whether a text is a data URL of a picture."""
+    return url.startswith(_DATA_URLS)
+
+
+def base64_bytes(text: str) -> bytes:
+    """The bytes of a picture's file in base64."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidPicture("the picture is not valid base64; encode the whole file of the picture") from None
 
 
 @lru_cache(maxsize=64)  # a prompt is encoded, checked and shown, each time from its message
 def _decode_base64(text: str) -> Picture:
-    try:
-        return read_png(base64.b64decode(text, validate=True))
-    except binascii.Error:
-        raise InvalidPicture("the picture is not valid base64; encode the whole PNG file") from None
+    return read_picture(base64_bytes(text))
 
 
 def _is_parts(content: Any) -> bool:
@@ -119,7 +159,7 @@ def _is_text(part: Any) -> bool:
 
 def _part_picture(part: Mapping[str, Any]) -> Picture:
     """The picture of a part, in whichever of the shapes it comes."""
-    value = next((part[key] for key in ("image_url", "image", "url", "base64", "path") if key in part), None)
+    value = next((part[key] for key in _IMAGE_KEYS if key in part), None)
     if isinstance(value, Mapping):
         value = value.get("url")
     if isinstance(value, Picture):

@@ -61,6 +61,13 @@ def read_png(data: bytes) -> Picture:
     raise InvalidPicture(_TRUNCATED)
 
 
+def png_size(data: bytes) -> tuple[int, int]:
+    """Width and height by the header alone."""
+    kind, body = next(_chunks(data), (b"", b""))
+    header = _parse_header(kind, body)
+    return header.width, header.height
+
+
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     at = len(SIGNATURE)
     while at < len(data):

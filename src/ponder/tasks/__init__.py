@@ -2,8 +2,8 @@
 
 Generated tasks (`GeneratedTask`) need no data: problem i is a function of the settings, a seed and i. Data sets
 (`DatasetTask`) are read from the folder that PONDER_DATA names; each module says which files. `CustomTask` takes your
-own rows and reward functions, `HubDataset` questions and answers from the Hugging Face hub, `ReasoningGym` the
-generators of that library.
+own rows and reward functions, `CocoTask` and `RefCocoTask` photographs with boxes, `HubDataset` questions and answers
+from the Hugging Face hub, `ReasoningGym` the generators of that library.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from ponder.errors import UsageError
 from ponder.hub import RepoName
 from ponder.tasks.datasets.arc import ARC
 from ponder.tasks.datasets.bbh import BBH
+from ponder.tasks.datasets.coco import CocoTask
 from ponder.tasks.datasets.coding import MBPP, HumanEval
 from ponder.tasks.datasets.cruxeval import CRUXEval
 from ponder.tasks.datasets.custom import CustomTask
@@ -24,6 +25,7 @@ from ponder.tasks.datasets.hub_dataset import HubDataset
 from ponder.tasks.datasets.math500 import MATH500
 from ponder.tasks.datasets.processbench import ProcessBench
 from ponder.tasks.datasets.question_file import QuestionFile
+from ponder.tasks.datasets.refcoco import RefCocoTask
 from ponder.tasks.datasets.word_problems import GSM8K, MAWPS, SVAMP
 from ponder.tasks.environments.alphabet_sort import AlphabetSort
 from ponder.tasks.environments.check_answer import CheckAnswer
@@ -117,6 +119,7 @@ TASKS: dict[str, type] = {
     "twenty-questions": TwentyQuestions,
     "arc": ARC,
     "bbh": BBH,
+    "coco": CocoTask,
     "cruxeval": CRUXEval,
     "game24": Game24,
     "gsm8k": GSM8K,
@@ -125,6 +128,7 @@ TASKS: dict[str, type] = {
     "mawps": MAWPS,
     "mbpp": MBPP,
     "processbench": ProcessBench,
+    "refcoco": RefCocoTask,
     "svamp": SVAMP,
     "suite": Suite,
     "questions": QuestionFile,
@@ -166,6 +170,7 @@ __all__ = [
     "Boxes",
     "CRUXEval",
     "CheckAnswer",
+    "CocoTask",
     "CodeFeedback",
     "ConnectFourTask",
     "CountShapes",
@@ -197,6 +202,7 @@ __all__ = [
     "QuestionFile",
     "ReadClock",
     "ReasoningGym",
+    "RefCocoTask",
     "ReferToShape",
     "RewardFunctions",
     "SameOrDifferent",

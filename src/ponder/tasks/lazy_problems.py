@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 from ponder.types import Problem
 
@@ -23,3 +23,16 @@ class LazyProblems(Sequence[Problem]):
     def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
         indices = range(len(self))[index]
         return self.problem_at(indices) if isinstance(indices, int) else [self.problem_at(i) for i in indices]
+
+
+class MappedProblems(LazyProblems):
+    """One problem for each item, made by a function of it."""
+
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], Problem]) -> None:
+        self._items, self._make = items, make
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def problem_at(self, index: int) -> Problem:
+        return self._make(self._items[index])

@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.errors import NoGoldAnswer, TaskError, UsageError
+from ponder.pictures.message_parts import content_pictures
+from ponder.pictures.picture import InvalidPicture
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
+from ponder.tasks.datasets.picture_columns import PictureSource, picture_sources
 from ponder.tasks.datasets.prompt_columns import message_text, records, split_prompt
-from ponder.tasks.question_identity import same_question_key, split_key
+from ponder.tasks.datasets.question_file import with_pictures
+from ponder.tasks.lazy_problems import MappedProblems
+from ponder.tasks.question_identity import split_key
 from ponder.tasks.reward_functions import RewardFunction, RewardFunctions, as_functions, reward_function_code
 from ponder.tasks.split import hashes_to_test
 from ponder.types import Problem, user_messages
@@ -31,7 +36,8 @@ class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
     `held_out_tenths` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings
-    others. `prompt_column` names the column with the prompt; None: `prompt`, or the one that has a usual name. Where
+    others. `prompt_column` names the column with the prompt; None: `prompt`, or the one that has a usual name.
+    `image_column`: a picture or a list of them, shown at the parts `{"type": "image"}` of the prompt, else first. Where
     there are answers that earn the reward, `gold_column` names their column: `ponder sft` imitates them, and the
     preflight checks that the reward tells right from wrong.
     """
@@ -47,6 +53,7 @@ class CustomTask:
     test_data: RowSource | None = None
     held_out_tenths: int = 1
     prompt_column: str | None = None
+    image_column: str | None = None
     gold_column: str | None = None
     limit: int | None = None
     system: str | None = None
@@ -92,14 +99,14 @@ class CustomTask:
         return str(answer) if isinstance(answer, int | float) else message_text(answer)
 
     @cached_property
-    def _splits(self) -> tuple[list[Problem], list[Problem]]:
+    def _splits(self) -> tuple[Sequence[Problem], Sequence[Problem]]:
         rows = self._rows(self.data)
         if self.test_data is None:
             test = [row for row in rows if hashes_to_test(row.split_key, self.held_out_tenths)]
         else:
             test = self._rows(self.test_data)
-        test_keys = {same_question_key(row.question) for row in test}
-        train = [row for row in rows if same_question_key(row.question) not in test_keys]
+        test_keys = {row.same_key for row in test}
+        train = [row for row in rows if row.same_key not in test_keys]
         if not train or not test:
             raise TaskError(
                 f"{source_name(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows,"
@@ -108,7 +115,9 @@ class CustomTask:
         return self._problems("train", train), self._problems("test", test)
 
     def _rows(self, data: RowSource) -> list[DatasetRow]:
-        files, rows = read_rows(data, partial(prompt_row, prompt_column=self.prompt_column))
+        folder = Path(data).parent if isinstance(data, str) else Path()
+        parse = partial(prompt_row, prompt_column=self.prompt_column, image_column=self.image_column, folder=folder)
+        files, rows = read_rows(data, parse)
         files.report_bad_rows(self.name, self.bad_rows)
         columns = set().union(*(row.answer["columns"] for row in rows))
         for function, needed in self.verifier.required_columns().items():
@@ -119,11 +128,13 @@ class CustomTask:
                 )
         return rows
 
-    def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
-        return [
-            Problem(f"{self.name}/{split}/{row.id}", row_messages(row, self.system), row.answer, {})
-            for row in rows[: self.limit]
-        ]
+    def _problems(self, split: str, rows: list[DatasetRow]) -> Sequence[Problem]:
+        def make(row: DatasetRow) -> Problem:
+            problem = Problem(f"{self.name}/{split}/{row.id}", row_messages(row, self.system), row.answer, {})
+            return with_pictures(problem, row.pictures)
+
+        kept = rows[: self.limit]
+        return [make(row) for row in kept] if self.image_column is None else MappedProblems(kept, make)
 
 
 def check_row_settings(task: Any) -> None:
@@ -159,9 +170,21 @@ def read_rows(data: RowSource, make: RowParser) -> tuple[DatasetFiles, list[Data
     return files, files.read_file(path.name, make)
 
 
-def prompt_row(record: dict[str, Any], number: int, prompt_column: str | None) -> DatasetRow:
-    """A row with a prompt and any other columns."""
+def prompt_row(
+    record: dict[str, Any],
+    number: int,
+    prompt_column: str | None,
+    image_column: str | None = None,
+    folder: Path = Path(),
+) -> DatasetRow:
+    """A row with a prompt and any other columns. Paths of pictures are relative to `folder`."""
     prompt, columns = split_prompt(record, prompt_column)
+    pictures: tuple[PictureSource, ...] = ()
+    if image_column is not None:
+        pictures = picture_sources(record[image_column], folder)
+        for picture in pictures:
+            picture.size()  # refuses what is no picture while its row is known
+        columns.pop(image_column, None)
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
     conversational = not isinstance(prompt, str)
     text = message_text(prompt)
@@ -169,7 +192,17 @@ def prompt_row(record: dict[str, Any], number: int, prompt_column: str | None) -
         raise ValueError("the prompt is empty")
     tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
     answer = {"columns": columns, "conversational": conversational}
-    return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
+    shown = () if image_column is not None or not conversational else tuple(_shown_pictures(prompt))
+    key = " ".join([split_key(text) or text, *shown, *(picture.key for picture in pictures)])
+    return DatasetRow(str(number - 1), text, answer, key, tags, pictures, shown)
+
+
+def _shown_pictures(prompt: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The hashes of the pictures in a conversation."""
+    try:
+        return [picture.sha256 for message in prompt for picture in content_pictures(message["content"])]
+    except InvalidPicture as why:
+        raise TaskError(str(why)) from None
 
 
 def source_name(data: RowSource) -> str:

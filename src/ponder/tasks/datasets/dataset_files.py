@@ -17,6 +17,8 @@ from typing import Any, Literal
 from ponder import strict_parsing
 from ponder.cache_folder import cache_folder
 from ponder.errors import TaskError, UsageError
+from ponder.tasks.datasets.picture_columns import PictureSource
+from ponder.tasks.question_identity import same_question_key
 
 BadRows = Literal["refuse", "skip"]
 MAX_LISTED_ROWS = 3  # bad rows that a message names; the rest are counted
@@ -31,6 +33,13 @@ class DatasetRow:
     answer: Any
     split_key: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
+    pictures: tuple[PictureSource, ...] = ()  # to be put into the question
+    shown: tuple[str, ...] = ()  # hashes of pictures that are in it
+
+    @property
+    def same_key(self) -> str:
+        """Equal for rows that ask the same about the same pictures."""
+        return " ".join([same_question_key(self.question), *self.shown, *(p.key for p in self.pictures)])
 
 
 class DatasetRecord(dict[str, Any]):

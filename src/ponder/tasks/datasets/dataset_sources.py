@@ -6,6 +6,7 @@ Parquet table becomes the JSON lines that the task reads. `ponder data` lists th
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import urllib.error
@@ -131,9 +132,16 @@ def parquet_as_json_lines(path: Path) -> str:
     """The rows of a Parquet table, one JSON object per line."""
     try:
         rows = strict_parsing.read_parquet(path)
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return "".join(json.dumps(row, ensure_ascii=False, default=_as_base64) + "\n" for row in rows)
     except (ValueError, TypeError) as reason:
         raise TaskError(f"{path.name} cannot be read as rows of text and numbers ({reason!s:.200})") from None
+
+
+def _as_base64(value: object) -> str:
+    """The bytes of a picture as text."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"a {type(value).__name__} is neither text nor number")
+    return base64.b64encode(value).decode()
 
 
 def _download(url: str) -> bytes:

@@ -21,11 +21,14 @@ from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.hub import RepoFiles, RepoName
 from ponder.protocols import Scorer
 from ponder.tasks.answer_style import StyledTask
+from ponder.tasks.datasets.box_frames import BoxFormat, BoxFrame
 from ponder.tasks.datasets.dataset_files import BadRows
 from ponder.tasks.datasets.dataset_sources import parquet_as_json_lines
-from ponder.tasks.datasets.question_file import AnswerType, QuestionFile
+from ponder.tasks.datasets.question_file import AnswerType, QuestionFile, unused_box_settings
+from ponder.tasks.lazy_problems import MappedProblems
 from ponder.types import Problem
 from ponder.verify import AnswerForm
+from ponder.verify.answers.style import AnswerSpec
 
 MAX_LISTED = 20  # folders that a message names
 SUFFIXES = (".parquet", ".jsonl", ".json", ".csv")
@@ -45,7 +48,10 @@ class HubDataset(StyledTask):
     test_split: str = "test"
     prompt_column: str = ""  # empty: the first of the usual names
     gold_column: str = ""
+    image_column: str = ""  # with the picture or pictures; empty: the questions have none
     answer_type: AnswerType = "math"
+    box_format: BoxFormat = "xyxy"  # of gold boxes (answer_type=box)
+    box_frame: BoxFrame = "pixels"
     limit: int | None = None
     prompt: str = "{question}"
     system: str | None = None
@@ -79,17 +85,35 @@ class HubDataset(StyledTask):
     def gold(self, problem: Problem) -> str:
         return self._questions_in("", "").gold(problem)
 
-    def _named(self, problems: Sequence[Problem]) -> list[Problem]:
-        return [replace(p, id=p.id.replace("questions", self.name, 1)) for p in problems]
+    @property
+    def answer_spec(self) -> AnswerSpec:
+        return self._questions_in("", "").answer_spec
+
+    def unused(self) -> dict[str, str]:
+        return unused_box_settings(self.answer_type)
+
+    def _named(self, problems: Sequence[Problem]) -> Sequence[Problem]:
+        return MappedProblems(problems, lambda p: replace(p, id=p.id.replace("questions", self.name, 1)))
 
     def _questions_in(self, test: str, train: str) -> QuestionFile:
         shared: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("answer_type", "limit", "prompt", "system", "forms", "bad_rows", "style")
+            for name in (
+                "answer_type",
+                "box_format",
+                "box_frame",
+                "limit",
+                "prompt",
+                "system",
+                "forms",
+                "bad_rows",
+                "style",
+            )
         }
         return QuestionFile(
-            data=test, train_data=train or None, question=self.prompt_column, answer=self.gold_column, **shared
-        )
+            data=test, train_data=train or None, question=self.prompt_column, answer=self.gold_column,
+            image=self.image_column, **shared,
+        )  # fmt: skip
 
     def _split_file(self, split: str) -> str:
         """One file with all rows of a split, in ponder's cache if the split has several."""

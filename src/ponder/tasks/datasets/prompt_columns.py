@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
+from ponder.pictures.message_parts import content_text
+from ponder.pictures.picture import InvalidPicture
 
 PROMPT_COLUMN, MESSAGES_COLUMN, COMPLETION_COLUMN = "prompt", "messages", "completion"
 USUAL_PROMPT_COLUMNS = ("question", "problem", "instruction", "query", "input", MESSAGES_COLUMN)
@@ -43,11 +45,18 @@ def message_text(content: Any) -> str:
     if isinstance(content, Mapping):
         content = [content]
     for message in content:
-        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str | list | tuple):
             raise ValueError("a message needs a role and a content, both text")
     if not content:
         raise ValueError("there is no message")
-    return "\n".join(message["content"] for message in content)
+    return "\n".join(_content_text(message["content"]) for message in content)
+
+
+def _content_text(content: Any) -> str:
+    try:
+        return content_text(content)
+    except InvalidPicture as why:
+        raise ValueError(str(why)) from None
 
 
 def _find_prompt_column(record: Mapping[str, Any], prompt_column: str | None) -> str:
