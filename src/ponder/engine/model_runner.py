@@ -16,6 +16,7 @@ from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
 from ponder.engine.torch_attention import DecodeAttention, MixedAttention, PrefillAttention
 from ponder.nets.decoder import Decoder
+from ponder.nets.mrope import position_shifts
 
 # Waits for the tokens of a launch and returns them with their log-probabilities, both [B, steps].
 PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
@@ -35,8 +36,9 @@ class ModelRunner:
 
     def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
         attend = PrefillAttention(self.cache, chunks)
+        positions = self._rotary_positions(attend.positions_T, [], chunks)
         with self._with_adapters([node_adapter(chunk.node) for chunk in chunks], attend.sizes):
-            hidden_TE: Tensor = self.net(self.cache.to_device(attend.tokens), attend.positions_T, attend)
+            hidden_TE: Tensor = self.net(self.cache.to_device(attend.tokens), positions, attend)
         return hidden_TE
 
     def _store_hidden(self, chunks: Sequence[PrefillChunk], hidden_TE: Tensor) -> None:
@@ -128,10 +130,27 @@ class ModelRunner:
             attend = MixedAttention(self._attention, prefill := PrefillAttention(self.cache, chunks))
             tokens = np.concatenate([tokens, prefill.tokens])
             names, sizes = names + [node_adapter(chunk.node) for chunk in chunks], sizes + prefill.sizes
+        positions = self._rotary_positions(attend.positions_T, seqs, chunks)
         with self._with_adapters(names, sizes):
-            hidden_TE = self.net(self.cache.to_device(tokens), attend.positions_T, attend)
+            hidden_TE = self.net(self.cache.to_device(tokens), positions, attend)
         self._store_hidden(chunks, hidden_TE[len(seqs) :])
         return self._logits_from_hidden(hidden_TE[: len(seqs)])
+
+    def _rotary_positions(
+        self, places_T: Tensor, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]
+    ) -> Tensor:
+        """The positions of the newest tokens of sequences, then of chunks, from their places. With M-RoPE they have
+        three components, which depend on the pictures before."""
+        if not self.net.config.rope.sections or self.net.config.vision is None:
+            return places_T
+        table = self.net.picture_table
+        shifts = [position_shifts(seq.tokens, table).own_3T[:, -1:] for seq in seqs]
+        for chunk in chunks:
+            before = [*(node.tokens for node in chunk.node.path()[:-1]), chunk.node.tokens[: chunk.start]]
+            shifts.append(
+                position_shifts(chunk.tokens, table, position_shifts(np.concatenate(before), table).total).own_3T
+            )
+        return places_T + self.cache.to_device(np.concatenate(shifts, axis=1))
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
         return self.net.logits(hidden_BE)

@@ -1,6 +1,7 @@
 """Encode a conversation with pictures: each becomes tiles, and each tile a run of ids below 0.
 
-The text around tiles is Idefics3's where the tokenizer has its tokens; a model from scratch sees the runs alone.
+The text around tiles is Idefics3's where the tokenizer has its tokens; a model from scratch sees the runs alone. For
+Qwen2.5-VL a picture is one run of its own length.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ponder.errors import UsageError
+from ponder.models import qwen_picture_prompt
 from ponder.models.chat_templates import render_chat_for
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.picture_table import table_for
+from ponder.nets.qwen_vision_config import QwenVisionConfig
 from ponder.nets.vision_config import VisionConfig
 from ponder.pictures.message_parts import content_pictures, image_part, with_placeholders
 from ponder.pictures.picture import Picture
@@ -34,19 +37,30 @@ class Tiles(NamedTuple):
     whole: Picture
 
 
-def encode_pictures(tokenizer: Tokenizer, messages: Sequence[Message], vision: VisionConfig, **extra: Any) -> Ids:
+def encode_pictures(
+    tokenizer: Tokenizer, messages: Sequence[Message], vision: VisionConfig | QwenVisionConfig, **extra: Any
+) -> Ids:
     """The tokens of a conversation up to the assistant's answer."""
     pictures = [picture for message in messages for picture in content_pictures(message.get("content"))]
-    text = render_chat_for(tokenizer, [_as_template_takes_it(m, tokenizer) for m in messages], **extra)
-    pieces = text.split(IMAGE_TEXT)
+    qwen = isinstance(vision, QwenVisionConfig)
+    image_text = qwen_picture_prompt.IMAGE_TEXT if qwen else IMAGE_TEXT
+    marked = qwen and tokenizer.inner.token_to_id(qwen_picture_prompt.START_TEXT) is not None
+    written = f"{qwen_picture_prompt.START_TEXT}{image_text}{qwen_picture_prompt.END_TEXT}" if marked else image_text
+    text = render_chat_for(
+        tokenizer, [_as_template_takes_it(m, tokenizer, image_text, written) for m in messages], **extra
+    )
+    pieces = text.split(image_text)
     if len(pieces) != len(pictures) + 1:
         raise UsageError(
-            f"the prompt has {len(pieces) - 1} times {IMAGE_TEXT} for {len(pictures)} pictures: write it otherwise in"
+            f"the prompt has {len(pieces) - 1} times {image_text} for {len(pictures)} pictures: write it otherwise in"
             " your text, or take a chat template that shows every picture"
         )
     out = [tokenizer.encode(pieces[0], add_special_tokens=False)]
     for picture, piece in zip(pictures, pieces[1:], strict=True):
-        out += [*encode_tiles(tokenizer, split_into_tiles(picture, vision), vision)]
+        if isinstance(vision, QwenVisionConfig):
+            out.append(qwen_picture_prompt.encode_picture(picture, vision))
+        else:
+            out += [*encode_tiles(tokenizer, split_into_tiles(picture, vision), vision)]
         out.append(tokenizer.encode(piece, add_special_tokens=False))
     return ids(np.concatenate(out))
 
@@ -82,9 +96,11 @@ def encode_tiles(tokenizer: Tokenizer, tiles: Tiles, vision: VisionConfig) -> li
     return [*out, text(f"{opening}{FAKE_TEXT}{GLOBAL_TEXT}"), table.add(tiles.whole), text(FAKE_TEXT)]
 
 
-def _as_template_takes_it(message: Message, tokenizer: Tokenizer) -> Message:
+def _as_template_takes_it(message: Message, tokenizer: Tokenizer, image_text: str, written: str) -> Message:
+    """`written`: what a template that takes texts shows for a picture; it holds `image_text`."""
     content = message.get("content")
-    text = with_placeholders(content, IMAGE_TEXT)  # refuses the placeholder in a text beside pictures
+    text = with_placeholders(content, image_text)  # refuses the placeholder in a text beside pictures
+    text = text.replace(image_text, written)
     if content is None or isinstance(content, str):
         parts: Any = [{"type": "text", "text": content or ""}]
     else:

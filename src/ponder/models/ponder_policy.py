@@ -18,7 +18,6 @@ from ponder.models.engine_policy import EnginePolicy
 from ponder.models.picture_prompt import encode_pictures
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
-from ponder.nets.picture_table import table_for
 from ponder.pictures.message_parts import content_pictures
 from ponder.protocols import PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema
@@ -54,8 +53,7 @@ class PonderPolicy(EnginePolicy):
         return encode_pictures(self.tokenizer, messages, self.net.config.vision)
 
     def engine_ids(self, prefix: Ids) -> Ids:
-        vision = self.net.config.vision
-        return prefix if vision is None else table_for(vision.tokens).local_ids(prefix)
+        return prefix if self.net.config.vision is None else self.net.picture_table.local_ids(prefix)
 
     def reseed(self, *seed: int) -> None:
         """Restart the random stream and empty the cache: the same calls then give the same bits."""

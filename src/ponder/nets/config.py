@@ -7,6 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ponder.errors import ModelError, UnknownName
+from ponder.nets.qwen_vision_config import (
+    QWEN_VISION_FAMILY,
+    QwenVisionConfig,
+    qwen_vision_from_hf,
+    qwen_vision_to_hf,
+)
 from ponder.nets.vision_config import VISION_FAMILIES, VisionConfig, vision_from_hf, vision_to_hf
 
 # Families whose differences are settings of one decoder. Value: the class name Hugging Face gives it.
@@ -23,6 +29,7 @@ FAMILIES = {
 MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "mlp_width": 1 << 24}
 MAX_SIZES |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
 
+DEFAULT_SECTIONS = (16, 24, 24)  # of M-RoPE, in Qwen2.5-VL
 ROPE_NUMERIC_KEYS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
 ROPE_NUMERIC_KEYS |= {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}
 
@@ -34,6 +41,7 @@ class RopeConfig:
     theta: float = 10000.0
     kind: Literal["default", "linear", "llama3", "yarn"] = "default"
     settings: Mapping[str, Any] = field(default_factory=dict)  # factor and the other numbers of this kind
+    sections: tuple[int, ...] = ()  # M-RoPE: how many frequencies turn with each of three components; none: one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,7 @@ class DecoderConfig:
     bos: int | None = None
     eos: tuple[int, ...] = ()
     pad: int | None = None
-    vision: VisionConfig | None = None  # None: the model reads text only
+    vision: VisionConfig | QwenVisionConfig | None = None  # None: the model reads text only
 
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
@@ -86,6 +94,12 @@ class DecoderConfig:
             raise ModelError(f"{self.layers} layers but {len(self.windows)} attention windows")
         if min((w for w in self.windows if w is not None), default=1) < 1:
             raise ModelError(f"an attention window cannot reach {min(w for w in self.windows if w is not None)} tokens")
+        if self.rope.sections and sum(self.rope.sections) != self.head_dim // 2:
+            raise ModelError(
+                f"the rope's sections {self.rope.sections} do not add up to {self.head_dim // 2} frequencies"
+            )
+        if isinstance(self.vision, QwenVisionConfig) and self.vision.out_width != self.width:
+            raise ModelError(f"the tower gives vectors of {self.vision.out_width}, the decoder takes {self.width}")
         if self.vision is not None and (self.vision.image_token or 0) >= self.vocab:
             raise ModelError(f"the image token is {self.vision.image_token}; the vocabulary has {self.vocab} tokens")
 
@@ -119,6 +133,8 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
     family = str(raw.get("model_type", ""))
     if family in VISION_FAMILIES and isinstance(raw.get("text_config"), Mapping):
         return _parse_vision_model(raw)
+    if family == QWEN_VISION_FAMILY and isinstance(raw.get("vision_config"), Mapping):
+        return _parse_qwen_vision_model(raw)
     if family == "gemma3" and isinstance(raw.get("text_config"), Mapping):
         return from_hf({**raw["text_config"], "model_type": "gemma3_text"})
     if family not in FAMILIES:
@@ -138,6 +154,22 @@ def _parse_vision_model(raw: Mapping[str, Any]) -> DecoderConfig:
     above = {name: raw[name] for name in outside if raw.get(name) is not None}
     try:
         return replace(from_hf({**text, **above}), vision=vision_from_hf(raw))
+    except KeyError as missing:
+        raise ModelError(f"config.json has no {missing}; it is not a whole {raw['model_type']} configuration") from None
+
+
+def _parse_qwen_vision_model(raw: Mapping[str, Any]) -> DecoderConfig:
+    """Qwen2.5-VL: older files have the decoder's settings beside `vision_config`, newer ones in `text_config`."""
+    text = raw.get("text_config") or {k: v for k, v in raw.items() if k != "vision_config"}
+    outside = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
+    above = {name: raw[name] for name in outside if raw.get(name) is not None}
+    try:
+        decoder = from_hf({**text, **above, "model_type": "qwen2"})
+        rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+        sections = tuple(parse_int("mrope_section", n) for n in rope.get("mrope_section") or DEFAULT_SECTIONS)
+        theta = float(rope.get("rope_theta") or text.get("rope_theta") or 1e6)
+        new = replace(decoder.rope, theta=theta, sections=sections)
+        return replace(decoder, rope=new, vision=qwen_vision_from_hf(raw))
     except KeyError as missing:
         raise ModelError(f"config.json has no {missing}; it is not a whole {raw['model_type']} configuration") from None
 
@@ -226,6 +258,8 @@ def _parse_rope(data: Mapping[str, Any], theta: Any) -> RopeConfig:
     for name in ROPE_NUMERIC_KEYS & settings.keys():
         if isinstance(value := settings[name], bool) or not isinstance(value, int | float | None):
             raise ModelError(f"the rope's {name} is {value!r:.60}, which makes no sense: it is a number")
+    if kind == "mrope":  # how older files of Qwen2.5-VL call it
+        kind = "default"
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise UnknownName("rope scaling", str(kind), ("default", "linear", "llama3", "yarn"))
     return RopeConfig(theta, kind, {} if kind == "default" else settings)
@@ -289,4 +323,6 @@ def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
         out |= {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": c.local_rope.theta}
         scalar = round(c.scale**-2, 6)
         out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers refuses 24.0
+    if isinstance(c.vision, QwenVisionConfig):
+        return qwen_vision_to_hf(c.vision, out, c.rope.sections)
     return out if c.vision is None else vision_to_hf(c.vision, out)

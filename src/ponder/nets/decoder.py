@@ -1,4 +1,4 @@
-"""One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text, and for Idefics3 and SmolVLM.
+"""One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text, and for Idefics3, SmolVLM and Qwen2.5-VL.
 
 Tokens form one flat list, without batch or padding; each has its position. The network computes every token alone,
 except in attention, which is passed in: sampling attends to a cache, training to packed sequences that share their
@@ -10,9 +10,10 @@ Shapes: T tokens, E width, H query heads, K key heads, D head size, V vocabulary
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,8 +21,12 @@ from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
 from ponder.nets.config import DecoderConfig
-from ponder.nets.picture_embedding import FeatureCache, embed_pictures
-from ponder.nets.picture_table import table_for
+from ponder.nets.mrope import tree_positions
+from ponder.nets.picture_embedding import FeatureCache, PictureEncoder, QwenEncoder, TileEncoder, embed_pictures
+from ponder.nets.picture_table import PictureTable, table_for
+from ponder.nets.qwen_vision_config import QwenVisionConfig
+from ponder.nets.qwen_vision_tower import QwenVisionTower
+from ponder.nets.rms_norm import RMSNorm
 from ponder.nets.torch_compile import compile_once
 from ponder.nets.vision_tower import Connector, VisionTower
 
@@ -32,20 +37,6 @@ class AttentionFn(Protocol):
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor: ...
-
-
-class RMSNorm(nn.Module):
-    """Computed in float32 for any input dtype; Gemma stores its weight as a difference from 1."""
-
-    def __init__(self, size: int, eps: float, gemma: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size) if gemma else torch.ones(size))
-        self.eps, self.gemma = eps, gemma
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gemma:
-            return F.rms_norm(x.float(), x.shape[-1:], 1.0 + self.weight.float(), self.eps).to(x.dtype)
-        return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
 
 
 class Attention(nn.Module):
@@ -143,7 +134,9 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
-        if c.vision is not None:
+        if isinstance(c.vision, QwenVisionConfig):
+            self.visual = QwenVisionTower(c.vision)
+        elif c.vision is not None:
             self.vision_model = VisionTower(c.vision)
             self.connector = Connector(c.vision, c.width)
         self.features = FeatureCache()  # of pictures; see picture_embedding.py
@@ -155,6 +148,7 @@ class Decoder(nn.Module):
     def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
         """Hidden states [T, E] after the last norm; `logits` computes logits from them.
 
+        `positions_T` may be [3, T], for models whose positions have three components (`tree_positions`).
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
         run: Callable[..., Tensor] = run_compiled_block if compiled else Block.__call__
@@ -178,14 +172,35 @@ class Decoder(nn.Module):
         if vision is None:
             return self.embed_tokens(ids_T)
         x_TE = self.embed_tokens(ids_T.clamp(min=0))
-        return embed_pictures(x_TE, ids_T, vision, self.vision_model, self.connector, self.features)
+        return embed_pictures(x_TE, ids_T, self.picture_table, self.picture_encoder, self.features)
 
     def local_ids(self, ids_T: Tensor) -> Tensor:
         """The ids of prompts as `forward` takes them: the places of pictures as numbers of this process."""
         if self.config.vision is None:
             return ids_T
-        local = table_for(self.config.vision.tokens).local_ids(ids_T.cpu().numpy())
+        local = self.picture_table.local_ids(ids_T.cpu().numpy())
         return torch.from_numpy(local).to(ids_T.device)
+
+    def tree_positions(
+        self, local_T: Tensor, positions_T: Tensor, lengths: Sequence[int], parents: Sequence[int]
+    ) -> Tensor:
+        """The positions of packed segments as `forward` takes them, from places in sequences: with M-RoPE [3, T]."""
+        if not self.config.rope.sections or self.config.vision is None:
+            return positions_T
+        arrays = (x.cpu().numpy().astype(np.int64) for x in (local_T, positions_T))
+        return torch.from_numpy(tree_positions(*arrays, lengths, parents, self.picture_table)).to(positions_T.device)
+
+    @property
+    def picture_table(self) -> PictureTable:
+        """The pictures that this process has encoded for models of this shape."""
+        assert self.config.vision is not None
+        return table_for(self.config.vision.tokens)
+
+    @property
+    def picture_encoder(self) -> PictureEncoder:
+        if isinstance(self.config.vision, QwenVisionConfig):
+            return QwenEncoder(self.visual)
+        return TileEncoder(self.vision_model, self.connector)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return project_logits(hidden, self.lm_head.weight, self.banned_token)
@@ -206,7 +221,8 @@ class Decoder(nn.Module):
     def rope_cos_sin(
         self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor)  # MPS has no float64
+        sections = self.config.rope.sections
+        cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor, sections)  # MPS: no float64
         return cos.to(dtype), sin.to(dtype)
 
 

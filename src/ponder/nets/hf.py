@@ -213,8 +213,8 @@ def _write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: floa
     from safetensors.torch import save_file
 
     shards = _split_into_shards(tensors, shard_bytes)
-    has_tower = any(name.startswith(_VISION_PREFIXES) for name in tensors)
-    stored = partial(_hf_name, has_tower=has_tower)
+    prefixes = [text for tower, text in _TOWER_PREFIXES.items() for name in tensors if name.startswith(tower)]
+    stored = partial(_hf_name, text_prefix=prefixes[0] if prefixes else "")
     where: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
@@ -226,14 +226,14 @@ def _write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: floa
         _write_json(folder / WEIGHTS_INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": where})
 
 
-_VISION_PREFIXES = ("vision_model.", "connector.")
+# How towers' parameters begin, and what the decoder's names begin with beside them.
+_TOWER_PREFIXES = {"vision_model.": "text_model.", "connector.": "text_model.", "visual.": "language_model."}
 
 
-def _hf_name(ours: str, has_tower: bool) -> str:
+def _hf_name(ours: str, text_prefix: str) -> str:
     if ours.startswith(("lm_head.", "score.")):
         return ours
-    text = has_tower and not ours.startswith(_VISION_PREFIXES)
-    return f"model.text_model.{ours}" if text else f"model.{ours}"
+    return f"model.{ours}" if ours.startswith(tuple(_TOWER_PREFIXES)) else f"model.{text_prefix}{ours}"
 
 
 def _split_into_shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:

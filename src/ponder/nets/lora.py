@@ -365,7 +365,7 @@ def _import_peft() -> Any:
     return peft
 
 
-_TOWER = r"vision_model\..*"  # its projections have the decoder's names; adapters are for the decoder
+_TOWER = r"(vision_model|visual)\..*"  # its projections have the decoder's names; adapters are for the decoder
 
 
 def _peft_config(peft: Any, lora: LoRA, **more: Any) -> Any:

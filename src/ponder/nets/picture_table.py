@@ -12,34 +12,51 @@ count the places of all tiles that this process has encoded: `local_ids` transla
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
+from bisect import bisect_right
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ponder.errors import UsageError
 from ponder.pictures.picture import Picture
 from ponder.types import Ids
 
+Integers = NDArray[np.int64]
 MAX_TABLE_BYTES = 1 << 30  # of pixels; the pictures encoded first are dropped first
 _HASH_MODULUS = 2**31 - 2
 
 
 class PictureTable:
-    """The tiles that this process has encoded, for towers that make `tokens` tokens of a tile."""
+    """The tiles that this process has encoded. `tokens`: of each tile, for towers with tiles of one size."""
 
-    def __init__(self, tokens: int, max_bytes: int = MAX_TABLE_BYTES) -> None:
+    def __init__(self, tokens: int | None = None, max_bytes: int = MAX_TABLE_BYTES) -> None:
         self.tokens, self.max_bytes = tokens, max_bytes
         self._index: dict[bytes, int] = {}  # by the ids of a tile
+        self._by_first_id: dict[int, list[int]] = {}
+        self._runs: list[Ids] = []  # the ids of each tile
+        self._starts: list[int] = []  # how many places the tiles before it have
+        self._sides: list[tuple[int, int]] = []  # tokens down and across
         self._tiles: dict[int, Picture] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def add(self, tile: Picture) -> Ids:
-        """The ids of a tile's places, which the table knows from now on."""
-        ids = tile_ids(tile, self.tokens)
+    def add(self, tile: Picture, sides: tuple[int, int] | None = None) -> Ids:
+        """The ids of a tile's places, which the table knows from now on. `sides`: its tokens down and across."""
+        if sides is None:
+            assert self.tokens is not None
+            sides = (math.isqrt(self.tokens), self.tokens // math.isqrt(self.tokens))
+        tokens = self.tokens or sides[0] * sides[1]
+        ids = tile_ids(tile, tokens)
         with self._lock:
             index = self._index.setdefault(ids.tobytes(), len(self._index))
+            if index == len(self._starts):
+                self._starts.append(self._starts[-1] + len(self._runs[-1]) if self._starts else 0)
+                self._runs.append(ids)
+                self._sides.append(sides)
+                self._by_first_id.setdefault(int(ids[0]), []).append(index)
             if index not in self._tiles:
                 self._tiles[index] = tile
                 self._bytes += len(tile.rgb)
@@ -48,24 +65,44 @@ class PictureTable:
         return ids
 
     def local_ids(self, ids: Ids) -> Ids:
-        """The ids with -1 - (tile's index * tokens + place) for the places of tiles. Half a tile is refused."""
+        """The ids with -1 - (places of the tiles before + place) for the places of tiles. Half a tile is refused."""
         if not len(ids) or ids.min() >= 0:
             return ids
         out, at = ids.astype(np.int64), 0
         negative = np.flatnonzero(ids < 0)
         while at < len(negative):
-            start = int(negative[at])
-            index = self._index.get(ids[start : start + self.tokens].astype(np.int32).tobytes())
+            begin = int(negative[at])
+            index = self._find_run(ids, begin)
             if index is None or index not in self._tiles:
                 raise UsageError(
                     "the prompt shows a picture, or a part of one, that this process has not read: encode its messages"
                     " again, and cut no prompt inside a picture"
                 )
-            out[start : start + self.tokens] = -1 - (index * self.tokens + np.arange(self.tokens))
-            at += self.tokens
+            tokens = len(self._runs[index])
+            out[begin : begin + tokens] = -1 - (self._starts[index] + np.arange(tokens))
+            at += tokens
         if out.min() < -(2**31) + 1:
             raise UsageError("this process has read too many pictures; start a new one")
         return out.astype(ids.dtype)
+
+    def _find_run(self, ids: Ids, begin: int) -> int | None:
+        """The tile whose ids stand here."""
+        for index in self._by_first_id.get(int(ids[begin]), ()):
+            if np.array_equal(ids[begin : begin + len(self._runs[index])], self._runs[index]):
+                return index
+        return None
+
+    def locate(self, numbers: Integers) -> tuple[Integers, Integers]:
+        """The tile's index, and the place in it, of numbers -1 - (local id)."""
+        unique, inverse = np.unique(numbers, return_inverse=True)
+        index = np.array([bisect_right(self._starts, int(number)) - 1 for number in unique], np.int64)
+        place = unique - np.array([self._starts[i] for i in index], np.int64)
+        return index[inverse], place[inverse]
+
+    def sides(self, index: Integers) -> tuple[Integers, Integers]:
+        """The tokens down and across of tiles."""
+        both = np.array([self._sides[i] for i in index.tolist()], np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
 
     def tile(self, index: int) -> Picture:
         picture = self._tiles.get(index)
@@ -81,6 +118,6 @@ def tile_ids(tile: Picture, tokens: int) -> Ids:
 
 
 @cache
-def table_for(tokens: int) -> PictureTable:
-    """The process's table for tiles of so many tokens: networks of one shape share it."""
+def table_for(tokens: int | None) -> PictureTable:
+    """The process's table for tiles of so many tokens (None: of any number): networks of one shape share it."""
     return PictureTable(tokens)

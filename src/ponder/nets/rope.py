@@ -60,9 +60,17 @@ def _yarn(freqs: Tensor, rope: RopeConfig, head_dim: int, context: int) -> tuple
     return scaled, magnitude(1.0) if attention is None else float(attention)
 
 
-def angles(positions_T: Tensor, freqs_F: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """cos and sin [T, 1, D], in float32 for any dtype of the model."""
-    turn_TF = positions_T.float()[:, None] * freqs_F.float()
+def angles(positions: Tensor, freqs_F: Tensor, factor: float, sections: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    """cos and sin [T, 1, D], in float32 for any dtype of the model.
+
+    Positions are [T], or [3, T]: then the first `sections[0]` frequencies turn with the first component, the next
+    `sections[1]` with the second, and so on (M-RoPE).
+    """
+    if positions.dim() == 1:
+        turn_TF = positions.float()[:, None] * freqs_F.float()
+    else:
+        component_F = torch.arange(len(sections)).remainder(3).repeat_interleave(torch.tensor(sections))
+        turn_TF = positions.float()[component_F.to(positions.device)].T * freqs_F.float()
     turn_TD = torch.cat((turn_TF, turn_TF), dim=-1)[:, None, :]
     return turn_TD.cos() * factor, turn_TD.sin() * factor
 

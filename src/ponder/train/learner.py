@@ -324,7 +324,9 @@ class Learner:
         self.flops += pass_flops(net, batch.lengths[real], batch.parents[real], readings, backward)
         attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
         compiled = self.compiled and lora.can_compile(net)
-        return net(net.local_ids(batch.ids_T), attend.positions_T, attend, compiled)[batch.source_N]
+        local = net.local_ids(batch.ids_T)
+        positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
+        return net(local, positions, attend, compiled)[batch.source_N]
 
     # Notes beside tokens, without gradient
 
