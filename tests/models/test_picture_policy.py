@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fakes import run_async
-from ponder.errors import UsageError
+from ponder.errors import PonderError, UsageError
 from ponder.models.picture_prompt import encode_tiles, split_into_tiles, without_pictures
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel, ScratchVision
@@ -17,6 +17,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import init_decoder
+from ponder.nets.model_parts import MODEL_PARTS, part_of
 from ponder.nets.picture_table import table_for
 from ponder.nets.qwen_vision_config import QwenVisionConfig
 from ponder.nets.vision_config import VisionConfig
@@ -255,6 +256,69 @@ def test_adapters_are_for_the_decoder(policy):
     assert not [n for n, _ in policy.net.named_parameters() if "lora" in n and n.startswith(TOWERS)]
     traces = [credited(policy, asked(a_picture()))]
     assert all("lora" in name for name in Learner(policy.net, GRPO(kl=None)).gradient(traces))
+
+
+def test_only_named_parts_learn(policy):
+    traces = [credited(policy, asked(a_picture()))]
+    for parts in (("vision",), ("connector",), ("text",), ("vision", "connector"), ("connector", "text"), MODEL_PARTS):
+        before = {name: p.detach().clone() for name, p in policy.net.named_parameters()}
+        learner = Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3, warmup_steps=0), train_parts=parts)
+        assert {part_of(name) for name in learner.gradient(traces)} == set(parts)
+        learner.step(traces)
+        moved = {part_of(name) for name, p in policy.net.named_parameters() if not torch.equal(p, before[name])}
+        assert moved == set(parts)
+
+
+def test_gradient_of_parts_is_that_of_the_whole(policy):
+    """And does not depend on micro-batches or on where features come from."""
+    traces = [credited(policy, asked(a_picture(), text=f"Where is {i}?")) for i in range(2)]
+    whole = Learner(policy.net, GRPO(kl=None)).gradient(traces)
+    largest = max(g.abs().max() for g in whole.values())
+    for parts in (("text",), ("connector", "text"), ("vision",)):
+        for tokens in (4096, 1):
+            learner = Learner(policy.net, GRPO(kl=None), train_parts=parts, max_tokens_per_microbatch=tokens)
+            for name, gradient in learner.gradient(traces).items():
+                assert (gradient - whole[name]).abs().max() < 1e-5 * largest
+
+
+def test_features_of_a_frozen_tower_are_kept_over_steps(policy, monkeypatch):
+    calls = []
+    plain = tower(policy.net).forward
+    monkeypatch.setattr(tower(policy.net), "forward", lambda pixels: calls.append(len(pixels)) or plain(pixels))
+    learner = Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3, warmup_steps=0), train_parts=("text",))
+    picture = a_picture()
+    for step in range(3):
+        traces = [credited(policy, asked(picture, text=f"Where is {step}?"))]
+        learner.step(traces)
+        policy.version += 1
+    assert calls == [1]  # by the engine; the learner takes it over
+    with torch.no_grad():
+        next(policy.net.picture_encoder.parameters()).mul_(1.5)
+    policy.version += 1
+    sample(policy, policy.encode(asked(picture)))
+    assert calls == [1, 1]
+
+
+def test_adapters_beside_a_connector_that_learns(policy):
+    pytest.importorskip("peft")
+    lora.attach(policy.net, lora.LoRA(rank=2), 0)
+    with pytest.raises(UsageError, match="adapters are for the decoder"):
+        Learner(policy.net, GRPO(), train_parts=("vision",))
+    traces = [credited(policy, asked(a_picture()))]
+    learner = Learner(policy.net, GRPO(), AdamW(lr=1e-2, warmup_steps=0), train_parts=("connector", "text"))
+    free = {(part_of(n), "lora" in n) for n in learner.gradient(traces)}
+    assert free == {("connector", False), ("text", True)}
+    learner.step(traces)
+    learner.write_reference_logprobs(traces)  # the reference is the model as it was, connector included
+    assert all(np.abs(step.notes["reference"] - step.logprobs).max() < 3e-6 for step in traces[0].steps[1:])
+
+
+def test_parts_that_cannot_learn_are_refused():
+    blind = ScratchModel(ALPHABET, width=32, layers=1, heads=2).build(torch.float32, torch.device("cpu"))[0]
+    with pytest.raises(UsageError, match="reads text only"):
+        Learner(blind, GRPO(), train_parts=("vision", "text"))
+    with pytest.raises(PonderError, match="part of a model"):
+        Learner(blind, GRPO(), train_parts=("eyes",))
 
 
 def test_grey_pictures_keep_their_size():

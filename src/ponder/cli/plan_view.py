@@ -86,6 +86,7 @@ def job_rows(plan: RunPlan) -> list[tuple[str, str]]:
     ]
     others = (
         "curriculum", "dynamic_sampling_rounds", "epochs_per_batch", "minibatches", "teacher", "lora", "frozen_layers",
+        "train_parts",
         "gradient_checkpointing", "seed",
     )  # fmt: skip
     changed = {n: short_repr(getattr(job, n)) for n in others if n in non_default_fields(job)}

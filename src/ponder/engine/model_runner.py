@@ -50,8 +50,8 @@ class ModelRunner:
         return KVCache(self.net.config, slots, self.net.device, self.net.dtype)
 
     def refresh_weights(self) -> None:
-        """Called when the weights have changed."""
-        self.net.features.clear()
+        """Called when the weights have changed. Features of pictures stay where those of their tower have not."""
+        self.net.clear_stale_features()
 
     def sleep(self) -> bool:
         """Free the cache's memory until `wake`. False: this runner cannot; make a new one."""

@@ -140,6 +140,7 @@ class Decoder(nn.Module):
             self.vision_model = VisionTower(c.vision)
             self.connector = Connector(c.vision, c.width)
         self.features = FeatureCache()  # of pictures; see picture_embedding.py
+        self._features_stamp: tuple[tuple[int, int], ...] = ()  # of the weights that made them
         # keep no activations inside a block for the backward pass: compute them again
         self.gradient_checkpointing = False
         self.compute_dtype: torch.dtype | None = None  # where the weights are stored in another (see train/fsdp.py)
@@ -173,6 +174,16 @@ class Decoder(nn.Module):
             return self.embed_tokens(ids_T)
         x_TE = self.embed_tokens(ids_T.clamp(min=0))
         return embed_pictures(x_TE, ids_T, self.picture_table, self.picture_encoder, self.features)
+
+    def clear_stale_features(self) -> None:
+        """Forget the features of pictures, unless nothing that makes them learns or was written to."""
+        if self.config.vision is None:
+            return
+        weights = list(self.picture_encoder.parameters())
+        stamp = tuple((id(w), 0 if w.is_inference() else w._version) for w in weights)
+        if any(w.requires_grad for w in weights) or stamp != self._features_stamp:
+            self.features.clear()
+        self._features_stamp = stamp
 
     def local_ids(self, ids_T: Tensor) -> Tensor:
         """The ids of prompts as `forward` takes them: the places of pictures as numbers of this process."""

@@ -86,6 +86,12 @@ class FeatureCache:
     def missing(self, indexes: Sequence[int], inference: bool) -> list[int]:
         return [index for index in indexes if (index, inference) not in self._features]
 
+    def copy_from_engine(self, indexes: Sequence[int]) -> None:
+        """Take over what a pass in inference mode has computed, as tensors that a backward pass may keep."""
+        for index in self.missing(indexes, False):
+            if (index, True) in self._features:
+                self.put([index], False, [self._features[index, True]])
+
     def put(self, indexes: Sequence[int], inference: bool, features: Sequence[Tensor]) -> None:
         for index, vectors in zip(indexes, features, strict=True):
             self._features[index, inference] = vectors.clone()  # not a part of a larger tensor
@@ -134,6 +140,8 @@ def _cached(indexes: list[int], table: PictureTable, encoder: PictureEncoder, ca
     with torch.no_grad():
         if learning and not inference:  # a learner's pass: the weights may have changed since
             return [f for part in _parts(indexes, encoder) for f in _compute(part, table, encoder)]
+        if not inference:
+            cached.copy_from_engine(indexes)
         for part in _parts(cached.missing(indexes, inference), encoder):
             cached.put(part, inference, _compute(part, table, encoder))
         return cached.get(indexes, inference)

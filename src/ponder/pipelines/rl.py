@@ -347,6 +347,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
             net if start is None else load_value_model(start, policy),
             job.algorithm.critic,
             frozen_layers=job.frozen_layers,
+            train_parts=job.train_parts,
             gradient_checkpointing=job.gradient_checkpointing,
             **sizes,
         )
@@ -354,7 +355,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
         lora.attach(net, job.lora, job.seed)
     learner = Learner(
         net, job.algorithm, job.optimizer.over(job.optimizer_steps), temperature=job.rollout_sampling.temperature,
-        frozen_layers=job.frozen_layers, gradient_checkpointing=job.gradient_checkpointing,
+        frozen_layers=job.frozen_layers, train_parts=job.train_parts, gradient_checkpointing=job.gradient_checkpointing,
         rollout_correction=job.rollout_correction,
         reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip

@@ -180,6 +180,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
         max_tokens_per_microbatch=job.max_tokens_per_microbatch,
         gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers,
+        train_parts=job.train_parts,
         reference=teacher,
         process_group=current_group(),
         fsdp=job.fsdp,

@@ -9,7 +9,7 @@ what is computed a second time to save memory (gradient checkpointing, logits in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
@@ -21,7 +21,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 def pass_flops(net: Decoder, lengths: Sequence[int], parents: Sequence[int], readings: int, backward: bool) -> float:
     """One pass over a packed forest, each segment once. `readings`: tokens that the head reads."""
     tokens, contexts = sum(lengths), _sum_contexts(lengths, parents)
-    total, reached = 0.0, backward and _matrix_parameters(net.embed_tokens, learning=True) > 0
+    total, reached = 0.0, backward and any(p.requires_grad for p in _embedding_parameters(net))
     for layer in net.layers:
         products = 2.0 * tokens * (net.config.layer_parameter_count + lora.active_parameter_count(layer))
         attention = net.config.attention_flops(contexts)
@@ -32,6 +32,13 @@ def pass_flops(net: Decoder, lengths: Sequence[int], parents: Sequence[int], rea
     head = net.score if isinstance(net, DecoderWithHead) else net.lm_head
     total += 2.0 * readings * _matrix_parameters(head) * (2 if reached else 1)
     return total + (2.0 * readings * _matrix_parameters(head, learning=True) if backward else 0.0)
+
+
+def _embedding_parameters(net: Decoder) -> Iterator[nn.Parameter]:
+    """Of what makes the vectors below the first layer."""
+    yield from net.embed_tokens.parameters()
+    if net.config.vision is not None:
+        yield from net.picture_encoder.parameters()
 
 
 def _sum_contexts(lengths: Sequence[int], parents: Sequence[int]) -> float:

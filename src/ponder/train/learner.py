@@ -22,6 +22,7 @@ from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
@@ -71,7 +72,7 @@ class Learner:
     `readout` is what is read from the network; by default log-probabilities at `temperature`. `reference` is the model
     that KL terms, preferences and distillation compare with; by default the network as it is now, shared where it can
     be. `max_tokens_per_microbatch` (0: what suits the device) and `gradient_checkpointing` change the memory that a
-    step takes, not its gradient. `frozen_layers` and `head_only`: see `freeze_layers`.
+    step takes, not its gradient. `frozen_layers`, `train_parts` and `head_only`: see `freeze_layers`.
 
     With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
     learns over them: `net` is then a sharded copy, and `whole_net`, the given one, gets the new weights of each step.
@@ -90,6 +91,7 @@ class Learner:
         epochs_per_batch: int = 1,
         minibatches: int = 1,
         frozen_layers: int = 0,
+        train_parts: Sequence[str] = (),
         head_only: bool = False,
         gradient_checkpointing: bool = False,
         reference: Decoder | None = None,
@@ -101,7 +103,7 @@ class Learner:
         settings.check_finite(optimizer)
         self.objective, self.process_group, self.rollout_correction = objective, process_group, rollout_correction
         self.readout = LogprobReadout(temperature) if readout is None else readout
-        freeze_layers(net, frozen_layers, head_only)
+        freeze_layers(net, frozen_layers, head_only, train_parts)
         self.sharded = fsdp and process_group.size > 1
         self.whole_net, self.net = net, shard_network(net, process_group.size) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, process_group if self.sharded else SINGLE_PROCESS)
@@ -378,7 +380,7 @@ class Learner:
             return reference.requires_grad_(False)
         if self.objective.kl is None and not self.objective.needs_reference:
             return None
-        if lora.has_adapter(self.net) and lora.starts_at_zero(self.net):
+        if lora.trains_only_adapter(self.net) and lora.starts_at_zero(self.net):
             return self.net  # with its adapters off
         fixed = [p for p in self.whole_net.parameters() if not p.requires_grad]
         frozen = copy.deepcopy(self.whole_net, {id(p): p for p in fixed}).requires_grad_(False)  # and shared with it
@@ -436,9 +438,10 @@ def _split_evenly(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trac
     return (traces[a:b] for a, b in pairwise(ends))
 
 
-def freeze_layers(net: Decoder, layers: int, head_only: bool = False) -> None:
+def freeze_layers(net: Decoder, layers: int, head_only: bool = False, parts: Sequence[str] = ()) -> None:
     """Freeze the lowest layers, the embeddings and the LM head, so that no gradient is computed below; `head_only`
-    freezes all but a value or reward model's head. Of a network with adapters only they and such a head learn.
+    freezes all but a value or reward model's head. Of a network with adapters only they and such a head learn. `parts`:
+    of a vision-language model only these learn (`model_parts`).
     """
     if not 0 <= layers < len(net.layers):
         raise UsageError(f"frozen_layers is {layers}; the model has {len(net.layers)}, of which one must learn")
@@ -449,5 +452,7 @@ def freeze_layers(net: Decoder, layers: int, head_only: bool = False) -> None:
             net.lm_head.requires_grad_(False)
             for block in net.layers[:layers]:
                 block.requires_grad_(False)
+    if parts:
+        freeze_other_parts(net, parts)
     if isinstance(net, DecoderWithHead):
         net.score.requires_grad_(True)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from ponder.errors import UsageError
 from ponder.nets.lora import LoRA
+from ponder.nets.model_parts import check_parts
 from ponder.pipelines.job.shared_fields import TrainingFields
 from ponder.settings import SettingsOf
 from ponder.train.optimizer import AdamW
@@ -23,6 +24,11 @@ class LearnerFields(TrainingFields):
         LoRA | None, SettingsOf("lora", "ponder.nets.lora:LoRA"), "train adapters in place of the weights"
     ] = None
     frozen_layers: Annotated[int, "the lowest so many layers stay as they are"] = 0
+    train_parts: Annotated[
+        tuple[str, ...],
+        "the parts of a vision-language model that learn, of vision, connector and text; empty: all, or with adapters"
+        " text",
+    ] = ()
     max_tokens_per_microbatch: Annotated[
         int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"
     ] = 0
@@ -39,3 +45,10 @@ class LearnerFields(TrainingFields):
             raise UsageError("frozen_layers and max_tokens_per_microbatch must be 0 or more")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
+        check_parts(self.train_parts)
+        if self.lora is not None and self.train_parts and "text" not in self.train_parts:
+            raise UsageError("adapters are for the decoder: name text among train_parts, or leave out lora")
+        if self.frozen_layers and self.train_parts and "text" not in self.train_parts:
+            raise UsageError(
+                "the whole decoder is frozen where train_parts does not name text: leave out frozen_layers"
+            )
