@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ponder import settings
@@ -25,7 +26,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.flops import pass_flops
 from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network
 from ponder.train.metrics import MetricSums, average_metrics
@@ -104,7 +105,8 @@ class Learner:
         self.objective, self.process_group, self.rollout_correction = objective, process_group, rollout_correction
         self.readout = LogprobReadout(temperature) if readout is None else readout
         freeze_layers(net, frozen_layers, head_only, train_parts)
-        self.sharded = fsdp and process_group.size > 1
+        joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
+        self.sharded = fsdp and joined  # with one rank, too
         self.whole_net, self.net = net, shard_network(net, process_group.size) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, process_group if self.sharded else SINGLE_PROCESS)
         self.guarded_step = GuardedStep(self.master_weights)

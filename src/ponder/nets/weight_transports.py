@@ -1,0 +1,204 @@
+"""Ways for weights from one process to another: a safetensors file, shared memory, CUDA IPC.
+
+Each has one buffer of bytes that the publisher fills, and a place, plain JSON, at which another process finds it. A
+version stays there until the next one is begun.
+"""
+
+from __future__ import annotations
+
+import base64
+import mmap
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ponder.errors import ModelError, UnknownName, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlace:
+    """One tensor of a version: what it is, and where in the buffer."""
+
+    name: str
+    dtype: str  # torch's name
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    def view(self, buffer: Tensor) -> Tensor:
+        """This tensor in a buffer of bytes, not copied."""
+        flat = buffer[self.offset : self.offset + self.nbytes]
+        return flat.view(getattr(torch, self.dtype)).view(self.shape)
+
+
+class WeightTransport(Protocol):
+    """The publisher's end."""
+
+    name: ClassVar[str]
+    device: torch.device  # of the buffer
+
+    def begin(self, nbytes: int) -> Tensor:
+        """The buffer, of at least so many bytes. What was published before may be gone."""
+        ...
+
+    def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
+        """The buffer is full: where a reader finds it."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+class FileTransport:
+    """A safetensors file in a folder that both processes see: works everywhere, over a network file system too."""
+
+    name: ClassVar[str] = "file"
+    device = torch.device("cpu")
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._written: list[Path] = []
+
+    def begin(self, nbytes: int) -> Tensor:
+        if len(self._buffer) < nbytes:
+            self._buffer = torch.empty(nbytes, dtype=torch.uint8)
+        return self._buffer
+
+    def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"version-{version}.safetensors"
+        unfinished = path.with_suffix(".unfinished")
+        save_file({place.name: place.view(self._buffer) for place in places}, unfinished)
+        unfinished.replace(path)
+        self._remove_written([path])
+        self._written = [path]
+        return {"path": str(path.resolve())}
+
+    def close(self) -> None:
+        self._remove_written([])
+
+    def _remove_written(self, keep: Sequence[Path]) -> None:
+        for path in self._written:
+            if path not in keep:
+                path.unlink(missing_ok=True)
+
+
+class SharedMemoryTransport:
+    """Memory without a name (memfd), which other processes of this user open through /proc: nothing is left behind when
+    the publisher is killed. Linux only."""
+
+    name: ClassVar[str] = "shared_memory"
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        if not sys.platform.startswith("linux"):
+            raise UsageError("weights in shared memory need Linux: publish them as files")
+        self._fd, self._map, self._buffer = -1, mmap.mmap(-1, 1), torch.empty(0, dtype=torch.uint8)
+
+    def begin(self, nbytes: int) -> Tensor:
+        if len(self._buffer) < nbytes:
+            self.close()
+            self._fd = os.memfd_create("ponder-weights", os.MFD_CLOEXEC)
+            os.ftruncate(self._fd, nbytes)
+            self._map = mmap.mmap(self._fd, nbytes)
+            self._buffer = torch.frombuffer(self._map, dtype=torch.uint8)
+        return self._buffer
+
+    def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
+        return {"path": f"/proc/{os.getpid()}/fd/{self._fd}", "nbytes": len(self._buffer)}
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd, self._buffer = -1, torch.empty(0, dtype=torch.uint8)
+
+
+class CudaIpcTransport:
+    """Memory of a GPU that another process on the same machine opens: no byte goes through the host."""
+
+    name: ClassVar[str] = "cuda_ipc"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._place: dict[str, Any] = {}
+
+    def begin(self, nbytes: int) -> Tensor:
+        if len(self._buffer) < nbytes:
+            self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+            fields = self._buffer.untyped_storage()._share_cuda_()
+            self._place = {"fields": [_encode_field(x) for x in fields], "nbytes": nbytes}
+        return self._buffer
+
+    def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
+        torch.cuda.synchronize(self.device)  # readers do not wait for this process's streams
+        return dict(self._place)
+
+    def close(self) -> None:
+        self._buffer, self._place = torch.empty(0, dtype=torch.uint8, device=self.device), {}
+
+
+def _encode_field(value: Any) -> Any:
+    """A part of torch's handle as JSON. Bytes are told apart from numbers by their form."""
+    return {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _decode_field(value: Any) -> Any:
+    return base64.b64decode(value["bytes"]) if isinstance(value, Mapping) else value
+
+
+class BufferReader:
+    """The reader's end of all transports. It keeps the last buffer open: the publisher fills the same one again."""
+
+    def __init__(self) -> None:
+        self._key = ""
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def read(self, transport: str, source: Mapping[str, Any], places: Sequence[TensorPlace]) -> dict[str, Tensor]:
+        """The tensors, by name. Those of a buffer are views, which the next version overwrites."""
+        try:
+            if transport == FileTransport.name:
+                tensors = load_file(source["path"])
+                return {place.name: tensors[place.name] for place in places}
+            key = f"{transport} {source}"
+            if key != self._key:
+                self._buffer, self._key = _open_buffer(transport, source), key
+            return {place.name: place.view(self._buffer) for place in places}
+        except (OSError, KeyError, ValueError, SafetensorError) as reason:
+            raise ModelError(f"published weights cannot be read from {dict(source)!s:.200}: {reason!s:.200}") from None
+
+
+def _open_buffer(transport: str, source: Mapping[str, Any]) -> Tensor:
+    if transport == SharedMemoryTransport.name:
+        fd = os.open(source["path"], os.O_RDWR)
+        try:
+            return torch.frombuffer(mmap.mmap(fd, source["nbytes"]), dtype=torch.uint8)
+        finally:
+            os.close(fd)
+    if transport == CudaIpcTransport.name:
+        torch.cuda.init()
+        fields = [_decode_field(x) for x in source["fields"]]
+        storage = torch.UntypedStorage._new_shared_cuda(*fields)
+        device = torch.device("cuda", fields[0])
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (source["nbytes"],))
+    raise UnknownName("weight transport", transport, TRANSPORTS)
+
+
+TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.name)
+
+
+def pick_transport(device: torch.device, folder: Path) -> WeightTransport:
+    """The fastest between processes of this machine."""
+    if device.type == "cuda":
+        return CudaIpcTransport(device)
+    return SharedMemoryTransport() if sys.platform.startswith("linux") else FileTransport(folder)

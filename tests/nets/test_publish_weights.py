@@ -1,0 +1,135 @@
+"""Weights published to another process: whole, checked, version by version, over each transport."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fakes import perturb, tiny_decoder
+from ponder.errors import ModelError, UsageError
+from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader, checksums
+from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport, WeightTransport, pick_transport
+
+
+@pytest.fixture(params=["file", "shared_memory"])
+def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WeightTransport]:
+    if request.param == "shared_memory" and not sys.platform.startswith("linux"):
+        pytest.skip("memfd is Linux's")
+    made: WeightTransport = FileTransport(tmp_path) if request.param == "file" else SharedMemoryTransport()
+    yield made
+    made.close()
+
+
+def named(net: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach() for name, p in net.named_parameters()}
+
+
+def test_network_gets_each_published_version(transport: WeightTransport) -> None:
+    source, copied = tiny_decoder(), perturb(tiny_decoder(), 0.5)
+    publisher, reader = WeightPublisher(transport), WeightReader()
+    for version in (1, 2, 5):
+        perturb(source, 0.1, seed=version)
+        manifest = publisher.publish(version, named(source))
+        sent = WeightManifest.from_json(json.loads(json.dumps(manifest.to_json())))
+        assert sent.version == version
+        reader.load_into(copied, sent)
+        assert all(torch.equal(t, named(copied)[name]) for name, t in named(source).items())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_another_process_reads_the_same_weights(transport: WeightTransport) -> None:
+    """The child is forked before anything is published, so it has only the manifest."""
+    to_child, to_parent = os.pipe(), os.pipe()
+    if not (child := os.fork()):
+        reader = WeightReader()
+        with os.fdopen(to_child[0]) as asked, os.fdopen(to_parent[1], "w") as answers:
+            for _ in range(2):
+                tensors = reader.read(WeightManifest.from_json(json.loads(asked.readline())))
+                print(json.dumps({name: t.double().tolist() for name, t in tensors.items()}), file=answers, flush=True)
+        os._exit(0)
+    source, publisher = {"a": torch.randn(4, 3), "b": torch.randn(7)}, WeightPublisher(transport)
+    with os.fdopen(to_child[1], "w") as questions, os.fdopen(to_parent[0]) as answers:
+        for version in (1, 2):
+            source = {name: t + version for name, t in source.items()}
+            print(json.dumps(publisher.publish(version, source).to_json()), file=questions, flush=True)
+            found = json.loads(answers.readline())
+            assert found == {name: t.double().tolist() for name, t in source.items()}
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(to_child[0])
+    os.close(to_parent[1])
+
+
+def test_types_survive(transport: WeightTransport) -> None:
+    tensors = {
+        "half": torch.randn(3, 5).to(torch.bfloat16),
+        "one": torch.tensor(2.5),
+        "odd": torch.arange(7, dtype=torch.int8),
+    }
+    found = WeightReader().read(WeightPublisher(transport).publish(1, tensors))
+    assert all(torch.equal(t, found[name]) and t.dtype == found[name].dtype for name, t in tensors.items())
+
+
+def test_damaged_version_changes_nothing(transport: WeightTransport) -> None:
+    source, copied, publisher = perturb(tiny_decoder(), 0.1), tiny_decoder(), WeightPublisher(transport)
+    before = copy.deepcopy(named(copied))
+    manifest = publisher.publish(1, named(source))
+    if isinstance(transport, FileTransport):
+        path = Path(manifest.source["path"])
+        raw = bytearray(path.read_bytes())
+        raw[-3] ^= 1
+        path.write_bytes(raw)
+    else:
+        transport.begin(1)[5] ^= 1
+    with pytest.raises(ModelError, match="damaged"):
+        WeightReader().load_into(copied, manifest)
+    assert all(torch.equal(t, named(copied)[name]) for name, t in before.items())
+
+
+def test_version_must_be_whole_and_newer(transport: WeightTransport) -> None:
+    publisher, tensors = WeightPublisher(transport), {"a": torch.ones(2), "b": torch.ones(3)}
+    publisher.begin(1, tensors)
+    publisher.put("a", tensors["a"])
+    with pytest.raises(UsageError, match="b is missing"):
+        publisher.commit()
+    with pytest.raises(UsageError, match="not announced"):
+        publisher.put("b", torch.ones(4))
+    publisher.put("b", tensors["b"])
+    assert publisher.commit().version == 1
+    with pytest.raises(UsageError, match="version 1 was before"):
+        publisher.begin(1, tensors)
+
+
+def test_other_network_is_refused(transport: WeightTransport) -> None:
+    manifest = WeightPublisher(transport).publish(1, {"a": torch.ones(2)})
+    with pytest.raises(ModelError, match="another network"):
+        WeightReader().load_into(tiny_decoder(), manifest)
+
+
+def test_file_is_plain_safetensors_and_old_ones_go(tmp_path: Path) -> None:
+    publisher = WeightPublisher(FileTransport(tmp_path))
+    for version in (1, 2, 3):
+        manifest = publisher.publish(version, {"w": torch.full((2,), float(version))})
+    assert [p.name for p in tmp_path.iterdir()] == ["version-3.safetensors"]
+    assert load_file(tmp_path / "version-3.safetensors")["w"].tolist() == [3.0, 3.0]
+    publisher.close()
+    with pytest.raises(ModelError, match="cannot be read"):
+        WeightReader().read(manifest)
+
+
+def test_checksum_is_sha256_of_the_bytes() -> None:
+    t = torch.arange(5, dtype=torch.float32)
+    assert checksums([t]) == [hashlib.sha256(t.numpy().tobytes()).hexdigest()]
+
+
+def test_fastest_transport_is_picked(tmp_path: Path) -> None:
+    expected = "shared_memory" if sys.platform.startswith("linux") else "file"
+    assert pick_transport(torch.device("cpu"), tmp_path).name == expected
