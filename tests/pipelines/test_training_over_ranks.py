@@ -25,6 +25,7 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.pipelines.training.sampling_ahead import token_ages
 from ponder.pipelines.training.shared_rollouts import indices_by_rank
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain, Samples
@@ -118,6 +119,7 @@ def main(folder: Path) -> int:
         failed |= fork_ranks(size, train_to_end((replace(sharded, steps=steps, eval_every=0), folder / "resumed")))
     failed |= fork_ranks(2, expect_error(sharded, folder / "stopped", Interrupted, StopsOnRank1))
     failed |= fork_ranks(2, train_to_end((sharded, folder / "stopped")))
+    failed |= fork_ranks(2, train_to_end((replace(JOB, staleness=2, eval_every=0), folder / "ahead")))
     failing = replace(JOB, strategy=FailingSamples(8, Sampling(max_tokens=2)), eval_every=0)
     failed |= fork_ranks(2, expect_error(failing, folder / "failed", PonderError, NoProgress))
     collect = Collect(DigitTask(), MODEL, QUESTION_TEMPLATE, strategy=Chain(Sampling(max_tokens=2)))
@@ -143,6 +145,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return folder / name
 
     return run
+
+
+def test_ranks_sample_ahead(runs: Path, alone: Callable[[str], Path]) -> None:
+    def asked(folder: Path) -> list[tuple[int, str]]:
+        return sorted((step, t.problem.id) for step, t in read_traces(folder) if t.problem)
+
+    ages = [age for step, trace in read_traces(runs / "ahead") for age in token_ages([trace], step)]
+    assert asked(runs / "ahead") == asked(alone("grpo")) and 1 <= max(ages) <= 2
 
 
 def model_weights(run: Path) -> dict[str, torch.Tensor]:

@@ -18,6 +18,7 @@ from ponder.errors import UsageError
 from ponder.models import chat_templates
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.turn_bridge import TurnBridge
+from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema, takes_tools, without_tool_roles
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, StopReason, ids
 from ponder.validate import short_repr
@@ -27,7 +28,25 @@ T = TypeVar("T")
 _MAX_REMEMBERED_PREFIXES = 1 << 20  # prefixes whose number of calls is remembered
 
 
-class BasePolicy(ABC):
+class RandomStream:
+    """The seeds of calls that name none."""
+
+    def reseed(self, *seed: int) -> None:
+        """Restart the random stream. The draws of a call without a seed depend on the stream, the prefix and how often
+        that prefix was continued before. They do not depend on the order of calls for other prefixes."""
+        self._stream_key = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
+        self._times_asked: Counter[bytes] = Counter()
+
+    def _next_seed(self, prefix: Ids, adapter: str = "") -> int:
+        key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream_key, digest_size=16).digest()
+        self._times_asked[key] += 1
+        if len(self._times_asked) > _MAX_REMEMBERED_PREFIXES:  # continue with a new stream, in which no prefix is known
+            self._stream_key = hashlib.blake2b(self._stream_key, digest_size=16).digest()
+            self._times_asked = Counter({key: 1})
+        return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
+
+
+class BasePolicy(RandomStream, ABC):
     """A `Policy` with a tokenizer. `version` counts weight updates; each completion records the one that wrote it.
 
     `on_tokens` is called with the number of tokens written since the last call; it may raise to stop.
@@ -77,22 +96,8 @@ class BasePolicy(ABC):
     def text(self, tokens: Ids) -> str:
         return self.tokenizer.decode(tokens, keep_special=True)
 
-    def reseed(self, *seed: int) -> None:
-        """Restart the policy's random stream. The draws of a call without a seed depend on the stream, the prefix and
-        how often that prefix was continued before. They do not depend on the order of calls for other prefixes."""
-        self._stream_key = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
-        self._times_asked: Counter[bytes] = Counter()
-
     def _seed_for(self, prefix: Ids, sampling: Sampling, adapter: str = "") -> int:
         return self._next_seed(prefix, adapter) if sampling.seed is None else sampling.seed
-
-    def _next_seed(self, prefix: Ids, adapter: str = "") -> int:
-        key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream_key, digest_size=16).digest()
-        self._times_asked[key] += 1
-        if len(self._times_asked) > _MAX_REMEMBERED_PREFIXES:  # continue with a new stream, in which no prefix is known
-            self._stream_key = hashlib.blake2b(self._stream_key, digest_size=16).digest()
-            self._times_asked = Counter({key: 1})
-        return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
 
     def _validate(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
         """The sampling, with `max_tokens` cut to what the context has left; or an error that names what cannot work."""
@@ -145,6 +150,22 @@ def _stack_top_logprobs(rows: Sequence[tuple[Ids, Floats]]) -> tuple[Ids, Floats
         return None
     tokens, logprobs = zip(*rows, strict=True)
     return np.stack(tokens), np.stack(logprobs).astype(np.float32)
+
+
+class SeededPolicy(RandomStream, PolicyWrapper):
+    """A policy with a random stream of its own, so that what others ask of the same policy does not change its draws.
+
+    With the same seed and weights it draws what the policy itself would after `reseed`.
+    """
+
+    def __init__(self, policy: Policy, *seed: int) -> None:
+        self.policy = policy
+        self.reseed(*seed)
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=self._next_seed(ids(prefix)))
+        return await self.policy.generate(prefix, sampling, n)
 
 
 async def gather_or_cancel(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from ponder.common_settings import MODEL_HELP, TASK_HELP, Template
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.sampler_copy import SamplerCopy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
@@ -35,6 +38,7 @@ from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
+from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.shared_rollouts import solve_over_ranks
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
@@ -51,7 +55,7 @@ from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ranks import join_ranks
-from ponder.train.rollout_correction import RolloutCorrection
+from ponder.train.rollout_correction import RolloutCorrection, TruncatedIS
 from ponder.types import Problem, Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
@@ -97,6 +101,9 @@ class RL(ToolFields, LearnerFields, BaseJob):
         Named("ponder.train.rollout_correction:ROLLOUT_CORRECTIONS", listed=True),
         "weigh tokens by the learner's probability over the sampler's; default: not",
     ] = None
+    staleness: Annotated[
+        int, "sample while learning, with weights that are at most so many steps behind; 0: sample and learn in turn"
+    ] = 0
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -115,7 +122,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
         self.check_at_least_one(
             "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
         )
-        for name in ("max_steps_without_signal", "eval_every", "eval_samples"):
+        for name in ("max_steps_without_signal", "eval_every", "eval_samples", "staleness"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
@@ -123,6 +130,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
             raise UsageError(f"dynamic_sampling_rounds is {given}; it is a number of rounds, 0 or more")
         self._check_sampling()
         self._check_algorithm()
+        self._check_staleness()
 
     def _check_sampling(self) -> None:
         for own, name in (("n", "group_size"), ("sampling", "sampling")):
@@ -162,6 +170,31 @@ class RL(ToolFields, LearnerFields, BaseJob):
         rollouts = RolloutSettings(self.rollout_sampling, group_size, self.epochs_per_batch * self.minibatches)
         for text in algorithm.check(rollouts):
             warnings.warn(text, stacklevel=4)
+
+    def _check_staleness(self) -> None:
+        if not self.staleness:
+            return
+        name = type(self.algorithm).__name__
+        if self.algorithm.learns_from_given:
+            raise UsageError(f"{name} has no policy gradient to correct for older samples: leave out staleness")
+        if self.sampling_rounds > 1:
+            raise UsageError(
+                f"{name} replaces groups of equal rewards, which sampling ahead cannot: give dynamic_sampling_rounds 0 "
+                "(--dynamic-sampling-rounds 0), or staleness 0"
+            )
+
+    @property
+    def sampling_rounds(self) -> int:
+        """Rounds in which a step may sample: dynamic sampling needs more than one."""
+        more = self.dynamic_sampling_rounds
+        return 1 + (self.algorithm.dynamic_sampling_rounds if more is None else more)
+
+    @property
+    def used_correction(self) -> RolloutCorrection | None:
+        """The rollout correction: truncated importance sampling, unless another is given, where samples may be old."""
+        if self.rollout_correction is None and self.staleness:
+            return TruncatedIS()
+        return self.rollout_correction
 
     @property
     def rollout_strategy(self) -> Strategy:
@@ -232,9 +265,10 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     verdicts: list[VerdictCounts] = []
     texts = [] if job.pretraining_data is None else read_conversations(job.pretraining_data)
 
-    with TrainingSession(
-        run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})
-    ) as session:
+    learners = {"policy": learner} | ({"critic": critic} if critic else {})
+
+    async with AsyncExitStack() as stack:
+        session = stack.enter_context(TrainingSession(run, job, watch, policy, learners))
         watch = session.watch
         if job.preflight and not session.state.step and not learner.sharded:  # whose checks need whole weights
             watch.phase("check")
@@ -243,29 +277,31 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         at_start: dict[str, float] = {}
         if job.eval_every and not session.state.step:
             at_start = {START_ACCURACY: (await evaluate_held_out(job, policy, 0, watch))[ACCURACY]}
+        ahead: SamplingAhead | None = None
+        if job.staleness:
+            sampler = SamplerCopy(policy)
+            sampler.on_tokens = watch.tokens
+            ahead = await stack.enter_async_context(SamplingAhead(job, sampler, session.state))
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
-                rollouts, traces = await collect_rollouts(job, policy, step, state)
+                if ahead is None:
+                    rollouts, traces = await collect_rollouts(job, policy, step, state)
+                else:
+                    rollouts = traces = await ahead.take(state)
                 sampled = time.perf_counter()
 
                 watch.phase("learn")
                 policy.sleep()  # frees its memory for the learner
-                if job.algorithm.credit_needs_reference:
-                    learner.write_reference_logprobs(traces)
-                if critic:
-                    write_values(critic, traces)
                 metrics = sample_metrics(rollouts, verifier.name, hasattr(verifier, "episodes"))
                 flat_rewards.update_flat_rewards(
                     state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
-                metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
                 learner.imitation = pretraining_term(job, policy, texts, step)
-                if job.algorithm.critic is None or step >= job.algorithm.critic.warmup_steps:
-                    metrics |= session.learn(learner, traces, watch.share)
-                if critic:
-                    metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
+                learn = partial(learn_from, job, session, learner, critic, traces, state)
+                metrics |= learn() if ahead is None else await ahead.run_beside(learn)
+                metrics |= {} if ahead is None else age_metrics(rollouts, step)
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]
@@ -275,6 +311,8 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
                     metrics |= await evaluate_held_out(job, policy, step + 1, watch)
                 session.record(state, metrics, rollouts, sum(t.cost.flops for t in rollouts))
+            if ahead is not None:
+                await ahead.publish(session.state)
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
@@ -282,6 +320,27 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
             if job.algorithm.needs_reward:
                 flat_rewards.stop_if_flat(session, job.max_steps_without_signal)
     return policy
+
+
+def learn_from(
+    job: RL,
+    session: TrainingSession,
+    learner: Learner,
+    critic: Learner | None,
+    traces: Sequence[Trace],
+    state: TrainingState,
+) -> dict[str, float]:
+    """Credit the traces and take the learners' step."""
+    if job.algorithm.credit_needs_reference:
+        learner.write_reference_logprobs(traces)
+    if critic:
+        write_values(critic, traces)
+    metrics = job.algorithm.credit(traces, job.task.verifier.name, state.objective_state)
+    if job.algorithm.critic is None or session.state.step >= job.algorithm.critic.warmup_steps:
+        metrics |= session.learn(learner, traces, session.watch.share)
+    if critic:
+        metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
+    return metrics
 
 
 def pretraining_term(job: RL, policy: PonderPolicy, texts: Sequence[Problem], step: int) -> ImitationTerm | None:
@@ -311,8 +370,7 @@ async def collect_rollouts(
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
-    more = job.dynamic_sampling_rounds
-    rounds = 1 + (job.algorithm.dynamic_sampling_rounds if more is None else more)
+    rounds = job.sampling_rounds
     rollouts: list[Trace] = []
     useful: list[Trace] = []
     for turn in range(rounds):
@@ -356,7 +414,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
     learner = Learner(
         net, job.algorithm, job.optimizer.over(job.optimizer_steps), temperature=job.rollout_sampling.temperature,
         frozen_layers=job.frozen_layers, train_parts=job.train_parts, gradient_checkpointing=job.gradient_checkpointing,
-        rollout_correction=job.rollout_correction,
+        rollout_correction=job.used_correction,
         reference=None if job.teacher is None else load_teacher(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic

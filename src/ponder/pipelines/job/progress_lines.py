@@ -26,6 +26,9 @@ DETAIL_METRICS = (
     ("entropy", "entropy", ".2f"),
     ("kl", "kl", ".4f"),
     ("grad_norm", "grad norm", ".2f"),
+    ("staleness/mean", "age", ".2f"),
+    ("rollout_correction/ess", "ess", ".2f"),
+    ("rollout_correction/changed", "truncated", ".3f"),
 )
 PHASE_TEXTS = {
     "load": "loading the model",

@@ -7,7 +7,7 @@ it does not depend on which rank samples it, as long as equal prompts stay on on
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from ponder.errors import Interrupted, PonderError, RunError
 from ponder.pipelines.solve import solve_all
@@ -21,13 +21,27 @@ async def solve_over_ranks(
     problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer | None = None
 ) -> list[Trace]:
     """As `solve_all`, by all ranks together. Where one fails, all raise."""
+    return await exchange_traces(problems, solve_all(own_part(problems), strategy, policy, verifier), verifier)
+
+
+def own_part(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems that this rank solves."""
     group = current_group()
     if group.size == 1:
-        return await solve_all(problems, strategy, policy, verifier)
-    mine = indices_by_rank(problems, group.size)[group.rank]
+        return list(problems)
+    return [problems[i] for i in indices_by_rank(problems, group.size)[group.rank]]
+
+
+async def exchange_traces(
+    problems: Sequence[Problem], own: Awaitable[list[Trace]], verifier: Scorer | None
+) -> list[Trace]:
+    """Wait for the traces of this rank's part of the problems, and get those of the others. All ranks call this in the
+    same order; where one failed, all raise."""
+    group = current_group()
+    if group.size == 1:
+        return await own
     try:
-        traces = await solve_all([problems[i] for i in mine], strategy, policy, verifier)
-        payload = json.dumps({"traces": [trace_to_json(trace) for trace in traces]})
+        payload = json.dumps({"traces": [trace_to_json(trace) for trace in await own]})
     except BaseException as error:
         group.all_gather_bytes(json.dumps({"failed": _describe(error), "stopped": _is_interrupt(error)}).encode())
         raise

@@ -1,0 +1,32 @@
+"""A copy of a policy that samples while the original learns, in the same process."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from ponder.models.ponder_policy import PonderPolicy
+
+
+class SamplerCopy(PonderPolicy):
+    """Has weights and an engine of its own. `publish` gives it the original's weights between two passes; requests in
+    flight go on with them, and each token records the version it was sampled with."""
+
+    def __init__(self, original: PonderPolicy) -> None:
+        net = copy.deepcopy(original.net).requires_grad_(False)
+        net.gradient_checkpointing = False
+        super().__init__(net, original.tokenizer)
+        self.original, self.version = original, original.version
+
+    @torch.no_grad()
+    async def publish(self, version: int) -> None:
+        """The original's weights, as they are now, are this version."""
+        with self.paused():
+            for own, new in zip(self.net.parameters(), self.original.net.parameters(), strict=True):
+                if new.requires_grad:
+                    own.copy_(new)
+            self.version = version
+
+    async def close(self) -> None:
+        self.engine.close()

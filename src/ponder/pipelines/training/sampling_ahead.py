@@ -1,0 +1,182 @@
+"""Sampling goes on while the learner learns: asynchronous RL with a bound on how old samples may be.
+
+The batch of step b may begin when version b - S of the weights is published, with S the staleness. So at version v the
+batches of steps v to v + S are sampled at the same time, and no token is older than S versions when it is learned from:
+its age is b less the version that it was sampled with. Batches are paced before they begin, and so nothing that was
+sampled is thrown away. When new weights come, answers in flight go on with them; their log-probabilities stay those of
+the weights that sampled each token, which a rollout correction needs.
+
+Nothing of this is saved. A run that resumes at version v begins the batches of steps v to v + S again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from ponder.errors import RunError
+from ponder.models.base_policy import SeededPolicy
+from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
+from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training.session import TrainingState
+from ponder.pipelines.training.shared_rollouts import exchange_traces, own_part
+from ponder.protocols import Policy, Strategy, Task
+from ponder.types import Problem, Trace
+
+T = TypeVar("T")
+
+
+class Sampler(Policy, Protocol):
+    """A policy with weights of its own, which are replaced between two passes."""
+
+    async def publish(self, version: int) -> None:
+        """The learner's weights, as they are now, are this version."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class AsyncJob(Protocol):
+    """The settings of a training job that are read here."""
+
+    @property
+    def task(self) -> Task: ...
+    @property
+    def curriculum(self) -> Curriculum: ...
+    @property
+    def rollout_strategy(self) -> Strategy: ...
+    @property
+    def problems_per_step(self) -> int: ...
+    @property
+    def staleness(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+@dataclass(slots=True)
+class BatchAhead:
+    """The batch of a coming step."""
+
+    chosen: list[int]  # problems, by index
+    problems: list[Problem]
+    own_traces: asyncio.Task[list[Trace]]  # of this rank's part of them
+
+
+class SamplingAhead:
+    """A context manager. `take` waits for the batch of the step that is next; `publish` gives the sampler the weights
+    after it, and begins the batches that these allow."""
+
+    def __init__(self, job: AsyncJob, sampler: Sampler, state: TrainingState) -> None:
+        self.job, self.sampler = job, sampler
+        self._cursor = state.cursor
+        self._batches: dict[int, BatchAhead] = {}
+        self._begun = state.step  # steps whose batch has begun, or is done
+        self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._begin_batches(state)
+
+    async def __aenter__(self) -> SamplingAhead:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        tasks = [batch.own_traces for batch in self._batches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.sampler.close()
+        self._learner_thread.shutdown()
+
+    def _begin_batches(self, state: TrainingState) -> None:
+        """Begin what version `state.step` allows."""
+        job, task = self.job, self.job.task
+        history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
+        for step in range(self._begun, min(state.step + job.staleness + 1, job.steps)):
+            chosen = job.curriculum.choose(task.train, job.seed, self._cursor, job.problems_per_step, history)
+            self._cursor += len(chosen)
+            problems = [task.train[i] for i in chosen]
+            policy = SeededPolicy(self.sampler, job.seed, step)
+            work = solve_all(own_part(problems), job.rollout_strategy, policy, task.verifier)
+            self._batches[step] = BatchAhead(chosen, problems, asyncio.create_task(work))
+            self._begun = step + 1
+
+    async def take(self, state: TrainingState) -> list[Trace]:
+        """The traces of step `state.step`. The state gets what a run that resumes after this step begins from."""
+        verifier = self.job.task.verifier
+        batch = self._batches.pop(state.step)
+        traces = await exchange_traces(batch.problems, batch.own_traces, verifier)
+        oldest = max(token_ages(traces, state.step), default=0)
+        if not 0 <= oldest <= self.job.staleness:
+            raise RunError(
+                f"a token of step {state.step} is {oldest} versions old; at most {self.job.staleness} may be"
+            )
+        state.cursor += len(batch.chosen)
+        if not isinstance(self.job.curriculum, Uniform):  # which does not read it
+            history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
+            for i, trace in zip(batch.chosen, traces, strict=True):
+                history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
+            state.curriculum_state = history.to_json()
+        return traces
+
+    async def publish(self, state: TrainingState) -> None:
+        """The weights after so many steps go to the sampler."""
+        await self.sampler.publish(state.step)
+        self._begin_batches(state)
+
+    async def run_beside(self, work: Callable[[], T]) -> T:
+        """Do the learner's work in a thread of its own, so that this one goes on with sampling and grading. Work that
+        has begun is finished, and what would cancel it comes after it."""
+        threads = torch.get_num_threads()
+
+        def run() -> T:
+            torch.set_num_threads(threads)  # a new thread has torch's default
+            return work()
+
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._learner_thread, contextvars.copy_context().run, run)
+        cancelled = False
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError:
+                cancelled = True
+        current = asyncio.current_task()
+        if cancelled and current is not None:
+            current.cancel()
+        return future.result()
+
+
+def token_ages(traces: Sequence[Trace], step: int) -> list[int]:
+    """The age of each sampled token of a batch that is learned from at this step."""
+    ages: list[int] = []
+    for trace in traces:
+        for s in trace.steps:
+            if s.sampled:
+                versions = s.notes.get("version")
+                ages += (
+                    [step - s.version] * len(s.token_ids)
+                    if versions is None
+                    else (step - versions).astype(int).tolist()
+                )
+    return ages
+
+
+def age_metrics(traces: Sequence[Trace], step: int) -> dict[str, float]:
+    """How old the samples are, in versions of the weights, and the share of answers that several versions wrote."""
+    ages = token_ages(traces, step)
+    written = [s for t in traces for s in t.steps if s.sampled and len(s.token_ids)]
+    return {
+        "staleness/mean": float(np.mean(ages)) if ages else 0.0,
+        "staleness/max": float(max(ages, default=0)),
+        "staleness/mixed": sum("version" in s.notes for s in written) / max(1, len(written)),
+    }

@@ -1,0 +1,223 @@
+"""Sampling while learning: how old samples get, which problems come, what a resumed run does, and that both overlap."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, trace_group
+from ponder.errors import Interrupted, UsageError
+from ponder.models.base_policy import SeededPolicy
+from ponder.models.sampler_copy import SamplerCopy
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.problems.curriculum import Frontier
+from ponder.pipelines.rl import RL
+from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics, token_ages
+from ponder.pipelines.training.session import TrainingState
+from ponder.protocols import NoProgress
+from ponder.reason.strategies import Samples
+from ponder.runs import read_metrics, read_traces
+from ponder.train.dpo import DPO
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import DAPO, GRPO
+from ponder.train.rollout_correction import IcePop, TruncatedIS
+from ponder.types import Sampling, Trace
+
+MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
+JOB = RL(
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None), AdamW(lr=3e-3, warmup_steps=2),
+    steps=6, problems_per_step=3, preflight=False, save_every=2, device="cpu", dtype="float32",
+)  # fmt: skip
+
+
+def traces_by_step(folder: Path) -> dict[int, list[Trace]]:
+    out: dict[int, list[Trace]] = defaultdict(list)
+    for step, trace in read_traces(folder):
+        out[step].append(trace)
+    return out
+
+
+def asked(folder: Path) -> list[list[str]]:
+    """The problems of each step."""
+    return [[t.problem.id for t in traces if t.problem] for _, traces in sorted(traces_by_step(folder).items())]
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in-turn") / "run"
+    JOB(folder)
+    return folder
+
+
+@pytest.mark.parametrize("staleness", [1, 4])
+def test_no_token_is_older_than_allowed(staleness: int, tmp_path: Path, in_turn: Path) -> None:
+    replace(JOB, staleness=staleness)(tmp_path / "run")
+    by_step = traces_by_step(tmp_path / "run")
+    assert len(by_step) == JOB.steps
+    ages = [age for step, traces in by_step.items() for age in token_ages(traces, step)]
+    assert min(ages) >= 0 and 1 <= max(ages) <= staleness
+    assert asked(tmp_path / "run") == asked(in_turn)  # nothing is left out or comes twice
+    rows = read_metrics(tmp_path / "run")
+    assert [row["staleness/max"] for row in rows] == [max(token_ages(by_step[i], i)) for i in range(JOB.steps)]
+    assert all(0 < row["rollout_correction/ess"] <= 1 + 1e-6 for row in rows if row["grad_norm"])
+
+
+def test_first_batch_is_that_of_a_run_in_turn(tmp_path: Path, in_turn: Path) -> None:
+    """The same weights and seeds: only then do draws differ when the weights do."""
+    replace(JOB, staleness=2, steps=3)(tmp_path / "run")
+    for mine, theirs in zip(traces_by_step(tmp_path / "run")[0], traces_by_step(in_turn)[0], strict=True):
+        assert [s.token_ids.tolist() for s in mine.steps] == [s.token_ids.tolist() for s in theirs.steps]
+
+
+class StopsAfter(NoProgress):
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        self.left -= 1
+
+    def phase(self, name: str) -> None:
+        if not self.left and name == "learn":
+            raise Interrupted("stopped")
+
+
+@pytest.mark.parametrize("curriculum", [JOB.curriculum, Frontier()])
+def test_resumed_run_keeps_the_bound_and_the_problems(curriculum: Any, tmp_path: Path, in_turn: Path) -> None:
+    job = replace(JOB, staleness=2, curriculum=curriculum)
+    with pytest.raises(Interrupted, match="stopped after 3 of 6 steps"):
+        job(tmp_path / "run", StopsAfter(3))
+    job(tmp_path / "run")
+    by_step = traces_by_step(tmp_path / "run")
+    assert sorted(by_step) == list(range(JOB.steps))
+    assert max(age for step, traces in by_step.items() for age in token_ages(traces, step)) <= 2
+    assert (
+        max(token_ages(by_step[3], 3)) == 0
+    )  # what was in flight is sampled again, with the weights of the resumption
+    assert all(len(traces) == 3 for traces in by_step.values())
+    if curriculum is JOB.curriculum:
+        assert asked(tmp_path / "run") == asked(in_turn)
+
+
+@dataclass(frozen=True)
+class SignallingSamples(Samples):
+    """Sets an event when the batch of a later step begins to be sampled."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calls", [])
+        object.__setattr__(self, "later_batch", threading.Event())
+
+    async def __call__(self, trace: Trace, policy: Any, scorer: Any = None) -> None:
+        await super().__call__(trace, policy, scorer)
+        self.calls.append(trace)  # type: ignore[attr-defined]
+        if len(self.calls) > JOB.problems_per_step:  # type: ignore[attr-defined]
+            self.later_batch.set()  # type: ignore[attr-defined]
+
+
+def test_next_batch_is_sampled_while_the_learner_works() -> None:
+    """The learner's work ends only when a problem of the next batch was solved: in turn it would wait for ever."""
+    strategy = SignallingSamples(2, Sampling(max_tokens=2))
+    job = replace(JOB, strategy=strategy, staleness=1)
+
+    async def run() -> bool:
+        async with SamplingAhead(job, SamplerCopy(char_policy()), TrainingState()) as ahead:
+            strategy.calls.clear()  # type: ignore[attr-defined]
+            await ahead.take(TrainingState())
+            return await ahead.run_beside(lambda: strategy.later_batch.wait(20))  # type: ignore[attr-defined]
+
+    assert asyncio.run(run())
+
+
+def test_work_that_began_is_finished_before_it_is_cancelled() -> None:
+    finished: list[str] = []
+
+    async def run() -> None:
+        async with SamplingAhead(replace(JOB, staleness=1), SamplerCopy(char_policy()), TrainingState()) as ahead:
+            go = threading.Event()
+
+            async def learn() -> None:
+                await ahead.run_beside(lambda: (go.wait(20), finished.append("work"))[1])
+                finished.append("recorded")
+                await asyncio.sleep(0)
+                finished.append("too late")
+
+            task = asyncio.create_task(learn())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.sleep(0.05)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    assert finished == ["work", "recorded"]
+
+
+def test_long_answer_goes_on_with_new_weights() -> None:
+    policy = char_policy(context=256)
+    sampler = SamplerCopy(policy)
+    sampling = Sampling(max_tokens=120, min_tokens=120)
+
+    async def run() -> Any:
+        enough = asyncio.Event()
+        loop, counts = asyncio.get_running_loop(), [0]
+
+        def count(tokens: int) -> None:
+            counts[0] += tokens
+            if counts[0] >= 20:
+                loop.call_soon_threadsafe(enough.set)
+
+        sampler.on_tokens = count
+        task = asyncio.create_task(SeededPolicy(sampler, 1).generate(sampler.tokens("3+4="), sampling))
+        await enough.wait()
+        with torch.no_grad():
+            for p in policy.net.parameters():
+                p.mul_(0.5)
+        await sampler.publish(7)
+        (completion,) = await task
+        await sampler.close()
+        return completion
+
+    completion = asyncio.run(run())
+    versions = completion.notes["version"]
+    switch = int((versions == 0).sum())
+    assert switch >= 20 and set(versions) == {0.0, 7.0} and (np.diff(versions) >= 0).all()
+    # The tokens before the switch are those of the old weights, with their log-probabilities.
+    old = char_policy(context=256)
+    (expected,) = asyncio.run(SeededPolicy(old, 1).generate(old.tokens("3+4="), sampling))
+    assert completion.token_ids[:switch].tolist() == expected.token_ids[:switch].tolist()
+    np.testing.assert_allclose(completion.logprobs[:switch], expected.logprobs[:switch], rtol=1e-4, atol=1e-5)
+    assert completion.token_ids.tolist() != expected.token_ids.tolist()
+
+
+def test_ages_count_tokens_of_several_versions() -> None:
+    trace = trace_group([9], [[3, 4], [5, 6, 2]], [1.0, 0.0])
+    sampled = [s for s in trace.steps if s.sampled]
+    sampled[0].version, sampled[1].version = 4, 3
+    sampled[1].notes["version"] = np.asarray([3, 4, 5], np.float32)
+    assert sorted(token_ages([trace], 5)) == [0, 1, 1, 1, 2]
+    assert age_metrics([trace], 5) == {"staleness/mean": 1.0, "staleness/max": 2.0, "staleness/mixed": 0.5}
+
+
+def test_old_samples_are_always_corrected() -> None:
+    assert JOB.used_correction is None
+    assert replace(JOB, staleness=1).used_correction == TruncatedIS()
+    assert replace(JOB, staleness=1, rollout_correction=IcePop()).used_correction == IcePop()
+
+
+def test_what_cannot_be_sampled_ahead_is_refused() -> None:
+    with pytest.raises(UsageError, match="staleness is -1"):
+        replace(JOB, staleness=-1)
+    with pytest.raises(UsageError, match="no policy gradient"):
+        replace(JOB, algorithm=DPO(), staleness=1)
+    with pytest.raises(UsageError, match="dynamic-sampling-rounds 0"):
+        replace(JOB, algorithm=DAPO(), staleness=1)
+    assert replace(JOB, algorithm=DAPO(), staleness=1, dynamic_sampling_rounds=0).staleness == 1
