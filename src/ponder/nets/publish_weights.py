@@ -147,4 +147,4 @@ def _words(t: Tensor) -> Tensor:
 
 def _sha256(t: Tensor) -> str:
     flat = t.detach().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(memoryview(flat.numpy())).hexdigest()
+    return hashlib.sha256(flat.numpy().data).hexdigest()

@@ -190,7 +190,7 @@ def _open_buffer(transport: str, source: Mapping[str, Any]) -> Tensor:
         fields = [_decode_field(x) for x in source["fields"]]
         storage = torch.UntypedStorage._new_shared_cuda(*fields)
         device = torch.device("cuda", fields[0])
-        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (source["nbytes"],))
+        return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)[: source["nbytes"]]
     raise UnknownName("weight transport", transport, TRANSPORTS)
 
 

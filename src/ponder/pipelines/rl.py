@@ -17,9 +17,9 @@ from typing import Annotated, Any
 from ponder import event_loop, memory_check
 from ponder.common_settings import MODEL_HELP, TASK_HELP, Template
 from ponder.errors import UsageError, VerifierError
+from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.sampler_copy import SamplerCopy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
@@ -37,6 +37,7 @@ from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
+from ponder.pipelines.training.open_sampler import open_sampler
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
@@ -99,11 +100,12 @@ class RL(ToolFields, LearnerFields, BaseJob):
     rollout_correction: Annotated[
         RolloutCorrection | None,
         Named("ponder.train.rollout_correction:ROLLOUT_CORRECTIONS", listed=True),
-        "weigh tokens by the learner's probability over the sampler's; default: not",
+        "weigh tokens by the learner's probability over the sampler's; default: not, and with staleness tis",
     ] = None
     staleness: Annotated[
         int, "sample while learning, with weights that are at most so many steps behind; 0: sample and learn in turn"
     ] = 0
+    replicas: Annotated[int, "sampler processes beside the learner's; 0: sample in the learner's own"] = 0
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -122,7 +124,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
         self.check_at_least_one(
             "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
         )
-        for name in ("max_steps_without_signal", "eval_every", "eval_samples", "staleness"):
+        for name in ("max_steps_without_signal", "eval_every", "eval_samples", "staleness", "replicas"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
@@ -278,16 +280,17 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         if job.eval_every and not session.state.step:
             at_start = {START_ACCURACY: (await evaluate_held_out(job, policy, 0, watch))[ACCURACY]}
         ahead: SamplingAhead | None = None
-        if job.staleness:
-            sampler = SamplerCopy(policy)
+        if (sampler := await open_sampler(job, policy, run.folder)) is not None:
+            stack.push_async_callback(sampler.close)
             sampler.on_tokens = watch.tokens
-            ahead = await stack.enter_async_context(SamplingAhead(job, sampler, session.state))
+            if job.staleness:
+                ahead = await stack.enter_async_context(SamplingAhead(job, sampler, session.state))
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
                 if ahead is None:
-                    rollouts, traces = await collect_rollouts(job, policy, step, state)
+                    rollouts, traces = await collect_rollouts(job, sampler or policy, step, state)
                 else:
                     rollouts = traces = await ahead.take(state)
                 sampled = time.perf_counter()
@@ -311,8 +314,10 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
                     metrics |= await evaluate_held_out(job, policy, step + 1, watch)
                 session.record(state, metrics, rollouts, sum(t.cost.flops for t in rollouts))
+            if sampler is not None:
+                await sampler.publish(session.state.step)
             if ahead is not None:
-                await ahead.publish(session.state)
+                ahead.begin_batches(session.state)
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
@@ -365,7 +370,7 @@ async def evaluate_held_out(job: RL, policy: PonderPolicy, step: int, watch: Pro
 
 
 async def collect_rollouts(
-    job: RL, policy: PonderPolicy, step: int, state: TrainingState
+    job: RL, policy: BasePolicy, step: int, state: TrainingState
 ) -> tuple[list[Trace], list[Trace]]:
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier

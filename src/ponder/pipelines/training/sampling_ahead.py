@@ -34,16 +34,6 @@ from ponder.types import Problem, Trace
 T = TypeVar("T")
 
 
-class Sampler(Policy, Protocol):
-    """A policy with weights of its own, which are replaced between two passes."""
-
-    async def publish(self, version: int) -> None:
-        """The learner's weights, as they are now, are this version."""
-        ...
-
-    async def close(self) -> None: ...
-
-
 class AsyncJob(Protocol):
     """The settings of a training job that are read here."""
 
@@ -73,16 +63,16 @@ class BatchAhead:
 
 
 class SamplingAhead:
-    """A context manager. `take` waits for the batch of the step that is next; `publish` gives the sampler the weights
-    after it, and begins the batches that these allow."""
+    """A context manager. `take` waits for the batch of the step that is next. Once the sampler has the weights after
+    that step, `begin_batches` begins what they allow."""
 
-    def __init__(self, job: AsyncJob, sampler: Sampler, state: TrainingState) -> None:
+    def __init__(self, job: AsyncJob, sampler: Policy, state: TrainingState) -> None:
         self.job, self.sampler = job, sampler
         self._cursor = state.cursor
         self._batches: dict[int, BatchAhead] = {}
         self._begun = state.step  # steps whose batch has begun, or is done
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
-        self._begin_batches(state)
+        self.begin_batches(state)
 
     async def __aenter__(self) -> SamplingAhead:
         return self
@@ -94,11 +84,10 @@ class SamplingAhead:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.sampler.close()
         self._learner_thread.shutdown()
 
-    def _begin_batches(self, state: TrainingState) -> None:
-        """Begin what version `state.step` allows."""
+    def begin_batches(self, state: TrainingState) -> None:
+        """Begin what version `state.step` of the weights allows. The sampler has that version, or a newer one."""
         job, task = self.job, self.job.task
         history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
         for step in range(self._begun, min(state.step + job.staleness + 1, job.steps)):
@@ -127,11 +116,6 @@ class SamplingAhead:
                 history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
             state.curriculum_state = history.to_json()
         return traces
-
-    async def publish(self, state: TrainingState) -> None:
-        """The weights after so many steps go to the sampler."""
-        await self.sampler.publish(state.step)
-        self._begin_batches(state)
 
     async def run_beside(self, work: Callable[[], T]) -> T:
         """Do the learner's work in a thread of its own, so that this one goes on with sampling and grading. Work that

@@ -1,0 +1,207 @@
+"""One sampler process, seen from the learner: start it, ask it, feed it weights, notice that it died or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import PonderError
+from ponder.models.replicas.frames import frame, read_frame
+from ponder.nets.publish_weights import WeightManifest
+
+MAX_LAST_WORDS_CHARS = 2000
+
+
+class ReplicaLost(PonderError):
+    """A replica ended, or was ended because it did not answer. What it wrote last is in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDeadlines:
+    """How long each wait may take, in seconds."""
+
+    start: float = 300.0  # until a new process has imported what it needs, and until it has its first weights
+    load: float = 300.0  # new weights
+    ping_interval: float = 1.0
+    pong: float = 30.0  # an answer to a ping
+    stall: float = 600.0  # a new token, while requests are in flight
+
+
+class Replica:
+    """A child process. After `start` it takes requests until it is lost; `start` then begins a new one."""
+
+    def __init__(self, index: int, folder: Path, deadlines: ReplicaDeadlines) -> None:
+        self.index, self.deadlines = index, deadlines
+        self.log = folder / f"replica-{index}.log"
+        self.sequences = 0  # in flight
+        self.ready = False
+        self.lost = asyncio.Event()
+        self.lost_reason = ""
+        self.pid = 0
+        self._process: asyncio.subprocess.Process | None = None
+        self._hello: asyncio.Future[None]
+        self._loaded: asyncio.Future[dict[str, Any]] | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._progress = (0, 0.0)  # tokens sampled, and when that number last changed
+        self._ponged_at = 0.0
+
+    async def start(self) -> None:
+        """Start the process and wait until it has imported what it needs."""
+        self.lost, self.lost_reason, self.ready = asyncio.Event(), "", False
+        loop = asyncio.get_running_loop()
+        self._hello = loop.create_future()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "ponder.models.replicas.replica_main",
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, env=_child_environment(),
+                start_new_session=True,  # a Ctrl-C is for the learner, which finishes its step first
+            )  # fmt: skip
+        self.pid = self._process.pid
+        self._tasks = [asyncio.create_task(self._read())]
+        await self._within(self._hello, self.deadlines.start, "start")
+
+    async def configure(self, settings: Mapping[str, Any], manifest: WeightManifest) -> None:
+        """Say which network it is, and give it weights. Then it is ready."""
+        self._send({"kind": "configure", **settings})
+        await self.load(manifest, self.deadlines.start)
+        self._ponged_at = time.monotonic()
+        self._progress = (0, time.monotonic())
+        self._tasks.append(asyncio.create_task(self._watch()))
+        self.ready = True
+
+    async def load(self, manifest: WeightManifest, deadline: float | None = None) -> None:
+        """Swap its weights between two passes; requests in flight go on."""
+        self._loaded = asyncio.get_running_loop().create_future()
+        self._send({"kind": "weights", "manifest": manifest.to_json()})
+        await self._within(self._loaded, deadline or self.deadlines.load, "load weights")
+
+    async def ask(self, number: int, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to a request. Raises `ReplicaLost` when the process ends or hangs before."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        self.sequences += request["n"]
+        try:
+            self._send({"kind": "ask", "id": number, **request})
+            return await answer
+        except asyncio.CancelledError:
+            self._send({"kind": "cancel", "id": number})
+            raise
+        finally:
+            self._answers.pop(number, None)
+            self.sequences -= request["n"]
+
+    def kill(self, reason: str) -> None:
+        """End the process, whatever state it is in: a stopped one, too."""
+        self.lost_reason = self.lost_reason or reason
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        self.kill("closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._process is not None:
+            await self._process.wait()
+            self._fail_all()
+
+    async def _within(self, what: asyncio.Future[Any], seconds: float, doing: str) -> None:
+        try:
+            await asyncio.wait_for(asyncio.shield(what), seconds)
+        except TimeoutError:
+            self.kill(f"it took longer than {seconds:g} seconds to {doing}")
+            await self.lost.wait()
+            raise self._error() from None
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.is_closing() or self.lost.is_set():
+            return  # the loss is told by the future
+        process.stdin.write(frame(message))
+
+    async def _read(self) -> None:
+        """Take its messages until it ends; then fail whoever waits."""
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            while (message := await read_frame(self._process.stdout)) is not None:
+                self._take(message)
+        except Exception as error:
+            self.kill(f"it sent something that is no message ({error!s:.200})")
+        self.kill("it closed its output")
+        await self._process.wait()
+        self._fail_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "answer":
+            future = self._answers.get(message["id"])
+        elif kind == "loaded":
+            future = self._loaded
+        elif kind == "hello":
+            if not self._hello.done():
+                self._hello.set_result(None)
+            return
+        else:  # pong
+            self._ponged_at = time.monotonic()
+            if message["tokens"] != self._progress[0]:
+                self._progress = (message["tokens"], self._ponged_at)
+            return
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def _watch(self) -> None:
+        """Ping it. One that does not answer, or samples nothing for long while it should, is killed."""
+        deadlines = self.deadlines
+        while not self.lost.is_set():
+            self._send({"kind": "ping"})
+            await asyncio.sleep(deadlines.ping_interval)
+            now = time.monotonic()
+            if not self.sequences:
+                self._progress = (self._progress[0], now)
+            if self._loaded is not None and not self._loaded.done():
+                self._ponged_at = now  # loading has its own deadline
+            elif now - self._ponged_at > deadlines.pong:
+                self.kill(f"it did not answer for {deadlines.pong:g} seconds")
+            elif now - self._progress[1] > deadlines.stall:
+                self.kill(f"it sampled nothing for {deadlines.stall:g} seconds")
+
+    def _fail_all(self) -> None:
+        self.ready = False
+        self.lost.set()
+        error = self._error()
+        for future in (self._hello, self._loaded, *self._answers.values()):
+            if future is not None and not future.done():
+                future.set_exception(error)
+                future.exception()  # seen, also where nobody waits
+
+    def _error(self) -> ReplicaLost:
+        code = None if self._process is None else self._process.returncode
+        ended = "it runs" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
+        words = last_words(self.log)
+        said = f"; it wrote last: {words}" if words else ""
+        return ReplicaLost(f"replica {self.index} (process {self.pid}) is lost: {self.lost_reason} ({ended}){said}")
+
+
+def last_words(log: Path) -> str:
+    """The end of what a process wrote."""
+    with suppress(OSError):
+        return log.read_bytes()[-MAX_LAST_WORDS_CHARS:].decode(errors="replace").strip()
+    return ""
+
+
+def _child_environment() -> dict[str, str]:
+    """This process's own, with its import path, and without its place among ranks."""
+    path = os.pathsep.join(p for p in sys.path if p)
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return {name: value for name, value in os.environ.items() if name not in ranks} | {"PYTHONPATH": path}
