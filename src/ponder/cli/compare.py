@@ -23,7 +23,7 @@ Column = Annotated[
     list[str], "what a log's column is, as role=name (correct=passed, id=task_id, n=100); may be given again"
 ]
 Select = Annotated[
-    Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"] | None,
+    Literal["mean", "first", "majority", "weighted", "best", "logprob", "logprob_sum", "any", "chosen"] | None,
     "how attempts become one answer; chosen where every system chose, else mean",
 ]
 ScorerName = Annotated[

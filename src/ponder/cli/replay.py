@@ -29,7 +29,7 @@ def replay(
         " (accuracy=1,format=0.2) or module:object",
     ] = None,
     select: Annotated[
-        Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"] | None,
+        Literal["mean", "first", "majority", "weighted", "best", "logprob", "logprob_sum", "any", "chosen"] | None,
         "how attempts become one answer (mean)",
     ] = None,
     scorer: ScorerName = None,

@@ -54,7 +54,7 @@ from ponder.measure.statistics.power_analysis import (
     problems_for_means,
     problems_for_width,
 )
-from ponder.measure.statistics.roc import AurocInterval, auroc
+from ponder.measure.statistics.roc import AurocInterval, WithinAuroc, auroc, auroc_within_problems
 from ponder.measure.statistics.sample_curve import SampleCurve, sample_curve
 
 __all__ = [
@@ -80,8 +80,10 @@ __all__ = [
     "StrategyOption",
     "TrainOrThink",
     "TrainingFinding",
+    "WithinAuroc",
     "allocate_samples",
     "auroc",
+    "auroc_within_problems",
     "best_at_k",
     "bootstrap_mean",
     "brier",

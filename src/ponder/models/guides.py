@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
@@ -22,10 +22,14 @@ KNOWN_GUIDES = (
     "oracle+GUIDE",
     "reward:FOLDER",
     "reward:URL",
+    "logprob:MODEL",
+    "likelihood:MODEL",
     "genrm:MODEL",
     "module:object",
 )
-_REWARD_PATTERN = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
+READINGS = ("ratio", "logprob", "likelihood")  # of an implicit reward model
+_REWARD_PATTERN = re.compile(rf"reward(?:\+(?:{'|'.join(READINGS)}))?(?:\+(?:{'|'.join(REDUCTIONS)}))?")
+_LOGPROB_KINDS = ("logprob", "likelihood")
 
 
 def load_guide(
@@ -40,7 +44,11 @@ def load_guide(
     p_true          the policy's own probability that its answer is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
                     score of a path is its lowest step; reward+product:FOLDER, +last and +mean reduce them otherwise
+                    An implicit reward model is read by its log-ratio; reward+logprob:FOLDER and +likelihood read log pi
+                    alone, and reward+ratio+min:FOLDER its steps
     reward:URL      the same behind a server that `ponder serve` started; reward:URL#NAME if it serves several
+    logprob:MODEL   the probability of the answer under a language model, such as one fine-tuned on right answers;
+                    likelihood:MODEL is its geometric mean over the tokens
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
     module:object   your own, or one of ponder's
@@ -64,11 +72,15 @@ def load_guide(
     if name == ORACLE:
         assert task is not None
         return task.verifier
-    if (form := _REWARD_PATTERN.fullmatch(kind)) and rest:
+    if _REWARD_PATTERN.fullmatch(kind) and rest:
         from ponder.models.load_scorer import load_or_share_scorer
 
-        settings = {"reduce": form[1]} if form[1] else {}
-        return load_or_share_scorer(policy, rest, device, dtype, **settings)
+        return load_or_share_scorer(policy, rest, device, dtype, **_reward_settings(kind))
+    if kind in _LOGPROB_KINDS and rest:
+        from ponder.models.load_scorer import load_implicit_scorer
+
+        reading = cast(Literal["logprob", "likelihood"], kind)
+        return load_implicit_scorer(rest, device, dtype, reading=reading, policy=policy)
     if kind.startswith("genrm") and rest:
         from ponder.models.genrm import GenRM
         from ponder.models.load import load_inference_policy
@@ -95,6 +107,8 @@ def check_guide(name: str, task: Task | None = None) -> None:
         check_guide(name.removeprefix(ORACLE).removeprefix("+"))
     elif _REWARD_PATTERN.fullmatch(kind) and rest:
         _check_reward_model(rest)
+    elif kind in _LOGPROB_KINDS and rest:
+        find_model(rest)
     elif kind.startswith("genrm") and rest:
         if not parse_reward_model(name)[0]:
             raise UsageError(
@@ -106,6 +120,11 @@ def check_guide(name: str, task: Task | None = None) -> None:
         import_object(name)
     else:
         raise UnknownName("guide", name, KNOWN_GUIDES)
+
+
+def _reward_settings(kind: str) -> dict[str, str]:
+    """The settings in a guide's kind: reward, reward+READING, reward+REDUCTION or reward+READING+REDUCTION."""
+    return {"reading" if word in READINGS else "reduce": word for word in kind.split("+")[1:]}
 
 
 def _check_reward_model(model: str) -> None:
@@ -146,6 +165,6 @@ def parse_reward_model(guide: str) -> tuple[str, str]:
     kind, _, rest = guide.partition(":")
     return (
         (kind, rest)
-        if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?)", kind)
+        if rest and re.fullmatch(rf"(oracle\+)?({_REWARD_PATTERN.pattern}|genrm(\+\d+)?|logprob|likelihood)", kind)
         else ("", "")
     )

@@ -16,7 +16,7 @@ from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, apply_head
 from ponder.types import Cost, Ids
 
-_MAX_CACHED_SCORES = 1 << 16  # numbers, so that a longer path does not compute its beginning again
+MAX_CACHED_SCORES = 1 << 16  # numbers, so that a longer path does not compute its beginning again
 
 
 class ScoreReader(Protocol):
@@ -68,7 +68,7 @@ class HeadReader:
         if self._stamp != (stamp := (self.engine_policy.weights_stamp, self.head)):
             self._cache.clear()
             self._stamp = stamp
-        keys = dict(zip(at, _prefix_digests(tokens, at), strict=True))
+        keys = dict(zip(at, prefix_digests(tokens, at), strict=True))
         values = {position: self._cache[key] for position, key in keys.items() if key in self._cache}
         new = [position for position in at if position not in values]
         cost = Cost()
@@ -84,7 +84,7 @@ class HeadReader:
             for position, key in keys.items():
                 self._cache[key] = values[position]
                 self._cache.move_to_end(key)
-            while len(self._cache) > _MAX_CACHED_SCORES:
+            while len(self._cache) > MAX_CACHED_SCORES:
                 self._cache.popitem(last=False)
         return [values[position] for position in at], cost
 
@@ -96,7 +96,7 @@ class HeadReader:
         return Cost(scorer_tokens=count, flops=flops)
 
 
-def _prefix_digests(tokens: Ids, at: Sequence[int]) -> list[bytes]:
+def prefix_digests(tokens: Ids, at: Sequence[int]) -> list[bytes]:
     """A digest of the text up to and including each position."""
     digest, begin, out = hashlib.blake2b(digest_size=16), 0, []
     for position in at:

@@ -12,6 +12,7 @@ from ponder.errors import PonderError
 from ponder.models.guides import parse_reward_model
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, is_hub_name, pin_checkpoint, split_library_prefix
 from ponder.nets.base_model import ADAPTER_FOLDER, BASE_FILE, has_base, read_base, weights_fingerprint
+from ponder.nets.hf import REFERENCE_FOLDER
 from ponder.runs import job_json, read_job
 from ponder.runs.encoded_walk import walk
 from ponder.runs.file_fingerprints import add_fingerprints, files_fingerprint
@@ -19,7 +20,10 @@ from ponder.runs.manifest import MANIFEST_FILE
 
 MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
 MODEL_FILE_GLOBS = {  # of a model's folder
-    "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", BASE_FILE, "*.py"),
+    "weights": (
+        *("*.safetensors", "*.gguf", "*.bin", "config.json", BASE_FILE, "*.py"),
+        f"{REFERENCE_FOLDER}/*.safetensors",
+    ),
     "tokenizer or chat template": ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
 }
 

@@ -48,10 +48,17 @@ def fetch_model_info(http: HttpClient, model: str | None) -> ServedModelInfo:
             Tokenizer.from_json(reply["tokenizer"], http.url),
             require_int(reply["vocab_size"]),
             require_int(reply["context_length"]),
-            None if head is None else ScoreHead(predicts=head["predicts"], separator=str(head["separator"])),
+            None if head is None else _parse_head(head),
         )
     except (KeyError, TypeError, AttributeError) as reason:
         raise ModelError(f"{http.url} sent no tokenizer ({type(reason).__name__}: {reason}): is it older?") from None
+
+
+def _parse_head(head: Mapping[str, Any]) -> ScoreHead:
+    if head["predicts"] != "implicit":
+        return ScoreHead(predicts=head["predicts"], separator=str(head["separator"]))
+    warmth = float(head["temperature"])
+    return ScoreHead("implicit", "logit", temperature=warmth, separator=str(head["separator"]), reading=head["reading"])
 
 
 def generate_request(model: str | None, prefix: Ids, sampling: Sampling, seed: int, n: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Learned scorers: outcome and process reward models, preference reward models, value models.
+"""Learned scorers: outcome and process reward models, implicit ones, preference reward models, value models.
 
 They read a trace's own tokens, never its text, through the engine of a `PonderPolicy`: one of their own, or the one
 that samples. In the sampling engine, a head alone reads the hidden states that the policy wrote with, and its cached
@@ -8,17 +8,20 @@ prefix. A head with a LoRA adapter has states and a cache of its own, in the sam
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ponder.errors import UsageError
 from ponder.models.head_reader import ScoreReader
+from ponder.nets.decoder_with_head import LogprobReading
 from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.tasks.step_labels.step_split import step_ends
-from ponder.types import Cost, Score, Step, Trace
+from ponder.types import Cost, Ids, Score, Step, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,38 +86,24 @@ class ValueModel(LearnedScorer):
 
 
 @dataclass(frozen=True, eq=False)
-class PRM(LearnedScorer):
-    """The probability that each step of a path is right (`Score.steps`), and the path's score from them (`Score.value`;
-    Lightman et al. 2023).
+class StepScorer(LearnedScorer):
+    """Base of scorers that score each step of a path.
 
-    `reduce` is for what uses the path's score directly: votes, MCTS, best of n. A step-wise search reduces the steps'
-    probabilities itself (`Stepwise.reduce`). `granularity`: score the end of every step of the trace, or of every line;
-    "auto" scores lines if the path is one step that was not cut. `separator` ends a line; the default is the one that
-    the model was trained with.
+    `granularity`: score every step of the trace, or every line; "auto" scores lines if the path is one step that was
+    not cut. `separator` ends a line; the default is the one that the model was trained with.
     """
 
-    reduce: Reduction = "min"
-    granularity: Literal["auto", "step", "line"] = "auto"
-    separator: str = ""
-    head_kind: ClassVar[str] = "process"
-    scores_steps: ClassVar[bool] = True
+    granularity: Literal["auto", "step", "line"] = field(default="auto", kw_only=True)
+    separator: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reduce_scores([1.0], self.reduce)
         if self.granularity not in ("auto", "step", "line"):
             raise UsageError(f"steps are read per auto, step or line, not {self.granularity!r}")
 
-    @property
-    def name(self) -> str:
-        return "prm"
-
-    async def step_scores(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
-        """The probability of each step on the way to this one."""
-        return await self.reader(trace.token_ids(step), self.step_end_positions(trace, step))
-
-    def step_end_positions(self, trace: Trace, step: int) -> list[int]:
-        """The last token of each step on the path, or of each line of a path that is one long step."""
+    def step_spans(self, trace: Trace, step: int) -> list[tuple[int, int]]:
+        """The first token of each step on the path, or of each line of a path that is one long step, and one after its
+        last."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
         own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output
         lines = self.granularity == "line" or (
@@ -128,19 +117,126 @@ class PRM(LearnedScorer):
             if lines:
                 separator = self.separator or self.reader.head.separator
                 cuts = step_ends(node.token_ids, self.reader.text, separator, node.stop == "eos")
-            out += [begin + end - 1 for end in cuts]
+            out += [(begin + a, begin + b) for a, b in pairwise([0, *cuts])]
         return out
+
+
+@dataclass(frozen=True, eq=False)
+class PRM(StepScorer):
+    """The probability that each step of a path is right (`Score.steps`), and the path's score from them (`Score.value`;
+    Lightman et al. 2023).
+
+    `reduce` is for what uses the path's score directly: votes, MCTS, best of n. A step-wise search reduces the steps'
+    probabilities itself (`Stepwise.reduce`). Each is read at the end of a step.
+    """
+
+    reduce: Reduction = "min"
+    head_kind: ClassVar[str] = "process"
+    scores_steps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reduce_scores([1.0], self.reduce)
+
+    @property
+    def name(self) -> str:
+        return "prm"
+
+    async def step_scores(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
+        """The probability of each step on the way to this one."""
+        return await self.reader(trace.token_ids(step), self.step_end_positions(trace, step))
+
+    def step_end_positions(self, trace: Trace, step: int) -> list[int]:
+        """The last token of each step."""
+        return [end - 1 for _, end in self.step_spans(trace, step)]
 
     async def _score(self, trace: Trace, step: int) -> Score:
         if why := self._unreadable(trace, step):
             return Score(None, why)
         places = self.step_end_positions(trace, step)
         if not places:
-            return Score(None, "nothing was written yet, so there is no step to score")
+            return Score(None, _NOTHING_WRITTEN)
         read, cost = await self.reader(trace.token_ids(step), places)
-        worst = int(np.argmin(read)) + 1
-        reason = f"{self.reduce} of {len(read)} steps, the worst is {worst}"
-        return Score(reduce_scores(read, self.reduce), reason, cost, tuple(read))
+        return _reduced_score(read, self.reduce, cost)
+
+
+@dataclass(frozen=True, eq=False)
+class ImplicitRewardModel(StepScorer):
+    """An implicit reward model (Yuan et al. 2024): the score of a path is sigmoid(beta (log pi - log pi_ref)) over its
+    tokens.
+
+    `reading`: "ratio" is that; "logprob" is pi alone, the probability of what was written, and "likelihood" its
+    geometric mean over the tokens, which does not shrink with the length. "" takes what the model's folder says. With a
+    `reduce`, each step has the score of its own tokens (`Score.steps`), and the path's is made of these.
+    """
+
+    reading: LogprobReading | Literal[""] = ""
+    reduce: Reduction | None = None
+    head_kind: ClassVar[str] = "implicit"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stored = self.reader.head.reading
+        if self.reading not in ("", stored):
+            raise UsageError(f"this reader reads by {stored}, not by {self.reading}: load the model with that reading")
+        if self.reduce is not None:
+            reduce_scores([1.0], self.reduce)
+
+    @property
+    def name(self) -> str:
+        reading = self.reader.head.reading
+        return "implicit" if reading == "ratio" else f"model_{reading}"
+
+    @property
+    def scores_steps(self) -> bool:
+        return self.reduce is not None
+
+    async def step_scores(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
+        """The score of each step on the way to this one, from its own tokens alone."""
+        spans = self.step_spans(trace, step)
+        sums, cost = await self._sums(trace.token_ids(step), spans)
+        return [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)], cost
+
+    async def _sums(self, tokens: Ids, spans: Sequence[tuple[int, int]]) -> tuple[list[float], Cost]:
+        """The sum over the tokens of each span. A text's first token has no probability, and adds nothing."""
+        positions = sorted({max(p - 1, 0) for span in spans for p in span})
+        read, cost = await self.reader(tokens, positions)
+        up_to = dict(zip(positions, read, strict=True))
+        return [up_to[b - 1] - up_to[max(a - 1, 0)] for a, b in spans], cost
+
+    def _interpret(self, total: float, count: int) -> float:
+        head = self.reader.head
+        match head.reading:
+            case "ratio":
+                z = total / head.temperature
+                return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
+            case "logprob":
+                return math.exp(min(0.0, total))
+            case _:
+                return math.exp(min(0.0, total / count))
+
+    async def _score(self, trace: Trace, step: int) -> Score:
+        if why := self._unreadable(trace, step):
+            return Score(None, why)
+        spans = self.step_spans(trace, step)
+        if not spans:
+            return Score(None, _NOTHING_WRITTEN)
+        sums, cost = await self._sums(trace.token_ids(step), spans)
+        if self.reduce is not None:
+            read = [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)]
+            return _reduced_score(read, self.reduce, cost)
+        total, count = math.fsum(sums), sum(b - a for a, b in spans)
+        what = "log-ratio" if self.reader.head.reading == "ratio" else "log-probability"
+        return Score(self._interpret(total, count), f"{what} {total:.3f} over {count} tokens", cost)
+
+
+_NOTHING_WRITTEN = "nothing was written yet, so there is no step to score"
+
+
+def _reduced_score(read: Sequence[float], reduce: Reduction, cost: Cost) -> Score:
+    worst = int(np.argmin(read)) + 1
+    reason = f"{reduce} of {len(read)} steps, the worst is {worst}"
+    return Score(reduce_scores(read, reduce), reason, cost, tuple(read))
 
 
 def _is_cut_step(step: Step) -> bool:
@@ -152,6 +248,7 @@ SCORER_CLASSES: dict[str, type[LearnedScorer]] = {
     "outcome": ORM,
     "reward": PreferenceModel,
     "process": PRM,
+    "implicit": ImplicitRewardModel,
     "value": ValueModel,
 }
 
@@ -159,6 +256,7 @@ SCORER_CLASSES: dict[str, type[LearnedScorer]] = {
 def make_scorer(reader: ScoreReader, **settings: Any) -> LearnedScorer:
     """The scorer that a head was trained to be."""
     kind = SCORER_CLASSES[reader.head.predicts]
-    if settings and kind is not PRM:
-        raise UsageError(f"a model trained for {reader.head.predicts!r} has no setting {min(settings)!r}")
+    known = {own.name for own in fields(kind)} - {"reader"}
+    if unknown := sorted(settings.keys() - known):
+        raise UsageError(f"a model trained for {reader.head.predicts!r} has no setting {unknown[0]!r}")
     return kind(reader, **settings)

@@ -19,8 +19,9 @@ from ponder.nets import lora
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 
-HeadPrediction = Literal["value", "reward", "outcome", "process"]
+HeadPrediction = Literal["value", "reward", "outcome", "process", "implicit"]
 HeadForm = Literal["number", "logit", "squashed", "two-hot"]
+LogprobReading = Literal["ratio", "logprob", "likelihood"]  # how an implicit reward model is read
 MAX_HEAD_WIDTH = 1 << 20  # of a layer of the head
 
 
@@ -31,6 +32,9 @@ class ScoreHead:
     `form`: the number itself; a logit, read as its sigmoid; 2 sigmoid - 1 (x1, Besta et al. 2025); or a distribution
     over `bins` values from `low` to `high`, read as its mean (two-hot, Farebrother et al. 2024). `temperature` divides
     what a sigmoid or softmax is taken of, and a reward.
+
+    An implicit reward model has no head: its number is the sum of log pi - log pi_ref over the tokens of an answer, its
+    temperature 1 / beta. `reading`: by that ratio, or by log pi alone, as a sum or as a mean over the tokens.
     """
 
     predicts: HeadPrediction = "value"
@@ -42,10 +46,13 @@ class ScoreHead:
     high: float = 1.0
     temperature: float = 1.0
     separator: str = "\n"  # end of the steps that it was trained on, if they were split
+    reading: LogprobReading = "ratio"
 
     def __post_init__(self) -> None:
         if self.predicts not in get_args(HeadPrediction) or self.form not in get_args(HeadForm):
             raise UsageError(f"no head reads {self.predicts!r:.60} as {self.form!r:.60}")
+        if self.reading not in get_args(LogprobReading):
+            raise UsageError(f"a reward is read by ratio, logprob or likelihood, not {self.reading!r:.60}")
         if not all(type(size) is int and size <= MAX_HEAD_WIDTH for size in (self.bins, *self.hidden)):
             raise UsageError(f"a head's bins and hidden layers are whole numbers up to {MAX_HEAD_WIDTH:,}")
         if (self.bins > 1) != (self.form == "two-hot") or self.bins < 1 or not self.low < self.high:

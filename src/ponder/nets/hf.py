@@ -24,6 +24,7 @@ from ponder.nets import lora, merged_tensors, weight_files
 from ponder.nets.base_model import BASE_FILE, BaseModel, FindBase, has_base, stored_path
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead, build_head
+from ponder.nets.decoder_with_reference import DecoderWithReference
 from ponder.nets.load_weights import DecoderT, build_decoder
 from ponder.nets.nonfinite_tensors import first_nonfinite
 from ponder.nets.weight_files import WEIGHTS_FILE, WEIGHTS_INDEX_FILE, StoredTensors, read_config
@@ -31,9 +32,16 @@ from ponder.runs import manifest
 
 HEAD_CONFIG_KEY = "score_head"  # ponder's own key in config.json: what the head of a value or reward model predicts
 CLASSIFIER_SUFFIX = "ForSequenceClassification"  # in transformers, a decoder with a score instead of a next token
+REFERENCE_FOLDER = "reference"  # in the folder of an implicit reward model
 # What a model folder may hold; `save` replaces no folder that holds anything else.
 _HF_FILE_PATTERNS = ("config.json", "generation_config.json", "model*.safetensors", WEIGHTS_INDEX_FILE, "tokenizer*")
-MODEL_FILE_PATTERNS: tuple[str, ...] = (*_HF_FILE_PATTERNS, "chat_template.jinja", manifest.MANIFEST_FILE, BASE_FILE)
+MODEL_FILE_PATTERNS: tuple[str, ...] = (
+    *_HF_FILE_PATTERNS,
+    "chat_template.jinja",
+    manifest.MANIFEST_FILE,
+    BASE_FILE,
+    REFERENCE_FOLDER,
+)
 
 
 def load(
@@ -72,7 +80,14 @@ def load_with_head(
 
 def is_score_model(folder: Path | str) -> bool:
     """Whether the folder holds a value or reward model."""
-    return Path(folder).is_dir() and _is_classifier(read_config(Path(folder)))
+    return Path(folder).is_dir() and (_is_classifier(raw := read_config(Path(folder))) or _is_implicit(raw))
+
+
+def load_implicit_head(folder: Path | str) -> ScoreHead | None:
+    """What an implicit reward model says of itself; None where the folder holds another model."""
+    if not Path(folder).is_dir() or not _is_implicit(raw := read_config(Path(folder))):
+        return None
+    return _parse_head(raw, folder)
 
 
 def load_head(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
@@ -104,6 +119,12 @@ def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
 
 def _is_classifier(raw: Mapping[str, Any]) -> bool:
     return any(str(name).endswith(CLASSIFIER_SUFFIX) for name in _as_list(raw.get("architectures")))
+
+
+def _is_implicit(raw: Mapping[str, Any]) -> bool:
+    """Whether it is a language model that says that it is read as a reward."""
+    head = raw.get(HEAD_CONFIG_KEY)
+    return isinstance(head, Mapping) and head.get("predicts") == "implicit" and not _is_classifier(raw)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -171,6 +192,10 @@ def snapshot(
         config |= {"architectures": names, "num_labels": len(labels), HEAD_CONFIG_KEY: asdict(decoder.head)}
         config |= {"id2label": {str(i): n for i, n in enumerate(labels)}}
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
+    write_reference: Callable[[Path], None] | None = None
+    if isinstance(decoder, DecoderWithReference):
+        config |= {HEAD_CONFIG_KEY: asdict(decoder.head)}
+        write_reference = snapshot(decoder.reference, shard_bytes, copy=False)  # it never changes
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
     if base is None:
         tensors = lora.merged_weights(decoder)  # a tied head is the embedding and listed once
@@ -193,6 +218,8 @@ def snapshot(
             base.write(folder)
         if tensors:
             _write_shards(tensors, folder, shard_bytes)
+        if write_reference is not None:
+            write_reference(folder / REFERENCE_FOLDER)
 
     return write
 

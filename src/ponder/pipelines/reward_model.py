@@ -1,4 +1,4 @@
-"""Training reward models: from preferences, outcomes or step labels, and value models."""
+"""Training reward models: from preferences, outcomes or step labels, implicit ones, and value models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ponder import memory_check
 from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
 from ponder.errors import UsageError
-from ponder.measure import auroc, best_at_k, ece
+from ponder.measure import auroc, auroc_within_problems, best_at_k, ece
 from ponder.measure.statistics.verifier_metrics import (
     correct_pairs,
     fit_binary_temperature,
@@ -26,6 +26,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.decoder_with_reference import DecoderWithReference
 from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
@@ -33,6 +34,7 @@ from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels, read_training_labels
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
 from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named, When
@@ -52,7 +54,8 @@ class TrainRewardModel(LearnerFields, BaseJob):
 
     `separator` splits completions into steps (None: the trace's own steps). Some tenths of the questions are held out,
     for evaluation and to fit the temperature. `head_only` trains the head alone, and `lora` the head and adapters: such
-    a reward model can share an engine with the policy it was trained on.
+    a reward model can share an engine with the policy it was trained on. An implicit reward model has no head: the
+    language model itself is trained, and saved with the reference that it began as.
     """
 
     data: Annotated[
@@ -87,6 +90,8 @@ class TrainRewardModel(LearnerFields, BaseJob):
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if self.head_only and (self.lora is not None or self.frozen_layers):
             raise UsageError("lora, head_only and frozen_layers each choose which weights learn: give one of them")
+        if self.head_only and self.algorithm.head.predicts == "implicit":
+            raise UsageError("an implicit reward model has no head to train alone: leave out head_only")
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"batch_size": self.batch_size}, {})
@@ -131,11 +136,12 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         job.model, job.algorithm.head, job.template, job.device, checkpoint.resume_dtype(run, job.dtype), job.seed
     )
     net = policy.net
-    assert isinstance(net, DecoderWithHead)
+    assert isinstance(net, DecoderWithHead | DecoderWithReference)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
     labels = prepare_labels(
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
+        whole_answers=job.algorithm.needs_reference,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
@@ -164,8 +170,9 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                 metrics |= session.learn(learner, traces, session.watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
                     metrics |= evaluate_reward_model(learner, job.algorithm, held_out, labels.scorer)
-                    state.objective_state["temperature"] = metrics["test/temperature"]
-                    net.head = replace(net.head, temperature=metrics["test/temperature"])
+                    fitted = metrics["test/temperature"] * job.algorithm.head.temperature
+                    state.objective_state["temperature"] = fitted
+                    net.head = replace(net.head, temperature=fitted)
 
                 state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
@@ -183,10 +190,10 @@ def evaluate_reward_model(
     objective.credit(traces, scorer, {})
     with learner.unchanged():
         predictions = list(predict(learner, traces))
-    assert isinstance(learner.whole_net, DecoderWithHead)
     if objective.predicts == "preference":
         metrics = _preference_metrics(predictions)
     elif objective.predicts == "value":
+        assert isinstance(learner.whole_net, DecoderWithHead)
         metrics = _value_metrics(learner.whole_net, predictions)
     else:
         metrics = _label_metrics(predictions)
@@ -195,6 +202,8 @@ def evaluate_reward_model(
         metrics["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
         metrics["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
         metrics["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
+        metrics |= _likeliest_metrics(predictions)
+        metrics |= _within_metrics(several)
     return {f"test/{name}": value for name, value in metrics.items()}
 
 
@@ -206,6 +215,32 @@ def _answer_scores(
     label = dict(places)
     scored = [i for i in trace.answers() if i in label]
     return [min(read[j] for j in trace.path(i) if j in read) for i in scored], [label[i] for i in scored]
+
+
+def _likeliest_metrics(predictions: Sequence[Prediction]) -> dict[str, float]:
+    """What the sampling policy's own log-probabilities would choose of the same answers: by their sum and mean. Nothing
+    where they are not known."""
+    out: dict[str, float] = {}
+    for name, measure in (("likeliest_of_n", sum_logprob), ("likeliest_per_token", mean_logprob)):
+        groups = []
+        for trace, places, _ in predictions:
+            labels = dict(places)
+            known = [(measure(trace, i), labels[i]) for i in trace.answers() if i in labels]
+            if len(known) > 1:
+                groups.append(known)
+        if groups and all(z is not None for group in groups for z, _ in group):
+            out[name] = float(np.mean([best_at_k([y for _, y in g], [z for z, _ in g], len(g)) for g in groups]))
+    return out
+
+
+def _within_metrics(groups: Sequence[tuple[list[float], list[float]]]) -> dict[str, float]:
+    """AUROC within problems, of answers that are right or wrong."""
+    scores = [z for group, _ in groups for z in group]
+    right = [y for _, group in groups for y in group]
+    problems = [n for n, (_, group) in enumerate(groups) for _ in group]
+    if any(y not in (0, 1) for y in right) or all(len(set(y)) < 2 for _, y in groups):
+        return {}
+    return {"auroc_within": auroc_within_problems(scores, right, problems).area}
 
 
 def _preference_metrics(predictions: Iterable[Prediction]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.models.load import load_inference_policy
-from ponder.models.load_scorer import load_scorer, load_shared_scorer
+from ponder.models.load_scorer import load_implicit_scorer, load_scorer, load_shared_scorer
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
@@ -120,6 +120,8 @@ def _with_adapter(served: Sequence[ServedModel], spec: ServedModelSpec) -> Serve
 
 def _load_scorer(model: str, bases: Sequence[PonderPolicy], device: str, dtype: str) -> LearnedScorer:
     """On the engine of the first policy whose weights it was trained on, else on one of its own."""
+    if not is_server_address(model) and hf.load_implicit_head(find_model(model)) is not None:
+        return load_implicit_scorer(model, device, dtype, policy=bases[0] if bases else None)
     for policy in bases:
         if not is_server_address(model) and runs_on(policy, device, dtype):
             with suppress(ModelError):  # another base model

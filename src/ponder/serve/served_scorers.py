@@ -35,6 +35,10 @@ def scorer_head(scorer: Scorer) -> ScoreHead | None:
     return scorer.reader.head if isinstance(scorer, LearnedScorer) else None
 
 
-def head_json(head: ScoreHead | None) -> dict[str, str] | None:
-    """The head as a client reads it: what it predicts, and what ends the steps that it was trained on."""
-    return None if head is None else {"predicts": head.predicts, "separator": head.separator}
+def head_json(head: ScoreHead | None) -> dict[str, str | float] | None:
+    """The head as a client reads it: what it predicts, and what ends the steps that it was trained on; of an implicit
+    reward model also how its sums of log-probabilities are read."""
+    if head is None:
+        return None
+    out: dict[str, str | float] = {"predicts": head.predicts, "separator": head.separator}
+    return out | ({"reading": head.reading, "temperature": head.temperature} if head.predicts == "implicit" else {})

@@ -1,6 +1,7 @@
 """A readout: what a learner reads from hidden states and hands to the loss. The learner does not know which one it has.
 
-A policy reads log-probabilities, a critic one value before each token, a reward model its head's numbers at each token.
+A policy reads log-probabilities, a critic one value before each token, a reward model its head's numbers at each token,
+an implicit one the log-ratio to its reference.
 Shapes: N trained tokens of a micro-batch, O numbers of a head, E width.
 """
 
@@ -18,6 +19,7 @@ from ponder.errors import UsageError
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.train.chunked_lm_head import divergence, token_logprobs
+from ponder.train.losses import sum_per_sequence
 from ponder.train.objective import Tokens
 from ponder.train.pack import PackedBatch
 
@@ -108,6 +110,20 @@ class RewardReadout:
 
     def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
         return _head_tokens(self.read(learner, learner.net, batch), batch)
+
+
+@dataclass(frozen=True)
+class LogRatioReadout(LogprobReadout):
+    """An implicit reward model's number [N, 1]: beta times the sum of log pi - log pi_ref over all trained tokens of
+    the answer, the same at each of them. The reference's log-probabilities are noted beside the tokens."""
+
+    beta: float = 1.0
+    needs_old_logprobs = False
+
+    def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
+        logprobs_N = self.read(learner, learner.net, batch)
+        ratio_S = sum_per_sequence(logprobs_N - batch.notes["reference"], batch.sequence_N)
+        return _head_tokens((self.beta * ratio_S)[batch.sequence_N][:, None], batch)
 
 
 def _head_tokens(values_N: Tensor, batch: PackedBatch) -> Tokens:

@@ -1,5 +1,5 @@
 """Objectives of reward and value models: preferences, outcomes, steps, values. The number is read at the token itself
-(a critic's value is read before its token).
+(a critic's value is read before its token); that of an implicit reward model is a sum over the answer's tokens.
 
 `credit` finds where a number is read and its target, and gives each target its share of the optimiser step's loss, so
 that splitting into micro-batches does not change the gradient.
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.nets.decoder_with_head import ScoreHead
+from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
+from ponder.train.credit import has_branches
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
+from ponder.train.readouts import LogRatioReadout, Readout, RewardReadout
 from ponder.types import Step, Trace
 
 TARGET_NOTE = "target"  # the note with the number to predict at a token; NaN: none
@@ -46,6 +48,11 @@ class RewardObjective(BaseObjective, ABC):
     @abstractmethod
     def head(self) -> ScoreHead:
         """The head that the network needs."""
+
+    @property
+    def readout(self) -> Readout:
+        """What the learner reads."""
+        return RewardReadout()
 
     @abstractmethod
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
@@ -168,6 +175,60 @@ class ProcessReward(OutcomeReward):
 
 
 @dataclass(frozen=True)
+class ImplicitReward(RewardObjective):
+    """Implicit reward model: binary cross-entropy of sigmoid(beta (log pi(y|x) - log pi_ref(y|x))) with an answer's
+    correctness, where pi_ref is the model at the start. No head is trained: the model itself is the judge, and the
+    ratio over the tokens of a step is the reward of that step.
+
+    `reading`: what the trained model judges by. "ratio" is what it was trained for, "logprob" the sum of log pi alone,
+    "likelihood" its mean over the tokens.
+    """
+
+    paper: ClassVar[str] = "Yuan et al. 2024, arXiv:2412.01981; Cui et al. 2025, arXiv:2502.01456"
+    needs_both_labels = True
+    beta: float = 0.05
+    reading: LogprobReading = "ratio"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < float("inf"):
+            raise UsageError(f"beta is {self.beta}; an implicit reward needs one that is positive and finite")
+        _ = self.head  # checks the reading
+
+    @property
+    def head(self) -> ScoreHead:
+        return ScoreHead("implicit", "logit", temperature=1 / self.beta, reading=self.reading)
+
+    @property
+    def readout(self) -> Readout:
+        return LogRatioReadout(beta=self.beta)
+
+    @property
+    def needs_reference(self) -> bool:
+        return True
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        return _check_range(_answer_targets(trace, scorer), trace, 0.0, 1.0)
+
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
+        metrics = super().credit(traces, scorer, state)
+        for trace in traces:
+            for leaf in [i for i in trace.answers() if TARGET_NOTE in trace.steps[i].notes]:
+                if has_branches(trace, leaf):
+                    raise UsageError(
+                        f"{trace.problem.id}: answers share steps, and an implicit reward is of a whole answer:"
+                        " separate them first (`labelled_traces.separate_answers`)"
+                    )
+                before = [trace.steps[i] for i in trace.path(leaf)[1:-1] if len(trace.steps[i].token_ids)]
+                own = [step for step in before if step.sampled] if trace.steps[leaf].sampled else before
+                for step in own:  # without a tool's output
+                    _write_target(step, float("nan"), 0.0)
+        return metrics
+
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(numbers_MO[:, 0], target_M.to(numbers_MO), reduction="none")
+
+
+@dataclass(frozen=True)
 class StateValue(RewardObjective):
     """Expected return of a prefix, at the last token of each step: a scorer's score or, with `target_source="value"`,
     the value that a search found (`Step.value` of visited steps).
@@ -249,6 +310,7 @@ REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {
     "pairs": BradleyTerry,
     "orm": OutcomeReward,
     "prm": ProcessReward,
+    "implicit": ImplicitReward,
     "value": StateValue,
 }
 

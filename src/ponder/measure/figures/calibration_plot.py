@@ -20,7 +20,7 @@ from ponder.measure.figures.canvas import (
 )
 from ponder.measure.figures.coverage_plots import default_scorer
 from ponder.measure.figures.theme import COLOURS, DASHES, MUTED_COLOUR
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMNS, Attempts, ProblemAttempts
 from ponder.measure.statistics.calibration import ReliabilityCurve, brier, fit_temperature, reliability
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def scores_and_verdicts(group: ProblemAttempts, scorer: str) -> list[tuple[float
     """Score and verdict of each attempt; for votes, share and verdict of the most frequent answer."""
     if scorer != VOTES_SCORER:
         column = group.scores.get(scorer, (None,) * group.size)
-        as_chance = [None if s is None else math.exp(s) for s in column] if scorer == LOGPROB_COLUMN else column
+        as_chance = [None if s is None else math.exp(s) for s in column] if scorer in LOGPROB_COLUMNS else column
         return list(zip(as_chance, group.correct, strict=True))
     answers = [a for a in group.answers or () if a is not None]
     if not answers:

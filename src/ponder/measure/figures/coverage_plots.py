@@ -24,11 +24,12 @@ from ponder.measure.figures.canvas import (
 )
 from ponder.measure.figures.costs import COST_LABELS, CostUnit, sample_cost
 from ponder.measure.figures.theme import COLOURS, DASHES, MARKERS, MUTED_COLOUR, TEXT_COLOUR
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMNS, SCORE_COLUMN, Attempts, ProblemAttempts
 from ponder.measure.statistics.answer_selection import SubsetScheme, selection_curve
 from ponder.measure.statistics.coverage import coverage_curve
 from ponder.measure.statistics.intervals import FEW_PROBLEMS
 from ponder.measure.statistics.sample_curve import SampleCurve
+from ponder.reason.operators.vote import stated_answers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,13 +42,14 @@ CURVE_STYLE_INDEX = {
     "best": 2,
     "weighted": 3,
     "logprob": 4,
+    "logprob_sum": 5,
     "one sample": 7,
 }  # of COLOURS, everywhere
 StyledCurve = tuple[str, int, SampleCurve, float]  # its name, its colour and mark, and what one sample costs
 LineLabels = list[tuple[float, str, str]]  # where a line ends, its name and colour
 CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score",
           "weighted": "weighted vote",
-          "logprob": "likeliest", "one sample": "one sample"}  # fmt: skip
+          "logprob": "likeliest per token", "logprob_sum": "likeliest", "one sample": "one sample"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,7 @@ def _computable_curves(graded: JudgedSystem, how: SubsetScheme, subsets: int) ->
         return out
     right = [g.correct for g in system.groups]
     answers = [g.answers or () for g in system.groups]
-    own = [
-        range(g.size) for g in system.groups
-    ]  # by score an attempt is chosen, not an answer: each has its own verdict
+    own = [_attempts_to_choose(g) for g in system.groups]
     if system.has_answers:
         votes: SubsetScheme = how if graded.max_k <= MAX_EXACT_SAMPLES else "subsets"
         out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
@@ -106,15 +106,21 @@ def _computable_curves(graded: JudgedSystem, how: SubsetScheme, subsets: int) ->
         out["best"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
         if system.has_answers:
             out["weighted"] = selection_curve("weighted", answers, right, ks, scores, "subsets", subsets, "abstain")
-    if LOGPROB_COLUMN in system.scorers:
-        scores = [g.scores[LOGPROB_COLUMN] for g in system.groups]
-        out["logprob"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
+    for name in (column for column in LOGPROB_COLUMNS if column in system.scorers):
+        scores = [g.scores[name] for g in system.groups]
+        out[name] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
     return out
+
+
+def _attempts_to_choose(group: ProblemAttempts) -> list[int | None]:
+    """By score an attempt is chosen, not an answer: each has its own verdict. One that states nothing is not chosen."""
+    able = stated_answers(group.answers) if group.answers is not None else range(group.size)
+    return [i if i in set(able) else None for i in range(group.size)]
 
 
 def default_scorer(system: Attempts) -> str:
     """The score to go by: the log's own, or the one there is besides the verdict itself."""
-    names = [s for s in system.scorers if s != LOGPROB_COLUMN and not _is_verdict(system, s)]
+    names = [s for s in system.scorers if s not in LOGPROB_COLUMNS and not _is_verdict(system, s)]
     return SCORE_COLUMN if SCORE_COLUMN in names else names[0] if len(names) == 1 else ""
 
 

@@ -6,6 +6,7 @@ any other table is read by rules that are shown (`Attempts.reading_notes`) and t
 
 from ponder.measure.readers.attempts import (
     LOGPROB_COLUMN,
+    LOGPROB_SUM_COLUMN,
     SCORE_COLUMN,
     Attempts,
     ProblemAttempts,
@@ -18,6 +19,7 @@ from ponder.measure.readers.read_log import read_log, read_logs
 
 __all__ = [
     "LOGPROB_COLUMN",
+    "LOGPROB_SUM_COLUMN",
     "SCORE_COLUMN",
     "Attempts",
     "ColumnMap",

@@ -18,7 +18,9 @@ MAX_LISTED_PROBLEMS = 3  # problems that a message names; the rest are counted
 
 # What becomes of attempts without a verdict.
 NO_VERDICT_NOTE = "have no verdict and are left out; a problem with no other is not right as far as is known"
-SCORE_COLUMN, LOGPROB_COLUMN = "score", "logprob"  # where a log's own score and a mean log-probability per token stand
+SCORE_COLUMN = "score"  # where a log's own score stands
+LOGPROB_COLUMN, LOGPROB_SUM_COLUMN = "logprob", "logprob_sum"  # the mean log-probability per token, and the sum
+LOGPROB_COLUMNS = (LOGPROB_COLUMN, LOGPROB_SUM_COLUMN)
 
 
 @dataclass(frozen=True, slots=True)

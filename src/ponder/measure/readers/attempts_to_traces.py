@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMNS, Attempts, ProblemAttempts
 from ponder.measure.readers.raw_files import load_data
 from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
@@ -26,7 +26,7 @@ def _trace(group: ProblemAttempts) -> Trace:
     )
     for i, text in enumerate(group.texts or ()):
         verdict = group.correct[i]
-        scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB_COLUMN}
+        scores = {n: _score(c[i]) for n, c in group.scores.items() if n not in LOGPROB_COLUMNS}
         scores[VERDICT_SCORE] = _score(verdict)
         trace.add(Step(0, text, ids([]), stop="eos", scores=scores, last=True))
     if group.cost:

@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError, UsageError
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, NO_VERDICT_NOTE, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import (
+    LOGPROB_COLUMN,
+    LOGPROB_SUM_COLUMN,
+    NO_VERDICT_NOTE,
+    Attempts,
+    ProblemAttempts,
+)
 from ponder.measure.readers.column_aliases import ColumnMap
-from ponder.reason.operators.uncertainty import mean_logprob
+from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
 from ponder.registry import only_allowed
 from ponder.runs import job_json, read_job, read_traces
 from ponder.runs.trust import allowed_names
@@ -127,7 +133,11 @@ def to_problem_attempts(problem: str, trace: Trace, scorer: str, read: AnswerRea
         problem,
         correct=tuple(trace.score(i, scorer) for i in leaves),
         answers=tuple(read(t) for t in texts) if read is not None else None,
-        scores={**scores, LOGPROB_COLUMN: tuple(mean_logprob(trace, i) for i in leaves)},
+        scores={
+            **scores,
+            LOGPROB_COLUMN: tuple(mean_logprob(trace, i) for i in leaves),
+            LOGPROB_SUM_COLUMN: tuple(sum_logprob(trace, i) for i in leaves),
+        },
         tokens=tuple(sampled_token_count(trace, i) for i in leaves),
         texts=texts,
         chosen=None if trace.chosen is None else leaves.index(trace.chosen),

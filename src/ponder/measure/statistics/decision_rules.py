@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import LOGPROB_COLUMN, SCORE_COLUMN, Attempts, ProblemAttempts
+from ponder.measure.readers.attempts import LOGPROB_COLUMNS, SCORE_COLUMN, Attempts, ProblemAttempts
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
-from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
+from ponder.reason.operators.vote import best_answer, majority_answer, stated_answers, weighted_answer
 
-DecisionRule = Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"]
+DecisionRule = Literal["mean", "first", "majority", "weighted", "best", "logprob", "logprob_sum", "any", "chosen"]
 DECISION_RULES: tuple[DecisionRule, ...] = get_args(DecisionRule)
 RULE_DESCRIPTIONS: dict[DecisionRule, str] = {
     "mean": "one attempt at random",
@@ -23,6 +23,7 @@ RULE_DESCRIPTIONS: dict[DecisionRule, str] = {
     "weighted": "the answer with the largest sum of scores",
     "best": "the attempt with the highest score",
     "logprob": "the attempt with the highest mean log-probability per token",
+    "logprob_sum": "the attempt with the highest log-probability",
     "any": "right if any attempt is",
     "chosen": "what the system itself gave as its answer",
 }
@@ -34,7 +35,7 @@ def apply_rule(attempts: Attempts, method: DecisionRule, scorer: str | None = No
     A problem left without an answer is wrong; one of which the log holds nothing, or an error, is unknown.
     """
     _check_rule_inputs(attempts, method, scorer)
-    name = LOGPROB_COLUMN if method == "logprob" else scorer or _default_scorer(attempts, method)
+    name = method if method in LOGPROB_COLUMNS else scorer or _default_scorer(attempts, method)
     rule = _RULE_FUNCTIONS[method]
     return [rule(g, name) if g.size else 0.0 if g.no_attempt_finished else None for g in attempts.groups]
 
@@ -58,8 +59,9 @@ def select_attempt(group: ProblemAttempts, method: DecisionRule, name: str) -> i
         return 0
     if method == "chosen":
         return group.chosen
-    if method in ("best", "logprob"):
-        return best_answer(places, group.scores[name])
+    if method in ("best", *LOGPROB_COLUMNS):
+        able = stated_answers(group.answers) if group.answers is not None else places
+        return best_answer(able, [group.scores[name][i] for i in able])
     answers = group.answers or ()
     won = majority_answer(answers) if method == "majority" else weighted_answer(answers, group.scores[name])
     return None if won is None else answers.index(won)
@@ -94,7 +96,7 @@ def _any_correct(group: ProblemAttempts) -> float | None:
 def _default_scorer(attempts: Attempts, method: DecisionRule) -> str:
     if method not in ("weighted", "best"):
         return ""
-    names = [n for n in attempts.scorers if n != LOGPROB_COLUMN]
+    names = [n for n in attempts.scorers if n not in LOGPROB_COLUMNS]
     if SCORE_COLUMN in names:
         return SCORE_COLUMN
     if len(names) == 1:
@@ -113,7 +115,7 @@ def _check_rule_inputs(attempts: Attempts, method: DecisionRule, scorer: str | N
             f"{attempts.name} has no answers to vote on; name their column with --column answer=NAME, or judge its"
             " texts with `ponder replay --score NAME`"
         )
-    if method == "logprob" and LOGPROB_COLUMN not in attempts.scorers:
+    if method in LOGPROB_COLUMNS and method not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no log-probabilities: only traces of this program and some servers do")
     if scorer and scorer not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no scores of {scorer!r}; it has {', '.join(attempts.scorers) or 'none'}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ponder.measure.statistics.episode_summary import EpisodeSummary, episode_summary
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval, mean_with_undecided
-from ponder.measure.statistics.roc import AurocInterval, auroc
+from ponder.measure.statistics.roc import AurocInterval, WithinAuroc, auroc, auroc_within_problems
 from ponder.protocols import Strategy
 from ponder.reason.operators import majority_step
 from ponder.reason.operators.auto_cut import count_without_steps, uses_cut
@@ -39,6 +39,7 @@ class EvaluationReport:
     num_uncut: int = 0  # problems whose search by steps cut none
     reasons: Mapping[str, int] = field(default_factory=dict)  # why problems failed and samples are undecided
     episodes: EpisodeSummary | None = None  # of a task that is played in turns
+    guide_within: WithinAuroc | None = None  # how well the guide tells right answers from wrong ones to one problem
 
     @property
     def unmeasured(self) -> str:
@@ -61,6 +62,8 @@ class EvaluationReport:
             rows[f"any of {self.samples_per_problem}"] = self.coverage
         if self.guide_auroc is not None:
             rows["guide"] = f"a right answer scores above a wrong one with probability {self.guide_auroc}"
+        if self.guide_within is not None:
+            rows["within problems"] = f"above a wrong one to the same problem with probability {self.guide_within}"
         if self.episodes is not None:
             rows["turns"] = self.episodes.turn_line()
             rows |= {"tool calls": line} if (line := self.episodes.tool_line()) else {}
@@ -103,8 +106,9 @@ def evaluation_report(
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.budget_exhausted for t in traces), any(t.oracle for t in traces)
+    guide_auroc, within = _guide_auroc(traces, scorer, guide)
     last = (
-        _guide_auroc(traces, scorer, guide),
+        guide_auroc,
         count_without_steps(traces) if uses_cut(strategy) else 0,
         _failure_reasons(traces, scorer),
     )
@@ -116,7 +120,7 @@ def evaluation_report(
         single = mean_with_undecided([_mean_score(t, scorer) for t in traces], graded=True)
     if samples <= 1:
         return EvaluationReport(
-            len(traces), samples, single, None, None, undecided, cost, *ended, *last, episodes=episodes
+            len(traces), samples, single, None, None, undecided, cost, *ended, *last, episodes=episodes, guide_within=within
         )
     coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
     voted = (
@@ -125,7 +129,7 @@ def evaluation_report(
         else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
     )
     return EvaluationReport(
-        len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last, episodes=episodes
+        len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last, episodes=episodes, guide_within=within
     )
 
 
@@ -138,14 +142,18 @@ def chosen_score(trace: Trace, scorer: str) -> float | None:
     return None if trace.failed else 0.0
 
 
-def _guide_auroc(traces: Sequence[Trace], scorer: str, guide: str) -> AurocInterval | None:
-    """Over answers with both scores, with an interval over problems; None where there are none of a kind."""
+def _guide_auroc(
+    traces: Sequence[Trace], scorer: str, guide: str
+) -> tuple[AurocInterval | None, WithinAuroc | None]:
+    """Over answers with both scores, and within problems, with intervals over problems; None where there are none of a
+    kind."""
     both = [(t.score(i, guide), t.score(i, scorer), n) for n, t in enumerate(traces) for i in t.answers()]
     known = [(x, y, n) for x, y, n in both if x is not None and y is not None] if guide not in ("", scorer) else []
     scores, right, problems = zip(*known, strict=True) if known else ((), (), ())
     if set(right) != {0.0, 1.0} or len(set(problems)) < 2:
-        return None
-    return auroc(scores, right, problems)
+        return None, None
+    mixed = {n for n, y in zip(problems, right, strict=True) if y == 1} & {n for _, y, n in known if y == 0}
+    return auroc(scores, right, problems), auroc_within_problems(scores, right, problems) if mixed else None
 
 
 def running_accuracy(traces: Iterable[Trace], scorer: str) -> float:

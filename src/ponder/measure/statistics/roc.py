@@ -1,4 +1,5 @@
-"""AUROC of a score as a predictor of correctness, ties counting half, with its interval.
+"""AUROC of a score as a predictor of correctness, ties counting half, with its interval: over all samples, or within
+problems, which is what choosing among the answers to one problem depends on.
 
 Shapes: N samples, R right ones, W wrong ones.
 """
@@ -59,6 +60,59 @@ def auroc(
     return AurocInterval(area, low, high, int(good.sum()), int((~good).sum()))
 
 
+@dataclass(frozen=True, slots=True)
+class WithinAuroc:
+    """The mean over problems of the chance that a right answer scores above a wrong one to the same problem."""
+
+    area: float
+    low: float
+    high: float
+    problems: int  # that have right and wrong answers: no other counts
+
+    def __str__(self) -> str:
+        return f"{self.area:.3f} [{self.low:.3f}, {self.high:.3f}] ({self.problems} problems with both)"
+
+
+def auroc_within_problems(
+    scores: Sequence[float | None],
+    right: Sequence[float | None],
+    problems: Sequence[Hashable],
+    level: float = CONFIDENCE,
+    resamples: int = 500,
+    seed: int = 0,
+) -> WithinAuroc:
+    """Pairs of a right and a wrong answer to one problem alone, so that a score which only tells easy problems from
+    hard ones has 1/2. Each problem counts alike; the interval is a bootstrap over problems.
+    """
+    score_N, right_N = check_scores_and_outcomes(scores, right)
+    if len(problems) != score_N.size:
+        raise UsageError(f"name the problem of each sample: got {len(problems)} names for {score_N.size} samples")
+    groups = [m for m in _members(problems) if 0 < (right_N[m] == 1).sum() < m.size]
+    if not groups:
+        raise UsageError("no problem has right and wrong answers: there is nothing to tell apart within one")
+    area_P = np.array([_area(score_N[m], right_N[m] == 1) for m in groups])
+    area = float(area_P.mean())
+    if len(groups) < 2:
+        return WithinAuroc(area, 0.0, 1.0, 1)
+    rng = np.random.default_rng(seed)
+    drawn = [
+        float(area_P[chosen].mean())
+        for chosen in itertools.chain.from_iterable(resampled_indices(len(groups), resamples, rng))
+    ]
+    low, high = percentile_interval(drawn, (1 - level) / 2)
+    if area_P.min() == area_P.max():  # redrawing brings nothing new
+        low, high = _bounds(area, len(groups), level)
+    return WithinAuroc(area, float(low), float(high), len(groups))
+
+
+def _members(problems: Sequence[Hashable]) -> list[np.ndarray]:
+    """The samples of each problem."""
+    members: dict[Hashable, list[int]] = {}
+    for i, problem in enumerate(problems):
+        members.setdefault(problem, []).append(i)
+    return [np.array(m) for m in members.values()]
+
+
 def _area(score_N: FloatArray, good: np.ndarray) -> float:
     """From ranks: (sum of the right ones' ranks - R (R + 1) / 2) / (R W)."""
     r = int(good.sum())
@@ -108,10 +162,7 @@ def _bootstrap_over_problems(
     area: float, score_N: FloatArray, good: np.ndarray, problems: Sequence[Hashable], level: float, resamples: int,
     seed: int,
 ) -> tuple[float, float]:  # fmt: skip
-    members: dict[Hashable, list[int]] = {}
-    for i, problem in enumerate(problems):
-        members.setdefault(problem, []).append(i)
-    groups = [np.array(m) for m in members.values()]
+    groups = _members(problems)
     if len(groups) < 2:
         raise UsageError("all samples are of one problem; an interval over problems needs at least two")
     rng = np.random.default_rng(seed)

@@ -227,14 +227,18 @@ def prepare_labels(
     separator: str | None = None,
     pairwise: bool = False,
     must_differ: bool = False,
+    whole_answers: bool = False,
 ) -> LabelledTraces:
     """The traces in the policy's tokens, split into training and test data.
 
     `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
-    trace. `must_differ`: raise if all labels are equal.
+    trace. `must_differ`: raise if all labels are equal. `whole_answers`: no two answers share a step, and no step has
+    another reference's log-probabilities beside it.
     """
     report, name = labels.filter_report, labels.scorer
     ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
+    if whole_answers:
+        ready = [separate_answers(trace) for trace in ready]
     if pairwise:
         ready = merge_by_prompt(ready)
         report.add("prompts", len(ready))
@@ -276,6 +280,17 @@ def merge_by_prompt(traces: Iterable[Trace], max_answers: int = MAX_ANSWERS_PER_
     for same in rows.values():
         parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // max_answers))
         out += [_merge_traces(same[k::parts]) for k in range(parts)]
+    return out
+
+
+def separate_answers(trace: Trace) -> Trace:
+    """The answers of a trace, each on a path of its own below the prompt, without notes of another training."""
+    out = Trace(trace.problem, [replace(trace.steps[0])], trace.cost)
+    out.oracle = trace.oracle
+    for leaf in trace.answers():
+        at = 0
+        for i in trace.path(leaf)[1:]:
+            at = out.add(replace(trace.steps[i], parent=at, cites=(), notes={}, advantages=None))
     return out
 
 

@@ -25,6 +25,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.decoder_with_reference import DecoderWithReference
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
@@ -231,6 +232,8 @@ class TrainingSession:
         def write(folder: Path) -> None:
             weights(folder)
             tokenizer.save(folder)
+            if isinstance(net, DecoderWithReference):
+                tokenizer.save(folder / hf.REFERENCE_FOLDER)
 
         return write
 

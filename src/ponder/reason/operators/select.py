@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ponder.reason import answer_extraction
 from ponder.reason.operators import vote
 from ponder.types import Trace
 
@@ -25,8 +26,11 @@ def set_answer(trace: Trace, step: int | None) -> None:
 
 
 def best_step(trace: Trace, steps: Sequence[int], scorer: str) -> int | None:
-    """The step with the highest score, the first of equals; an undecided one never wins."""
-    return vote.best_answer(steps, [trace.score(i, scorer) for i in steps])
+    """The step with the highest score, the first of equals; an undecided one never wins, and one that states no answer
+    only where none states any."""
+    rated = [i for i in steps if trace.score(i, scorer) is not None]
+    able = [rated[k] for k in vote.stated_answers([answer_extraction.answer_of_step(trace, i) for i in rated])]
+    return vote.best_answer(able, [trace.score(i, scorer) for i in able])
 
 
 def backtrack(trace: Trace, step: int, is_open: Callable[[int], bool]) -> int | None:

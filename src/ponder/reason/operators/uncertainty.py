@@ -102,6 +102,14 @@ def mean_logprob(trace: Trace, step: int) -> float | None:
     return _mean([lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None])
 
 
+def sum_logprob(trace: Trace, step: int) -> float | None:
+    """Their sum: the log-probability of all that was sampled."""
+    mean = mean_logprob(trace, step)
+    if mean is None:
+        return None
+    return mean * sum(len(lp) for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None)
+
+
 def answer_confidence(trace: Trace, step: int, how: ConfidenceMeasure = "likelihood") -> float | None:
     """In [0, 1]. `likelihood`: exp of the mean log-probability (the normalised weight of Wang et al. 2023). `entropy`:
     exp(-H) of the mean entropy H in nats. `gini`: 1 - the mean of Gini's measure. The last two need

@@ -33,6 +33,11 @@ def best_answer(answers: Sequence[A | None], scores: Sequence[float | None]) -> 
     return max(_votes(answers, scores), key=lambda vote: vote[1], default=(None, 0.0))[0]
 
 
+def stated_answers(answers: Sequence[A | None]) -> list[int]:
+    """Which attempts may be chosen by a score: those that state an answer; all of them where none does."""
+    return [i for i, a in enumerate(answers) if a is not None] or list(range(len(answers)))
+
+
 def _votes(answers: Sequence[A | None], scores: Sequence[float | None]) -> list[tuple[A, float]]:
     if len(answers) != len(scores):
         raise UsageError(f"every answer takes one score; got {len(answers)} answers and {len(scores)} scores")

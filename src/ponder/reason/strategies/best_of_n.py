@@ -12,11 +12,11 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
 from ponder.reason.operators.auto_cut import CutOrAuto
 from ponder.reason.operators.evaluate import Reduction
-from ponder.reason.operators.uncertainty import mean_logprob
+from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
 from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Sampling, Trace
 
-RankBy = Literal["score", "logprob"]
+RankBy = Literal["score", "logprob", "logprob_sum"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class BestOfN(Stepwise):
     `rank_by="score"`: the guide's score. The guide is an outcome reward model, a verifier, or a process reward model,
     which scores every step (of the trace, with a `cut`; else every line); the answer's score is then their minimum, or
     as `reduce` says (Lightman et al. 2024, Uesato et al. 2022). `rank_by="logprob"`: the mean log-probability of the
-    tokens, which needs no guide. `choose="weighted"` sums the scores of equal answers (Li et al. 2023).
+    tokens, and "logprob_sum" their sum; both need no guide. `choose="weighted"` sums the scores of equal answers (Li et
+    al. 2023).
     """
 
     n: int = 8
@@ -42,13 +43,14 @@ class BestOfN(Stepwise):
             raise UsageError(f"n is {self.n}; give at least 1")
         if self.rank_by not in get_args(RankBy):
             raise UnknownName("rank_by", self.rank_by, get_args(RankBy))
-        if self.rank_by == "logprob" and self.reduce is not None:
+        if self.rank_by != "score" and self.reduce is not None:
             raise UsageError("a log-probability is of the whole answer: leave out reduce, or give rank_by='score'")
 
     def unused(self) -> dict[str, str]:
         out = Stepwise.unused(self)
-        if self.rank_by == "logprob":
-            out |= dict.fromkeys(("guide", "reduce"), "the answer is chosen by rank_by=logprob: give rank_by=score")
+        if self.rank_by != "score":
+            why = f"the answer is chosen by rank_by={self.rank_by}: give rank_by=score"
+            out |= dict.fromkeys(("guide", "reduce"), why)
         return out
 
     def missing_guide(self) -> str:
@@ -71,7 +73,9 @@ class BestOfN(Stepwise):
 
     def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
         """Log-probabilities become probabilities: a vote must not count against its answer."""
-        return [math.exp(r) for r in ranks] if self.rank_by == "logprob" else ranks
+        return ranks if self.rank_by == "score" else [math.exp(r) for r in ranks]
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return mean_logprob(trace, step) if self.rank_by == "logprob" else Stepwise.rank(self, trace, step, guide)
+        if self.rank_by == "score":
+            return Stepwise.rank(self, trace, step, guide)
+        return mean_logprob(trace, step) if self.rank_by == "logprob" else sum_logprob(trace, step)

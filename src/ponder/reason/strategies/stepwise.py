@@ -203,12 +203,14 @@ class Stepwise:
         return guide
 
     def decide(self, trace: Trace, finished: Mapping[int, int], rank: Mapping[int, float]) -> int | None:
-        """Choose among the finished answers; one that stands for several copies has as many votes."""
+        """Choose among the finished answers; one that stands for several copies has as many votes. One that states
+        nothing is never chosen, unless all do."""
         steps = sorted(finished)
-        if self.choose == "best":
-            return vote.best_answer(steps, [rank[i] for i in steps])
-        weight = dict(zip(steps, self.vote_weights([rank[i] for i in steps]), strict=True))
         answers = {i: answer_extraction.answer_of_step(trace, i) for i in steps}
+        if self.choose == "best":
+            able = [steps[k] for k in vote.stated_answers([answers[i] for i in steps])]
+            return vote.best_answer(able, [rank[i] for i in able])
+        weight = dict(zip(steps, self.vote_weights([rank[i] for i in steps]), strict=True))
         votes = [i for i in steps for _ in range(finished[i])]
         weights = [1.0 if self.choose == "majority" else weight[i] for i in votes]
         won = vote.weighted_answer([answers[i] for i in votes], weights)
