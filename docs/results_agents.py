@@ -5,18 +5,26 @@ from typing import Any
 
 CALCULATOR = "calculator"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
-    "tiny": ("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", CALCULATOR),
-    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
-}
-COLD_STARTS = {"grid-walk": (150, 200), "mastermind": (100, 200), "alphabet-sort": (300, 400)}
-AGENTS_TRIED: dict[str, tuple[str, ...]] = {
-    "tiny": tuple(
-        f"agent --task {task} --cold-start-steps {cold} --lr {lr}"
-        for task, steps in COLD_STARTS.items()
-        for cold in steps
-        for lr in (0.0001, 0.0003)
+    "tiny": (
+        "agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", "agent --task sql",
+        CALCULATOR,
     ),
-    "smollm2": (),
+    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
+}  # fmt: skip
+LONG = "--problems-per-step 32 --steps 150"  # of GRPO: an episode of the tiny model has few tokens
+AGENTS_TRIED: dict[str, tuple[str, ...]] = {
+    "tiny": (
+        *(f"{CALCULATOR} --terms 2 --largest 999 --cold-start-steps {cold} --steps 30" for cold in (1000, 600)),
+        *(
+            f"agent --task sql --max-tokens 192 --cold-start-steps {cold} --steps 40 --lr 0.0003"
+            for cold in (800, 400)
+        ),
+        *(f"agent --task alphabet-sort --cold-start-steps {cold} {LONG} --lr 0.0003" for cold in (400, 200)),
+        f"agent --task alphabet-sort --cold-start-steps 200 {LONG} --lr 0.001",
+        *(f"agent --task mastermind --cold-start-steps 200 {LONG} --lr {lr}" for lr in (0.0003, 0.001)),
+        *(f"agent --task grid-walk --cold-start-steps 150 {LONG} --lr {lr}" for lr in (0.0003, 0.0006, 0.001)),
+    ),
+    "smollm2": tuple(f"{run} --lr {lr}" for run in AGENT_RUNS["smollm2"] for lr in (3e-5, 1e-4)),
 }
 AGENT_ROWS = (  # a run, what its row is called, the stage it is measured at, and what it is to improve on
     ("agent --task grid-walk", "grid-walk", "after", "before"),
@@ -34,7 +42,7 @@ episodes ([agent.py](../recipes/agent.py)). The share is the mean reward of four
 temperature 1. Tokens are those of GRPO and, of those trained, the cold start."""
 
 ABOUT_CALCULATOR = """\
-Arithmetic of three numbers up to 99 with and without a calculator ([calculator.py](../recipes/calculator.py)). Without
+Sums, differences and products of two numbers up to 999 with and without a calculator ([calculator.py](../recipes/calculator.py)). Without
 it GRPO has 16 times as many answers in each step, and 16 answers vote at the end, so that both have about as many
 sampled tokens."""
 

@@ -13,6 +13,7 @@ import torch
 
 from fakes import CONFIGS, run_async, tiny_decoder, trace_group
 from ponder.engine import engine, kv_cache, torch_attention
+from ponder.engine.cpu_merged_layers import MergedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
@@ -179,7 +180,7 @@ def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -
 
     def spy(self: torch_attention.DecodeAttention, *given: Any, **named: Any) -> Any:
         out = real(self, *given, **named)
-        sizes.append(sum(kept.nbytes for kept in self._tail_copies.values()))
+        sizes.append(sum(x.nbytes for kept in self._tail_copies.values() for x in kept))
         return out
 
     monkeypatch.setattr(torch_attention.DecodeAttention, "__call__", spy)
@@ -215,7 +216,7 @@ def test_broken_attention_is_detected(mistake: str, monkeypatch: pytest.MonkeyPa
 
         def early(self: torch_attention.DecodeAttention) -> None:
             tensors(self)
-            self.last_B = self.last_B - 1
+            self.last_N = self.last_N - 1
 
         monkeypatch.setattr(torch_attention.DecodeAttention, "_update_tensors", early)
     else:  # each piece counts the same, whatever its scores
@@ -400,9 +401,11 @@ def test_new_weights_are_used_at_once() -> None:
 
 def test_first_input_of_a_group_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
-    real = Decoder.forward
+    real = MergedLayersRunner._hidden_states
     monkeypatch.setattr(
-        Decoder, "forward", lambda self, ids_T, *rest: (fed.append(len(ids_T)), real(self, ids_T, *rest))[1]
+        MergedLayersRunner,
+        "_hidden_states",
+        lambda self, tokens, *rest: (fed.append(len(tokens)), real(self, tokens, *rest))[1],
     )
     (result,) = run(tiny_decoder(), [request(PROMPTS[1], n=5, max_tokens=3)])
     assert fed == [4, 1, 5, 5] and [r.prefill_tokens for r in result] == [5, 0, 0, 0, 0]

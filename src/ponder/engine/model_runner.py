@@ -37,9 +37,8 @@ class ModelRunner:
     def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
         attend = PrefillAttention(self.cache, chunks)
         positions = self._rotary_positions(attend.positions_T, [], chunks)
-        with self._with_adapters([node_adapter(chunk.node) for chunk in chunks], attend.sizes):
-            hidden_TE: Tensor = self.net(self.cache.to_device(attend.tokens), positions, attend)
-        return hidden_TE
+        names = [node_adapter(chunk.node) for chunk in chunks]
+        return self._hidden_states(attend.tokens, positions, attend, names, attend.sizes)
 
     def _store_hidden(self, chunks: Sequence[PrefillChunk], hidden_TE: Tensor) -> None:
         for chunk, hidden in zip(chunks, hidden_TE.split([chunk.stop - chunk.start for chunk in chunks]), strict=True):
@@ -119,7 +118,8 @@ class ModelRunner:
     def _decode_logits(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> Tensor:
         for seq in seqs:
             seq.prefill_tokens += len(seq.slots) == 1
-        if self._attention is not None and self._last_batch == seqs:
+        if self._keep_rows(seqs):
+            assert self._attention is not None
             self._attention.grow(np.asarray([seq.slots[-1] for seq in seqs]))
         else:
             self._attention, self._last_batch = DecodeAttention(self.cache, plan_attention(seqs)), list(seqs)
@@ -131,10 +131,33 @@ class ModelRunner:
             tokens = np.concatenate([tokens, prefill.tokens])
             names, sizes = names + [node_adapter(chunk.node) for chunk in chunks], sizes + prefill.sizes
         positions = self._rotary_positions(attend.positions_T, seqs, chunks)
-        with self._with_adapters(names, sizes):
-            hidden_TE = self.net(self.cache.to_device(tokens), positions, attend)
+        hidden_TE = self._hidden_states(tokens, positions, attend, names, sizes)
         self._store_hidden(chunks, hidden_TE[len(seqs) :])
         return self._logits_from_hidden(hidden_TE[: len(seqs)])
+
+    def _keep_rows(self, seqs: Sequence[SequenceState]) -> bool:
+        """Whether these sequences are the last batch, or what is left of it; then the others are dropped."""
+        if self._attention is None or self._last_batch == seqs:
+            return self._attention is not None
+        place = {seq: row for row, seq in enumerate(self._last_batch)}
+        if self._attention.shared or not all(seq in place for seq in seqs):
+            return False
+        self._attention.keep_rows(np.asarray([place[seq] for seq in seqs]))
+        self._last_batch = list(seqs)
+        return True
+
+    def _hidden_states(
+        self,
+        tokens: np.ndarray,
+        positions: Tensor,
+        attend: DecodeAttention | MixedAttention | PrefillAttention,
+        names: Sequence[str],
+        sizes: Sequence[int],
+    ) -> Tensor:
+        """Hidden states [T, E] of a pass; `sizes[i]` of its tokens use the adapter `names[i]`."""
+        with self._with_adapters(names, sizes):
+            hidden_TE: Tensor = self.net(self.cache.to_device(tokens), positions, attend)
+        return hidden_TE
 
     def _rotary_positions(
         self, places_T: Tensor, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]

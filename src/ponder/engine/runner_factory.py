@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ponder.engine import cpu_packed_weights
+from ponder.engine import cpu_merged_layers, cpu_packed_weights
 from ponder.engine.fused_weights import QUANTIZED_DTYPES
 from ponder.engine.model_runner import ModelRunner
 from ponder.errors import UnknownName, UsageError
@@ -13,7 +13,8 @@ from ponder.nets.decoder import Decoder
 
 
 def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, quantization: str) -> ModelRunner:
-    """CUDA graphs on a GPU, packed weights on a CPU, else plain torch, as for a network that sees."""
+    """CUDA graphs on a GPU; on a CPU packed weights, or merged layers where the network is small; else plain torch, as
+    for a network that sees."""
     if quantization and quantization not in QUANTIZED_DTYPES:
         raise UnknownName("quantization", quantization, QUANTIZED_DTYPES)
     if net.config.vision is not None:  # prompts hold vectors that only the network itself computes
@@ -31,4 +32,6 @@ def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, 
         )
     if net.device.type == "cpu" and cpu_packed_weights.is_worthwhile(net):
         return cpu_packed_weights.PackedWeightsRunner(net, slots)
+    if net.device.type == "cpu" and cpu_merged_layers.is_supported(net):
+        return cpu_merged_layers.MergedLayersRunner(net, slots)
     return ModelRunner(net, slots)

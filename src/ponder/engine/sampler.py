@@ -158,6 +158,8 @@ def _invert_cdf(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     total. A running float32 sum over a whole vocabulary would lose tokens under 6e-8; sums here are float64.
     """
     rows, size = weights_BV.shape
+    if size <= _VOCAB_BLOCK:
+        return _invert_small_cdf(weights_BV, uniform_B)
     if pad := -size % _VOCAB_BLOCK:
         weights_BV = torch.nn.functional.pad(weights_BV, (0, pad))
     blocks = weights_BV.view(rows, -1, _VOCAB_BLOCK)
@@ -172,3 +174,13 @@ def _invert_cdf(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
     empty = inside.gather(1, within) <= 0
     token = torch.where(empty, block * _VOCAB_BLOCK + inside.argmax(-1, keepdim=True), token)
     return token[:, 0], reached[:, -1]
+
+
+def _invert_small_cdf(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+    """`_invert_cdf` of a vocabulary that is a single block."""
+    reached = weights_BV.cumsum(-1, dtype=torch.float64)
+    total_B = reached[:, -1]
+    goal = uniform_B * total_B
+    token_B1 = torch.searchsorted(reached, goal[:, None], right=True).clamp_(max=weights_BV.shape[1] - 1)
+    empty = weights_BV.gather(1, token_B1) <= 0
+    return torch.where(empty, weights_BV.argmax(-1, keepdim=True), token_B1)[:, 0], total_B

@@ -39,17 +39,23 @@ def sample_and_append(
             seq.token_ids.append(token)
             seq.logprobs.append(logprob)
             seq.versions.append(version)
-            if seq.grammar is not None and token not in eos:
-                seq.grammar.accept_token(token)
-            for name in seq.sampling.token_stats:
-                seq.notes.setdefault(name, []).append(sampled.recorded[name][b])
-            if k := seq.sampling.logprobs:
-                top_ids, top_logprobs = sampled.recorded["top_logprobs"]
-                seq.top_logprobs.append((ids(top_ids[b, :k]), top_logprobs[b, :k]))
+            if not seq.samples_on_device:
+                _record_token(seq, b, sampled, eos)
             seq.stop = finish_reason(seq, eos, stopped)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
     return failed
+
+
+def _record_token(seq: SequenceState, b: int, sampled: _SampledBatch, eos: frozenset[int]) -> None:
+    """Tell the grammar of a sequence its newest token, and keep what was recorded about it."""
+    if seq.grammar is not None and seq.token_ids[-1] not in eos:
+        seq.grammar.accept_token(seq.token_ids[-1])
+    for name in seq.sampling.token_stats:
+        seq.notes.setdefault(name, []).append(sampled.recorded[name][b])
+    if k := seq.sampling.logprobs:
+        top_ids, top_logprobs = sampled.recorded["top_logprobs"]
+        seq.top_logprobs.append((ids(top_ids[b, :k]), top_logprobs[b, :k]))
 
 
 def append_sampled(
@@ -98,7 +104,7 @@ def append_sampled(
 
 def finish_reason(seq: SequenceState, eos: frozenset[int], stopped: StopCheck) -> StopReason | None:
     """Why a sequence finishes with its newest token; None: it does not."""
-    token, s = seq.token_ids[-1], seq.sampling
+    token, s = seq.token_ids[-1], seq.request.sampling
     sampled = len(seq.token_ids) > len(s.forced_token_ids)  # a forced token finishes nothing
     if sampled and token in eos:
         return "eos"
@@ -124,6 +130,8 @@ def _processed_logits(
     logits_BV = own_BV
     allowed: dict[int, NDArray[np.bool_]] = {}
     for b, seq in enumerate(seqs):
+        if seq.samples_on_device:  # it has no such options
+            continue
         try:
             if seq.sampling.edits_logits:
                 if logits_BV is own_BV:
@@ -169,13 +177,14 @@ def _sample_or_blame(
 
 def _sample_batch(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceState]) -> _SampledBatch:
     device = logits_BV.device
-    recorded = _record_measures(own_BV, seqs)
-    logits_BV = sampler.warp(logits_BV, [seq.sampling for seq in seqs])
+    sampling = [seq.request.sampling for seq in seqs]
+    recorded = _record_measures(own_BV, sampling)
+    logits_BV = sampler.warp(logits_BV, sampling)
     at = [len(seq.token_ids) for seq in seqs]
     keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
     uniform = torch.from_numpy(rng.uniforms(keys, np.asarray(at)))
-    greedy = torch.tensor([seq.sampling.temperature == 0 for seq in seqs], device=device)
-    forced = [_forced_token(seq, i) for seq, i in zip(seqs, at, strict=True)]
+    greedy = torch.tensor([s.temperature == 0 for s in sampling], device=device)
+    forced = [_forced_token(s, i) if s.forced_token_ids else -1 for s, i in zip(sampling, at, strict=True)]
     forced_B = torch.tensor(forced, device=device) if max(forced) >= 0 else None
     tokens, logprobs = sampler.sample_tokens(logits_BV, uniform, greedy, forced_B)
     return _SampledBatch(tokens.tolist(), logprobs.tolist(), forced, recorded)
@@ -185,15 +194,15 @@ def _sample_batch(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceStat
 _PLACEHOLDER = SequenceState(Request(ids([0]), Sampling(), 1, 0), 0, 0)
 
 
-def _forced_token(seq: SequenceState, at: int) -> int:
-    return seq.sampling.forced_token_ids[at] if at < len(seq.sampling.forced_token_ids) else -1
+def _forced_token(sampling: Sampling, at: int) -> int:
+    return sampling.forced_token_ids[at] if at < len(sampling.forced_token_ids) else -1
 
 
-def _record_measures(logits_BV: Tensor, seqs: Sequence[SequenceState]) -> dict[str, Any]:
+def _record_measures(logits_BV: Tensor, sampling: Sequence[Sampling]) -> dict[str, Any]:
     recorded: dict[str, Any] = {}
-    if any(seq.sampling.token_stats for seq in seqs):
+    if any(s.token_stats for s in sampling):
         recorded |= {name: value.tolist() for name, value in sampler.entropy_measures(logits_BV).items()}
-    if k := max(seq.sampling.logprobs for seq in seqs):
+    if k := max(s.logprobs for s in sampling):
         top = sampler.exact_log_softmax(logits_BV).topk(min(k, logits_BV.shape[-1]), dim=-1)
         recorded["top_logprobs"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
     return recorded

@@ -1,7 +1,7 @@
 """Attention over the key-value cache in plain torch, on any device.
 
 Shapes: K key heads, G query heads that share one, D head size, S slots, B rows, L tail length; for shared segments N
-segments, R rows of the largest, P tokens of the longest.
+segments, R rows of the largest, P tokens of the longest; N = B x K.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class PrefillAttention:
         self.slots_T = cache.to_device(np.concatenate([chunk.slots for chunk in chunks]).astype(np.int64))
         at = [np.arange(chunk.position, chunk.position + n) for chunk, n in zip(chunks, self.sizes, strict=True)]
         self.positions_T = cache.to_device(np.concatenate(at))
+        self._padded = _PaddedChunks(cache, chunks) if _pays_to_pad(chunks) else None
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -43,6 +44,8 @@ class PrefillAttention:
         self.cache.write(layer, self.slots_T, _stack_kv(k_TKD, v_TKD))
         kv = self.cache.kv[layer]
         group = q_THD.shape[1] // k_TKD.shape[1]
+        if self._padded is not None:
+            return self._padded(kv, q_THD, scale, window)
         mixed = []
         for q, seen in zip(q_THD.split(self.sizes), self.seen, strict=True):
             k, v = kv.index_select(2, seen).repeat_interleave(group, dim=1)
@@ -55,6 +58,43 @@ class PrefillAttention:
                 out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=mask, scale=scale)
             mixed.append(out.transpose(0, 1))
         return torch.cat(mixed)
+
+
+class _PaddedChunks:
+    """Chunks of similar size, padded to the largest, in one call: M chunks, Q new tokens of each, S tokens seen."""
+
+    def __init__(self, cache: KVCache, chunks: Sequence[PrefillChunk]) -> None:
+        sizes, seen = np.asarray([c.stop - c.start for c in chunks]), [c.visible_slots for c in chunks]
+        many, new, longest = len(chunks), int(sizes.max()), max(map(len, seen))
+        slots_MS = np.stack([np.pad(s, (0, longest - len(s)), mode="edge") for s in seen]).astype(np.int64)
+        first = np.cumsum(sizes) - sizes
+        query_MQ = first[:, None] + np.minimum(np.arange(new), sizes[:, None] - 1)  # padding: the chunk's last token
+        before_M = np.asarray([len(s) for s in seen]) - sizes
+        at_MQ = before_M[:, None] + np.minimum(np.arange(new), sizes[:, None] - 1)
+        self.shape = many, new
+        self.slots, self.queries = cache.to_device(slots_MS.ravel()), cache.to_device(query_MQ.ravel())
+        self.back_MQS = cache.to_device(at_MQ[:, :, None] - np.arange(longest))
+        self.real = cache.to_device(np.flatnonzero((np.arange(new) < sizes[:, None]).ravel()))
+        self._masks: dict[int | None, Tensor] = {}
+
+    def __call__(self, kv: Tensor, q_THD: Tensor, scale: float, window: int | None) -> Tensor:
+        (_, heads, size), groups = q_THD.shape, kv.shape[1]
+        many, new = self.shape
+        kv_2KMSD = kv.index_select(2, self.slots).view(2, groups, many, -1, size)
+        k_MHSD, v_MHSD = kv_2KMSD.transpose(1, 2).repeat_interleave(heads // groups, dim=2)
+        q_MHQD = q_THD.index_select(0, self.queries).view(many, new, heads, size).transpose(1, 2)
+        if window not in self._masks:
+            near = self.back_MQS >= 0 if window is None else (self.back_MQS >= 0) & (self.back_MQS < window)
+            self._masks[window] = near[:, None]
+        out = F.scaled_dot_product_attention(q_MHQD, k_MHSD, v_MHSD, attn_mask=self._masks[window], scale=scale)
+        return out.transpose(1, 2).reshape(many * new, heads, size).index_select(0, self.real)
+
+
+def _pays_to_pad(chunks: Sequence[PrefillChunk]) -> bool:
+    """Whether padding costs less than a call for each chunk."""
+    new, seen = (np.asarray(x) for x in zip(*((c.stop - c.start, len(c.visible_slots)) for c in chunks), strict=True))
+    padded = len(chunks) * int(new.max()) * int(seen.max())
+    return len(chunks) > 1 and padded <= 2 * int((new * seen).sum()) + _MAX_PADDED_SCORES
 
 
 class MixedAttention:
@@ -119,10 +159,11 @@ class DecodeAttention:
             self.tail_slots[r] = tail[0]  # padding: its own slot, since another may hold NaN
             self.tail_slots[r, : len(tail)] = tail
         self.shared = [SegmentGroup(cache, segments) for segments in _group_by_size(plan.shared)]
-        self._tail_copies: dict[int, Tensor] = {}  # by layer
-        dtype = cache.kv[0].dtype
+        self._tail_copies: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: keys and values, with room to grow
+        dtype, self.kv_heads = cache.kv[0].dtype, cache.kv[0].shape[1]
         self._use_batched_matmul = _MKL_BATCHED_MATMUL and self.on_cpu and not self.shared and dtype != torch.float64
         self._tail_copy_dtype = torch.float32 if self._use_batched_matmul else dtype
+        self._make_mask()
         self._update_tensors()
 
     def grow(self, slots: np.ndarray) -> None:
@@ -133,20 +174,44 @@ class DecodeAttention:
             )
             self.tail_slots = np.concatenate([self.tail_slots, more], axis=1)
             self._tail_copies = {}  # copied again, with more columns
+            self._make_mask()
         self.tail_slots[np.arange(len(slots)), self.lengths] = slots
+        if self._mask_BKL is not None:
+            self._mask_BKL[np.arange(len(slots)), :, self.lengths] = 0
         self.lengths = self.lengths + 1
         self._update_tensors()
+
+    def keep_rows(self, rows: np.ndarray) -> None:
+        """Drop all other rows. There must be no shared segments."""
+        assert not self.shared
+        self.lengths, self.starts, self.tail_slots = self.lengths[rows], self.starts[rows], self.tail_slots[rows]
+        index = self.cache.to_device(rows)
+        self._tail_copies = {
+            layer: (keys.index_select(0, index), values.index_select(0, index))
+            for layer, (keys, values) in self._tail_copies.items()
+        }
+        self._make_mask()
+
+    def _make_mask(self) -> None:
+        """What is added to the scores of tails without a window: 0, and -inf after a row's end. `grow` goes on with it."""
+        self._mask_BKL: np.ndarray | None = None
+        if self._use_batched_matmul:
+            room = self.tail_slots.shape[1]
+            mask = np.where(np.arange(room) < self.lengths[:, None], np.float32(0), np.float32(-np.inf))
+            self._mask_BKL = np.repeat(mask[:, None], self.kv_heads, axis=1)
 
     def _update_tensors(self) -> None:
         put = self.cache.to_device
         self.longest = longest = int(self.lengths.max())
         rows = np.arange(len(self.lengths))
         self.slots_B = put(self.tail_slots[rows, self.lengths - 1])
-        self.last_B = put(rows * self.tail_slots.shape[1] + self.lengths - 1)  # where these are in `_tail_copies`
+        newest_N = np.repeat(self.lengths - 1, self.kv_heads)
+        self.last_N = put(np.arange(len(newest_N)) * self.tail_slots.shape[1] + newest_N)  # where these are in a copy
+        if self._use_batched_matmul:  # and where each entry of their keys is
+            size, room = self.cache.kv[0].shape[3], self.tail_slots.shape[1]
+            entries = np.arange(len(newest_N) * size) * room + np.repeat(newest_N, size)
+            self.last_key_entries = put(entries)
         self.positions_T = put(self.starts + self.lengths - 1)
-        self.back_BL = put(
-            (self.lengths - 1)[:, None] - np.arange(longest)
-        )  # distance from the newest token to each key
         self._masks: dict[int | None, Tensor] = {}
         size = (
             self.tail_slots.size
@@ -161,16 +226,19 @@ class DecodeAttention:
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
-        new = _stack_kv(k_TKD, v_TKD)
-        self.cache.write(layer, self.slots_B, new)
+        new_2TKD = torch.stack([k_TKD, v_TKD])
+        self.cache.write(layer, self.slots_B, new_2TKD.transpose(1, 2))
         kv = self.cache.kv[layer]
         (rows, heads, size), groups = q_THD.shape, k_TKD.shape[1]
-        q_KBGD = q_THD.view(rows, groups, -1, size).transpose(0, 1)
-        k_KBLD, v_KBLD = self._tail_kv(layer, kv, new)
         if self._use_batched_matmul:
-            mask = self._mask(window, torch.float32, groups).flatten(0, 1)
-            mixed = _batched_matmul_attention(q_KBGD, k_KBLD, v_KBLD, mask, scale)
-            return mixed.transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
+            q_NGD = q_THD.float().reshape(rows * groups, -1, size)
+            k_BKLD, v_BKLD = self._tail_kv(layer, kv, new_2TKD)
+            mixed = _batched_matmul_attention(
+                q_NGD, k_BKLD.flatten(0, 1), v_BKLD.flatten(0, 1), self._mask_N1L(window), scale
+            )
+            return mixed.view(rows, heads, size).to(q_THD.dtype)
+        q_KBGD = q_THD.view(rows, groups, -1, size).transpose(0, 1)
+        k_KBLD, v_KBLD = (x.transpose(0, 1) for x in self._tail_kv(layer, kv, new_2TKD))
         if self.on_cpu:
             mask = self._mask(window, q_THD.dtype).expand(*q_KBGD.shape[:3], -1)
             mixed, top = _cpu_flash_attention(q_KBGD, k_KBLD, v_KBLD, 0.0, False, attn_mask=mask, scale=scale)
@@ -185,32 +253,58 @@ class DecodeAttention:
             top, total, mixed = self._add_shared_segments(kv, q_KBGD, window, top, total, mixed)
         return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
 
-    def _tail_kv(self, layer: int, kv: Tensor, new_2KBD: Tensor) -> Tensor:
-        """Keys and values [2, K, B, L, D] of each row's tail."""
-        groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
+    def _tail_kv(self, layer: int, kv: Tensor, new_2BKD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, K, L, D] of each row's tail."""
+        groups, size, rows = kv.shape[1], kv.shape[3], len(self.tail_slots)
         if not self._keeps_tail_copies:
-            return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
-        tail_copy = self._tail_copies.get(layer)
-        if tail_copy is None:
-            tail_copy = self._tail_copies[layer] = kv.new_zeros(
-                2, groups, rows, room, size, dtype=self._tail_copy_dtype
-            )
-            tail_copy[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(
-                2, groups, rows, -1, size
-            )
+            k_KBLD, v_KBLD = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+            return k_KBLD.transpose(0, 1), v_KBLD.transpose(0, 1)
+        if layer in self._tail_copies:
+            keys, values = self._tail_copies[layer]
+            new_2ND = new_2BKD.to(self._tail_copy_dtype).view(2, rows * groups, size)
+            values.view(-1, size).index_copy_(0, self.last_N, new_2ND[1])
+            if self._use_batched_matmul:
+                keys.view(-1).index_copy_(0, self.last_key_entries, new_2ND[0].view(-1))
+            else:
+                keys.view(-1, size).index_copy_(0, self.last_N, new_2ND[0])
         else:
-            tail_copy.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._tail_copy_dtype))
-        return tail_copy[:, :, :, : self.longest]
+            keys, values = self._copy_tails(kv)
+            self._tail_copies[layer] = keys, values
+        if self._use_batched_matmul:
+            keys = keys.transpose(2, 3)
+        return keys[:, :, : self.longest], values[:, :, : self.longest]
+
+    def _copy_tails(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, K, L, D], with room to grow: zeros, which are read, and masked, where other rows are
+        longer. For batched products keys are [B, K, D, L]: products along L are faster."""
+        groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
+        k_KBLD, v_KBLD = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        values = kv.new_empty(rows, groups, room, size, dtype=self._tail_copy_dtype)
+        values[:, :, : self.longest], values[:, :, self.longest :] = v_KBLD.transpose(0, 1), 0
+        if not self._use_batched_matmul:
+            keys = torch.empty_like(values)
+            keys[:, :, : self.longest], keys[:, :, self.longest :] = k_KBLD.transpose(0, 1), 0
+        else:
+            keys = kv.new_empty(rows, groups, size, room, dtype=self._tail_copy_dtype)
+            keys[..., : self.longest], keys[..., self.longest :] = k_KBLD.transpose(0, 1).transpose(2, 3), 0
+        return keys, values
 
     def _in_window(self, window: int | None) -> Tensor:
-        return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
+        """Which keys of its tail each row sees, [B, L]."""
+        back_BL = self.cache.to_device((self.lengths - 1)[:, None] - np.arange(self.longest))
+        return back_BL >= 0 if window is None else (back_BL >= 0) & (back_BL < window)
 
-    def _mask(self, window: int | None, dtype: torch.dtype, groups: int = 1) -> Tensor:
-        """The mask added to the scores of tails, for all layers of a step."""
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The mask [1, B, 1, L] added to the scores of tails, for all layers of a step."""
         if window not in self._masks:
-            near = self._in_window(window)[None, :, None, :].expand(groups, -1, -1, -1)
+            near = self._in_window(window)[None, :, None, :]
             self._masks[window] = torch.zeros(near.shape, dtype=dtype).masked_fill_(~near, -torch.inf)
         return self._masks[window]
+
+    def _mask_N1L(self, window: int | None) -> Tensor:
+        if window is None and self._mask_BKL is not None:
+            return torch.from_numpy(self._mask_BKL).flatten(0, 1)[:, None, : self.longest]
+        return self._mask(window, torch.float32)[0].repeat_interleave(self.kv_heads, 0)
 
     def _add_shared_segments(
         self, kv: Tensor, q_KBGD: Tensor, window: int | None, top: Tensor, total: Tensor, mixed: Tensor
@@ -239,7 +333,7 @@ class DecodeAttention:
 
 def _tail_columns(length: int) -> int:
     """Columns for tails of that length, with room to grow."""
-    return max(length + 32, length * 5 // 4)
+    return max(length + 128, length * 5 // 4)
 
 
 def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
@@ -291,12 +385,10 @@ def _partial_attention(
     return top, weights.sum(-1), (weights.to(v.dtype) @ v).float()
 
 
-def _batched_matmul_attention(q_KBGD: Tensor, k_KBLD: Tensor, v_KBLD: Tensor, mask_N1L: Tensor, scale: float) -> Tensor:
+def _batched_matmul_attention(q_NGD: Tensor, k_NLD: Tensor, v_NLD: Tensor, mask_N1L: Tensor, scale: float) -> Tensor:
     """Attention as products of small matrices, N of them, in float32."""
-    groups, rows, per, size = q_KBGD.shape
-    q_NGD, k_NLD, v_NLD = (x.float().flatten(0, 1) for x in (q_KBGD, k_KBLD, v_KBLD))
     weights_NGL = torch.baddbmm(mask_N1L, q_NGD, k_NLD.transpose(1, 2), alpha=scale).softmax(-1)
-    return torch.bmm(weights_NGL, v_NLD).view(groups, rows, per, size)
+    return torch.bmm(weights_NGL, v_NLD)
 
 
 def _stack_kv(k_TKD: Tensor, v_TKD: Tensor) -> Tensor:

@@ -158,7 +158,8 @@ class Decoder(nn.Module):
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
         if compiled and torch.is_grad_enabled() and not x.requires_grad and _learns(self.layers[0]):
             x = x.detach().requires_grad_()  # else the first block, under frozen embeddings, is compiled apart
-        rotaries = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in self.rope_frequencies]
+        kinds = self.rope_frequencies[: 1 if self.config.local_rope is None else 2]
+        rotaries = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in kinds]
         for block, window in zip(self.layers, self.config.windows, strict=True):
             rotary = rotaries[1] if self.config.local_rope is not None and window is not None else rotaries[0]
             if self.gradient_checkpointing and torch.is_grad_enabled():

@@ -14,6 +14,7 @@ Each character is read once, whatever the model writes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ START_MARK, END_MARK = "<tool_call>", "</tool_call>"
 _ARGUMENT_KEYS = ("arguments", "parameters")  # the second is Llama's
 _SPACE = " \t\n\r"
 _MAX_KEY_CHARS = 200  # of a key or a tool's name
+_PLAIN_IN_STRING, _PLAIN_IN_VALUE = re.compile(r'[^"\\]+'), re.compile(r'[^"{}\[\]<]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ def _partial_mark(text: str, at: int) -> int:
 
 
 class _CallReader:
-    """Reads the JSON object of one call, a character at a time. `ended`: it is complete, or it is not a call."""
+    """Reads the JSON object of one call. `ended`: it is complete, or it is not a call."""
 
     def __init__(self, names: Collection[str], mark: str) -> None:
         self.names, self.mark = names, mark
@@ -191,11 +193,22 @@ class _CallReader:
         """Read on until the object ends; the position after what was read."""
         begin = at
         while at < len(text) and not self.ended:
-            if self._step(text[at]):
+            if end := self._plain_run_end(text, at):
+                self._append(text[at:end])
+                at = end
+            elif self._step(text[at]):
                 at += 1
         if not self.announced:
             self.seen.append(text[begin:at])
         return at
+
+    def _plain_run_end(self, text: str, at: int) -> int:
+        """The end of the characters from here on that belong to a key or value and change nothing; 0: there are
+        none."""
+        if self._state not in ("key", "value") or self._escaped or not (self._in_string or self._depth):
+            return 0
+        run = (_PLAIN_IN_STRING if self._in_string else _PLAIN_IN_VALUE).match(text, at)
+        return 0 if run is None else run.end()
 
     def _step(self, char: str) -> bool:
         """Read a character. False: it does not belong to the object, and is left for whoever reads on."""

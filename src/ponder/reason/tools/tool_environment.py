@@ -29,9 +29,12 @@ class ToolEnvironment:
         self.tools = {tool.name: tool for tool in check_tools(self.functions)}
         self.problem: Problem | None = None
         self.turns = 0
+        self._has_begun = False
 
     def reset(self, problem: Problem, seed: int) -> Turn:
-        self.tools = {tool.name: tool for tool in check_tools(self.functions)}
+        if self._has_begun:  # another episode: tools with a state begin anew
+            self.tools = {tool.name: tool for tool in check_tools(self.functions)}
+        self._has_begun = True
         self.problem = None if self.gold_turns is None else problem  # it has the answer
         self.turns = 0
         return Turn(tools=tuple(tool.signature.schema for tool in self.tools.values()))
@@ -63,7 +66,7 @@ class ToolEnvironment:
     def _copy(self) -> ToolEnvironment:
         other = ToolEnvironment.__new__(ToolEnvironment)
         other.functions, other.gold_turns = self.functions, self.gold_turns
-        other.problem, other.turns = self.problem, self.turns
+        other.problem, other.turns, other._has_begun = self.problem, self.turns, self._has_begun
         other.tools = {name: tool.copy() for name, tool in self.tools.items()}
         return other
 

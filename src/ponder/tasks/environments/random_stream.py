@@ -19,18 +19,21 @@ class RandomStream:
     """
 
     def __init__(self, seed: int) -> None:
-        self._states: tuple[Any, Any] = random.Random(seed).getstate(), np.random.RandomState(seed).get_state()
+        self._states: tuple[Any, Any] = (
+            random.Random(seed).getstate(),
+            np.random.RandomState(seed).get_state(legacy=False),
+        )
 
     @contextmanager
     def use(self) -> Iterator[None]:
         """Synchronous code within draws from this stream."""
-        others = random.getstate(), np.random.get_state()
+        others = random.getstate(), np.random.get_state(legacy=False)
         random.setstate(self._states[0])
         np.random.set_state(self._states[1])
         try:
             yield
         finally:
-            self._states = random.getstate(), np.random.get_state()
+            self._states = random.getstate(), np.random.get_state(legacy=False)
             random.setstate(others[0])
             np.random.set_state(others[1])
 
