@@ -15,10 +15,7 @@ LONG = "--problems-per-step 32 --steps 150"  # of GRPO: an episode of the tiny m
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
     "tiny": (
         *(f"{CALCULATOR} --terms 2 --largest 999 --cold-start-steps {cold} --steps 30" for cold in (1000, 600)),
-        *(
-            f"agent --task sql --max-tokens 192 --cold-start-steps {cold} --steps 40 --lr 0.0003"
-            for cold in (800, 400)
-        ),
+        *(f"agent --task sql --max-tokens 192 --cold-start-steps {cold} --steps 40 --lr 0.0003" for cold in (800, 400)),
         *(f"agent --task alphabet-sort --cold-start-steps {cold} {LONG} --lr 0.0003" for cold in (400, 200)),
         f"agent --task alphabet-sort --cold-start-steps 200 {LONG} --lr 0.001",
         *(f"agent --task mastermind --cold-start-steps 200 {LONG} --lr {lr}" for lr in (0.0003, 0.001)),
@@ -42,9 +39,9 @@ episodes ([agent.py](../recipes/agent.py)). The share is the mean reward of four
 temperature 1. Tokens are those of GRPO and, of those trained, the cold start."""
 
 ABOUT_CALCULATOR = """\
-Sums, differences and products of two numbers up to 999 with and without a calculator ([calculator.py](../recipes/calculator.py)). Without
-it GRPO has 16 times as many answers in each step, and 16 answers vote at the end, so that both have about as many
-sampled tokens."""
+Sums, differences and products of two numbers up to 999 with and without a calculator
+([calculator.py](../recipes/calculator.py)). Without it GRPO has 16 times as many answers in each step, and 16 answers
+vote at the end, so that both have about as many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:

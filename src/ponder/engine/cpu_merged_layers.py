@@ -55,7 +55,7 @@ class MergedLayer:
 class MergedLayersRunner(ModelRunner):
     def __init__(self, net: Decoder, slots: int) -> None:
         super().__init__(net, slots)
-        self._layers: list[MergedLayer] | None = None  # empty: adapters were added, the network computes
+        self._layers: list[MergedLayer] | None = None  # empty: the network cannot be merged any more
         freqs, self._rope_factor = net.rope_frequencies[0]
         self._freqs_D = torch.cat([freqs, freqs]).float()
         half = len(freqs)
@@ -70,7 +70,8 @@ class MergedLayersRunner(ModelRunner):
     ) -> Tensor:
         if self._layers is None:
             self._layers = [_merge(block) for block in self.net.layers] if is_supported(self.net) else []
-        if any(names) or not self._layers:  # adapters change layers that are merged here
+        if not self._layers or (self.adapters is not None and any(self.adapters)):
+            # with adapters that can be asked for, every pass is the network's: rows without one keep their bits
             return super()._hidden_states(tokens, positions, attend, names, sizes)
         return self._run_layers(self._layers, self.cache.to_device(tokens), positions, attend)
 

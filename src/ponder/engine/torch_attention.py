@@ -193,7 +193,7 @@ class DecodeAttention:
         self._make_mask()
 
     def _make_mask(self) -> None:
-        """What is added to the scores of tails without a window: 0, and -inf after a row's end. `grow` goes on with it."""
+        """What is added to the scores of tails without a window: 0, and -inf after a row's end. `grow` extends it."""
         self._mask_BKL: np.ndarray | None = None
         if self._use_batched_matmul:
             room = self.tail_slots.shape[1]
