@@ -85,6 +85,7 @@ class HttpChat:
 
     def __init__(self, url: str, model: str, max_tokens: int) -> None:
         self.url, self.model, self.max_tokens = url, model, max_tokens
+        self.events = 0  # of all streams so far
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, question: str) -> tuple[int, float]:
@@ -127,6 +128,7 @@ class HttpChat:
         while (line := await reader.readline()).strip() != b"data: [DONE]":
             if not line:
                 raise ServerFailed(f"{self.url} ended a stream too early")
+            self.events += line.startswith(b"data: ")
             if line.startswith(b'data: {"error"'):
                 raise ServerFailed(f"{self.url}: {line.decode(errors='replace')[:400]}")
             if line.startswith(b"data: {") and (not first or b'"completion_tokens"' in line):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -52,9 +53,8 @@ class Sampling:
     token_stats: Annotated[tuple[str, ...], "also return these of TOKEN_STATS for each token"] = ()
 
     def __post_init__(self) -> None:
-        for name, check in _FIELD_CHECKS.items():
-            value = getattr(self, name)
-            if value is _DEFAULTS[name]:  # most of them, and a server makes several of these for each request
+        for value, (name, default, check) in zip(_field_values(self), _FIELDS, strict=True):
+            if value is default:  # most of them, and a server makes several of these for each request
                 continue
             if (plain := check(name, value)) is not value:
                 object.__setattr__(self, name, plain)
@@ -111,6 +111,14 @@ class Sampling:
             raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
         if unknown := set(self.token_stats) - set(TOKEN_STATS):
             raise UnknownName("token statistic", min(unknown), TOKEN_STATS)
+
+    def with_seed(self, seed: int) -> Sampling:
+        """The same with this seed. As `dataclasses.replace`, for every call of a policy: nothing else is checked again."""
+        copy = object.__new__(Sampling)
+        for slot, value in zip(_SLOTS, _field_values(self), strict=True):
+            slot.__set__(copy, value)
+        object.__setattr__(copy, "seed", _seed("seed", seed))
+        return copy
 
     @property
     def named_token_ids(self) -> tuple[int, ...]:
@@ -174,7 +182,6 @@ def _seed(name: str, value: Any) -> int | None:
     return int(value)
 
 
-_DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Sampling)}
 # For each field: converts the value to plain data of its type, or raises.
 _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(
@@ -187,3 +194,6 @@ _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "logit_bias": lambda name, value: check_pairs(name, value, MAX_INT32),
     "seed": _seed,
 }
+_FIELDS = tuple((field.name, field.default, _FIELD_CHECKS[field.name]) for field in fields(Sampling))
+_SLOTS: tuple[Any, ...] = tuple(getattr(Sampling, name) for name, _, _ in _FIELDS)
+_field_values = attrgetter(*(name for name, _, _ in _FIELDS))

@@ -42,6 +42,10 @@ class EnginePolicy(BasePolicy):
         seed = self._seed_for(prefix, sampling, adapter)
         return Request(self.engine_ids(prefix), sampling, n, seed, adapter, grammar)
 
+    def check_call(self, prefix: Ids, sampling: Sampling, n: int = 1) -> None:
+        """Raise what a call would. Its grammar stays compiled."""
+        self._grammars(self._validate(ids(prefix), sampling, n))
+
     def engine_ids(self, prefix: Ids) -> Ids:
         """A prefix as the engine takes it."""
         return prefix

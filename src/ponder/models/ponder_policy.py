@@ -23,6 +23,8 @@ from ponder.protocols import PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema
 from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
 
+_data_ptr = torch.Tensor.data_ptr
+
 
 class PonderPolicy(EnginePolicy):
     """A `Policy` over a `Decoder`. Its engine batches calls continuously."""
@@ -155,8 +157,11 @@ class PonderPolicy(EnginePolicy):
         """
         if not self.engine.has_requests:
             self._weights = list(self.net.parameters())
-        written = (0 if w.is_inference() else w._version for w in self._weights)
-        stamp = (self.version, *written, *(w.data_ptr() for w in self._weights))
+        try:
+            written = [w._version for w in self._weights]
+        except RuntimeError:  # one was made under `inference_mode` and counts no writes
+            written = [0 if w.is_inference() else w._version for w in self._weights]
+        stamp = (self.version, *written, *map(_data_ptr, self._weights))
         if stamp != self.weights_stamp:
             self.engine.version = self.version
             self.engine.refresh_weights()

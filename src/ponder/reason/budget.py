@@ -18,6 +18,8 @@ from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Sampling, Trace
 
+_FREE = Price()
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -46,7 +48,7 @@ class BudgetLedger:
     spent: Cost = Cost()
     _reserved: int = 0
     _started_at: float = field(default_factory=time.monotonic)
-    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list)  # calls, until tokens are returned
 
     @property
     def tokens_left(self) -> float:
@@ -59,22 +61,26 @@ class BudgetLedger:
         self._check_limits()
         if self.budget.tokens is None:
             return max_tokens
-        async with self._changed:
-            while self.tokens_left < max_tokens * n and self._reserved:
-                await self._changed.wait()
-            self._check_limits()
-            granted = int(min(max_tokens, self.tokens_left // n))
-            if granted < 1:
-                raise BudgetExhausted(f"the budget of {self.budget.tokens:,} tokens is used up")
-            self._reserved += granted * n
-            return granted
+        while self.tokens_left < max_tokens * n and self._reserved:
+            returned = asyncio.get_running_loop().create_future()
+            self._waiting.append(returned)
+            await returned
+        self._check_limits()
+        granted = int(min(max_tokens, self.tokens_left // n))
+        if granted < 1:
+            raise BudgetExhausted(f"the budget of {self.budget.tokens:,} tokens is used up")
+        self._reserved += granted * n
+        return granted
 
-    async def settle(self, reserved: int, cost: Cost) -> None:
+    def settle(self, reserved: int, cost: Cost) -> None:
+        """A call is done: return what it had reserved, and charge what it cost."""
         self.spent += cost
         if self.budget.tokens is not None:
-            async with self._changed:
-                self._reserved -= reserved
-                self._changed.notify_all()
+            self._reserved -= reserved
+            waiting, self._waiting = self._waiting, []
+            for returned in waiting:  # in the order in which they came
+                if not returned.done():  # else its caller is gone
+                    returned.set_result(None)
 
     def _check_limits(self) -> None:
         b = self.budget
@@ -99,21 +105,25 @@ class BudgetedPolicy(PolicyWrapper):
             self.was_limited = True
             raise
         if granted < len(sampling.forced_token_ids):
-            await self.ledger.settle(granted * n, Cost())
+            self.ledger.settle(granted * n, Cost())
             self.was_limited = True
             raise BudgetExhausted(f"{granted} tokens are left, and {len(sampling.forced_token_ids)} are forced")
         completions: list[Completion] = []
         try:
-            how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
+            how = sampling
+            if granted < sampling.max_tokens:
+                how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             completions = await self.policy.generate(prefix, how, n)
             self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in completions)
             price = self.ledger.budget.price
-            completions = [
-                replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in completions
-            ]
+            if price != _FREE:
+                completions = [
+                    replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost)))
+                    for c in completions
+                ]
             return completions
         finally:
-            await asyncio.shield(self.ledger.settle(granted * n, sum((c.cost for c in completions), Cost())))
+            self.ledger.settle(granted * n, sum((c.cost for c in completions), Cost()))
 
 
 @contextmanager

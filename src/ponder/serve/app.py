@@ -37,11 +37,10 @@ Handler = Callable[[Service, Request], Awaitable[Any]]
 async def chat_completions(service: Service, http: Request) -> Any:
     fields = await read_fields(http, service.limits)
     options = read_stream_options(fields, is_chat=True)
-    request = replace(
-        read_chat_request(fields, service.limits),
-        include_steps=options.include_steps,
-        episode=read_episode_header(http),
-    )
+    request = read_chat_request(fields, service.limits)
+    episode = read_episode_header(http)
+    if options.include_steps or episode:
+        request = replace(request, include_steps=options.include_steps, episode=episode)
     return await _generate(service, http, request, "chatcmpl-", options, whole_chat, stream_chat)
 
 

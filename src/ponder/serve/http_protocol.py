@@ -21,18 +21,23 @@ except ImportError:  # Windows has no such limits
 # The rest of an unwanted body is thrown away for so long, so that the client can read the reply.
 _LINGER_SECONDS, _LINGER_BYTES = 2.0, 8 << 20
 _SPARE_FILES = 200  # descriptors that are not connections
+_MAX_HEAD_BYTES = 1 << 16
 
 
 def bounded_protocol(limits: Limits) -> type[Any]:
-    """The class of connections, with these limits. Over h11: httptools sets no bound on the head of a request."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    """The class of connections, with these limits: over httptools where it is installed, which is written in C, else
+    over h11."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol  # type: ignore[assignment]
 
     most = limits.max_connections
     if resource is not None:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = min(most, max(16, files - _SPARE_FILES))
     settings = {"max_connections": most, "limits": limits, "idle": {}}
-    return type("BoundedProtocol", (BoundedConnection, H11Protocol), settings)
+    return type("BoundedProtocol", (BoundedConnection, Protocol), settings)
 
 
 def raise_file_limit(limits: Limits) -> None:
@@ -61,6 +66,8 @@ class BoundedConnection:
     _head_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _lingers, _thrown_away = False, 0
+    _head_bytes = 0  # in a row that neither began a request nor belonged to a body
+    _is_pipelined = False  # a request came before the reply to the last one was complete
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)  # type: ignore[misc]
@@ -87,12 +94,41 @@ class BoundedConnection:
             if self._thrown_away > _LINGER_BYTES:
                 self.transport.abort()
             return
+        if self._is_pipelined:
+            return
+        before, size = self.cycle, 0 if self.cycle is None else len(self.cycle.body)
         super().data_received(data)  # type: ignore[misc]
+        is_progress = self.cycle is not before or (before is not None and len(before.body) > size)
+        self._head_bytes = 0 if is_progress else self._head_bytes + len(data)
+        if self._head_bytes > _MAX_HEAD_BYTES and not self._is_pipelined:
+            self.send_400_response("")
+            return
         if not self.is_idle:
             self.idle.pop(self, None)
             self._head_timer = _cancel(self._head_timer)
         elif self._head_timer is None:
             self._await_head()
+
+    # httptools calls these while it parses. A second request on a connection waits for the reply to the first in
+    # uvicorn's queue, where a client that goes away is not noticed; so it is not read, and the connection is closed
+    # after the first reply, as HTTP allows.
+
+    def on_message_begin(self) -> None:
+        if not self.is_idle:
+            self._is_pipelined, self.cycle.keep_alive = True, False
+        super().on_message_begin()  # type: ignore[misc]
+
+    def on_headers_complete(self) -> None:
+        if not self._is_pipelined:
+            super().on_headers_complete()  # type: ignore[misc]
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_pipelined:
+            super().on_body(body)  # type: ignore[misc]
+
+    def on_message_complete(self) -> None:
+        if not self._is_pipelined:
+            super().on_message_complete()  # type: ignore[misc]
 
     def on_response_complete(self) -> None:
         if self in self.connections:

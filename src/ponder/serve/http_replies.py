@@ -84,18 +84,20 @@ class StreamReply:
         self._is_started = False
         self._sent_at = 0.0
         self._sending = asyncio.Lock()  # a piece and a comment never mix
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pump = asyncio.ensure_future(self._send_pieces(scope, receive, send))
-        others = [asyncio.ensure_future(wait_for_disconnect(receive)), asyncio.ensure_future(self._keep_alive(send))]
+        self._keep_alive(send)
         try:
-            await asyncio.wait({pump, others[0]}, return_when=asyncio.FIRST_COMPLETED)
-            if pump.done():
-                pump.result()
+            with UntilDisconnect(receive):
+                await self._send_pieces(scope, receive, send)
+        except ClientDisconnect:
+            pass
         finally:
-            for task in (pump, *others):
-                task.cancel()
-            await asyncio.wait({pump, *others})
+            for waiting in (self._timer, self._comment):
+                if waiting is not None:
+                    waiting.cancel()
 
     async def _send_pieces(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self.pieces) as pieces:
@@ -122,31 +124,49 @@ class StreamReply:
             await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
             self._sent_at = asyncio.get_running_loop().time()
 
-    async def _keep_alive(self, send: Send) -> None:
+    def _keep_alive(self, send: Send) -> None:
+        """Send a comment where nothing was sent for a while, and look again later."""
         loop = asyncio.get_running_loop()
-        self._sent_at = loop.time()
-        while True:
-            wait = self._sent_at + self.keepalive_seconds - loop.time()
-            if wait <= 0:
-                await self._send(send, KEEPALIVE)
-            else:
-                await asyncio.sleep(wait)
+        now = loop.time()
+        self._sent_at = self._sent_at or now
+        if now >= self._sent_at + self.keepalive_seconds and not self._sending.locked():
+            self._comment = loop.create_task(self._send(send, KEEPALIVE))
+            self._sent_at = now
+        next_at = max(self._sent_at + self.keepalive_seconds, now + self.keepalive_seconds / 10)
+        self._timer = loop.call_at(next_at, self._keep_alive, send)
 
 
 async def unless_disconnected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
     """The result of the work. Where the client goes away first, the work is cancelled and ClientDisconnect raised."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(wait_for_disconnect(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+    with UntilDisconnect(receive):
+        return await work
+
+
+class UntilDisconnect:
+    """A block in which the current task is cancelled as soon as the client goes away; the block then raises
+    ClientDisconnect."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._is_gone = receive, False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._watch = asyncio.ensure_future(wait_for_disconnect(self._receive))
+        self._watch.add_done_callback(self._leave)
+
+    def _leave(self, watch: asyncio.Future[None]) -> None:
+        if not watch.cancelled():
+            watch.exception()  # nobody else looks at it
+        self._is_gone = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self._watch.remove_done_callback(self._leave)
+        self._watch.cancel()
+        if self._is_gone and not self._task.uncancel() and kind is asyncio.CancelledError:
             raise ClientDisconnect
-        return task.result()
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
 
 
 async def wait_for_disconnect(receive: Receive) -> None:

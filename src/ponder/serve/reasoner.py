@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from ponder.errors import ModelError, UsageError
 from ponder.models.engine_policy import EnginePolicy
 from ponder.serve.choice_run import ChoiceRun
 from ponder.serve.errors import ApiError, cancelled, invalid
+from ponder.serve.event_queue import EventQueue
 from ponder.serve.events import Event, Finished, Reasoning, Started
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.limits import Limits
@@ -54,29 +54,30 @@ async def reason(
     approach = choose_approach(request, model, limits, suffix, _room(request, model, prompt, thinks))
     await _check_sampling(request, model, prompt, approach)
     yield Started(prompt.tolist())
-    events: asyncio.Queue[Event | None] = asyncio.Queue()
+    events = EventQueue()
     seed = secrets.randbits(64) if request.seed is None else request.seed
     problem = Problem("request", request.messages)
     runs = [
         ChoiceRun(
             request, model, approach, StreamingPolicy(model, encode, _choice_seed(seed, choice), control), thinks,
-            partial(_is_open, model), events.put_nowait, choice,
+            partial(_is_open, model), events.put, choice,
         )
         for choice in range(request.n)
     ]  # fmt: skip
     work = asyncio.ensure_future(_run_all(runs, problem, prompt))
-    work.add_done_callback(lambda _: events.put_nowait(None))
-    cancel = asyncio.ensure_future(control.cancel.wait())
-    cancel.add_done_callback(lambda _: events.put_nowait(None))
+    work.add_done_callback(events.close)
+    control.on_cancel = events.close
+    if control.is_cancelled:
+        events.close()
     try:
-        while (event := await events.get()) is not None:
+        async for event in events:
             if request.include_reasoning or not isinstance(event, Reasoning):
                 yield event
         if not work.done():
             raise cancelled()
         yield _finished(runs, work.result(), len(prompt))
     finally:
-        cancel.cancel()
+        control.on_cancel = None
         if not work.done():
             work.cancel()
             await asyncio.wait({work})
@@ -156,7 +157,7 @@ async def _check_sampling(request: GenerationRequest, model: ServedModel, prompt
             " best-of-n", param=field,
         )  # fmt: skip
     if isinstance(base := model.base, EnginePolicy):
-        check = partial(base.request, prompt, replace(approach.sampling, seed=0))
+        check = partial(base.check_call, prompt, approach.sampling)
         await asyncio.to_thread(check) if has_grammar else check()
 
 

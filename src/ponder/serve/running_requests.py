@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,13 @@ class Control:
     """What a client can do to a running request."""
 
     end_thinking: asyncio.Event = field(default_factory=asyncio.Event)  # answer now
-    cancel: asyncio.Event = field(default_factory=asyncio.Event)
+    on_cancel: Callable[[], None] | None = None  # of the reasoner, while it samples
+    is_cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
 
 
 @dataclass(eq=False)
@@ -59,4 +65,4 @@ class RunningRequests:
 
     def cancel_all(self) -> None:
         for running in self._by_id.values():
-            running.control.cancel.set()
+            running.control.cancel()

@@ -62,7 +62,7 @@ def run_server(
             on_ready()
         await serving
 
-    _event_loop_runner()(main())
+    event_loop_runner()(main())
 
 
 def share_interpreter() -> None:
@@ -75,7 +75,7 @@ def share_interpreter() -> None:
     gc.set_threshold(_GC_THRESHOLD, 20, 50)
 
 
-def _event_loop_runner() -> Callable[[Any], None]:
+def event_loop_runner() -> Callable[[Any], None]:
     """uvloop's, where it is installed: it is faster."""
     try:
         import uvloop

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ponder.engine.mailbox import TokenChunk
@@ -45,7 +45,7 @@ class StreamingPolicy(PolicyWrapper):
         if self.thinking and self.control.end_thinking.is_set():
             raise BudgetExhausted("the client ended the thinking")
         listener, self.listener = self.listener, None
-        sampling = replace(sampling, seed=self._next_seed(prefix))
+        sampling = sampling.with_seed(self._next_seed(prefix))
         completions = await self._sample(prefix, sampling, n, listener)
         self.sampled_tokens += sum(c.cost.generated_tokens for c in completions)
         if self.cached_tokens < 0 and completions:
@@ -72,18 +72,19 @@ class StreamingPolicy(PolicyWrapper):
             return completions
         if not self.thinking and listener is None:
             return await self.policy.generate(prefix, sampling, n)
-        heard = _HeardTokens(n, listener)
+        heard = _HeardTokens(n if self.thinking else 0, listener)
         work = self._stream(prefix, sampling, n, heard)
         return await self._unless_ended(work, lambda: [self._partial(p) for p in heard.close() if p.token_ids])
 
     async def _stream(self, prefix: Ids, sampling: Sampling, n: int, heard: _HeardTokens) -> list[Completion]:
         assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
-        task = asyncio.ensure_future(self.policy.generate_with_chunks(prefix, sampling, n, heard.add))
+        task = asyncio.current_task()
+        assert task is not None
         heard.on_error = task.cancel
         try:
-            return await task
+            return await self.policy.generate_with_chunks(prefix, sampling, n, heard.add)
         except asyncio.CancelledError:
-            if heard.error is not None:
+            if heard.error is not None and not task.uncancel():  # else someone else ends the task too
                 raise heard.error from None
             raise
 
@@ -117,8 +118,8 @@ class StreamingPolicy(PolicyWrapper):
 
 @dataclass(eq=False)
 class _HeardTokens:
-    """The tokens of a call so far, by continuation; `listener` hears those of the first. What comes after `close` is
-    not heard any more."""
+    """The tokens of a call so far, of the first `n` continuations; `listener` hears those of the first. What comes
+    after `close` is not heard any more."""
 
     n: int
     listener: Listener | None
@@ -132,10 +133,11 @@ class _HeardTokens:
     def add(self, chunk: TokenChunk) -> None:
         if not self.is_open:
             return
-        part = self.parts[chunk.sequence]
-        part.token_ids.extend(chunk.token_ids)
-        part.logprobs.extend(chunk.logprobs)
-        part.top_logprobs.extend(chunk.top_logprobs)
+        if chunk.sequence < self.n:
+            part = self.parts[chunk.sequence]
+            part.token_ids.extend(chunk.token_ids)
+            part.logprobs.extend(chunk.logprobs)
+            part.top_logprobs.extend(chunk.top_logprobs)
         if self.listener is not None and chunk.sequence == 0:
             try:
                 self.listener(chunk)

@@ -104,4 +104,6 @@ def answer_sampling(sampling: Sampling, max_tokens: int, forced: bool) -> Sampli
     least = min(sampling.min_tokens, max_tokens)
     if forced and not sampling.has_grammar:
         least = max(1, least)
+    if (max_tokens, least) == (sampling.max_tokens, sampling.min_tokens):
+        return sampling
     return replace(sampling, max_tokens=max_tokens, min_tokens=least)

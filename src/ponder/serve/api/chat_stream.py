@@ -62,8 +62,8 @@ async def stream_chat(
         match event:
             case Started():
                 prompt = event.prompt_token_ids
-                for choice in range(request.n):
-                    yield chunk(choice, {"role": "assistant", "content": "", "refusal": None})
+                role = {"role": "assistant", "content": "", "refusal": None}
+                yield b"".join(chunk(choice, role) for choice in range(request.n))
             case Content() if event.text and not wants_tokens:  # most chunks: nothing but text
                 yield text_start[event.choice] + to_json(event.text) + text_end
             case Reasoning() | Content():
@@ -76,13 +76,12 @@ async def stream_chat(
                 steps = {"index": event.choice, "steps": event.steps, "chosen": event.chosen}
                 yield sse({**head, "choices": [], "search": steps})
             case Finished():
-                for choice, reason in enumerate(event.finish_reasons):
-                    yield chunk(choice, {}, reason)
+                end = [chunk(choice, {}, reason) for choice, reason in enumerate(event.finish_reasons)]
                 if include_usage:
-                    yield sse({**head, "choices": [], "usage": event.usage.to_chat_json()})
+                    end.append(sse({**head, "choices": [], "usage": event.usage.to_chat_json()}))
                 if extra := extensions(request, event, prompt):
-                    yield sse({**head, "choices": [], **extra})
-    yield DONE
+                    end.append(sse({**head, "choices": [], **extra}))
+                yield b"".join([*end, DONE])
 
 
 def _text_delta(

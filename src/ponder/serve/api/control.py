@@ -18,5 +18,8 @@ def control_request(fields: Fields, running: RunningRequests, owner: str) -> dic
         raise fields.error("action", f"one of {', '.join(ACTIONS)}")
     fields.refuse_unread(())
     control = running.find(request_id, owner).control
-    (control.end_thinking if action == "reasoning_end" else control.cancel).set()
+    if action == "reasoning_end":
+        control.end_thinking.set()
+    else:
+        control.cancel()
     return {"id": request_id, "object": "chat.completion.control", "action": action}

@@ -127,7 +127,7 @@ class ResponsesApi:
         if response_id not in self._running:
             self.find(response_id, owner)
             raise invalid(f"response {response_id[:100]!r} is complete: there is nothing to cancel", "response_id")
-        self.service.running.find(response_id, owner).control.cancel.set()
+        self.service.running.find(response_id, owner).control.cancel()
         return {**self._running[response_id].response, "status": "cancelled"}
 
     def input_items(
