@@ -100,8 +100,8 @@ class PacedRunner(ModelRunner):
             time.sleep(left)
 
 
-def make_policy() -> Any:
-    """SmolLM2's tokenizer over a network that is never computed."""
+def make_policy(model: str) -> Any:
+    """The model's tokenizer over a network that is never computed."""
     from ponder.models.model_paths import find_model
     from ponder.models.ponder_policy import PonderPolicy
     from ponder.models.tokenizer import Tokenizer
@@ -109,13 +109,13 @@ def make_policy() -> Any:
     from ponder.nets.decoder import init_decoder
 
     engine.make_runner = lambda net, slots, *_: PacedRunner(net, slots)
-    tokenizer = Tokenizer.from_folder(find_model("smollm2"))
+    tokenizer = Tokenizer.from_folder(find_model(model))
     net = init_decoder(DecoderConfig("llama", tokenizer.vocab_size, 8, 30, 1, 1, 8, 8, context=8192), 0)
     return PonderPolicy(net, tokenizer, cache_bytes=256 << 20)
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[tuple[str, threading.Thread]]:
+def running_server(model: str) -> Iterator[tuple[str, threading.Thread]]:
     """`ponder serve` over the paced model, in a thread, whose processor time is that of the event loop."""
     from ponder.local_http import bind
     from ponder.serve.app import make_app
@@ -123,7 +123,7 @@ def running_server() -> Iterator[tuple[str, threading.Thread]]:
     from ponder.serve.server import event_loop_runner, make_uvicorn, share_interpreter
     from ponder.serve.service import Service
 
-    service = Service(ServedModels([ServedModel("paced", make_policy())]))
+    service = Service(ServedModels([ServedModel("paced", make_policy(model))]))
     listener = bind("127.0.0.1", 0)
     server = make_uvicorn(make_app(service), service)
     share_interpreter()
@@ -140,18 +140,18 @@ def running_server() -> Iterator[tuple[str, threading.Thread]]:
         thread.join(60)
 
 
-def run_load(url: str, streams: int, requests: int, tokens: int, seed: int) -> tuple[Load, int]:
-    """What clients of a server got, and the events of all their streams. Without a URL, the same in this process."""
+def run_load(place: str, streams: int, requests: int, tokens: int, seed: int) -> tuple[Load, int]:
+    """What clients got, and the events of all their streams: of the server at a URL, or of a model in this process."""
     clients: list[HttpChat] = []
 
     def connect() -> HttpChat:
-        clients.append(HttpChat(url, "paced", tokens))
+        clients.append(HttpChat(place, "paced", tokens))
         return clients[-1]
 
-    if url:
+    if place.startswith("http:"):
         load = asyncio.run(run_clients(connect, streams, requests, seed))
         return load, sum(client.events for client in clients)
-    policy = make_policy()
+    policy = make_policy(place)
     try:
         asyncio.run(run_clients(lambda: InProcessChat(policy, tokens), streams, 1, seed + 1))  # warm
         return asyncio.run(run_clients(lambda: InProcessChat(policy, tokens), streams, requests, seed)), 0
@@ -189,7 +189,7 @@ class Level:
 
 
 def measure(streams: int, args: Any) -> Level:
-    with running_server() as (url, thread), multiprocessing.get_context("spawn").Pool(1) as pool:
+    with running_server(args.model) as (url, thread), multiprocessing.get_context("spawn").Pool(1) as pool:
         pool.apply(run_load, (url, streams, 1, args.tokens, 1))  # warm
 
         def cost(requests: int, tokens: int) -> tuple[float, float, Load]:
@@ -202,7 +202,7 @@ def measure(streams: int, args: Any) -> Level:
         short_seconds, short_events, _ = cost(max(args.requests, 512 // streams), 1)
         seconds, events, load = cost(max(args.requests, 64 // streams), args.tokens)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        in_process, _ = pool.apply(run_load, ("", streams, max(args.requests, 64 // streams), args.tokens, 2))
+        in_process, _ = pool.apply(run_load, (args.model, streams, max(args.requests, 64 // streams), args.tokens, 2))
     chunks = events - short_events
     level = Level(
         streams, short_seconds, (seconds - short_seconds) / chunks, (args.tokens - 1) / chunks, load, in_process
@@ -213,6 +213,7 @@ def measure(streams: int, args: Any) -> Level:
 
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("--model", default="smollm2", help="whose tokenizer and chat template are used")
     parser.add_argument("--streams", type=int, nargs="+", default=[16, 64, 256], help="clients at a time")
     parser.add_argument("--requests", type=int, default=4, help="of each client")
     parser.add_argument("--tokens", type=int, default=256, help="of an answer")

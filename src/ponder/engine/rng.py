@@ -14,12 +14,18 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLIER_1, _MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3, _DROPPED_BITS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
+_MASK = 0xFFFFFFFFFFFFFFFF
+_FEW = 8  # sequences
+
 
 def stream_keys(seed: int, n: int) -> list[int]:
     """Stream keys of the n sequences of one request."""
+    if n <= _FEW:  # arrays would take longer
+        whole = _splitmix_int(_splitmix_int((seed & _MASK) + int(_GOLDEN)) + (seed >> 64 & _MASK))
+        return [_splitmix_int(whole + int(_GOLDEN) * i) for i in range(1, n + 1)]
     start = np.asarray([seed & 0xFFFFFFFFFFFFFFFF, seed >> 64 & 0xFFFFFFFFFFFFFFFF], np.uint64)
-    whole = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
-    return [int(key) for key in _splitmix(whole + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
+    wholes = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
+    return [int(key) for key in _splitmix(wholes + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
 
 
 def uniforms(keys: StreamKeys, places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -32,3 +38,11 @@ def _splitmix(x: StreamKeys) -> StreamKeys:
     x = (x ^ (x >> _SHIFT_1)) * _MULTIPLIER_1
     x = (x ^ (x >> _SHIFT_2)) * _MULTIPLIER_2
     return x ^ (x >> _SHIFT_3)
+
+
+def _splitmix_int(x: int) -> int:
+    """The same of one number, modulo 2^64."""
+    x &= _MASK
+    x = (x ^ (x >> 30)) * int(_MULTIPLIER_1) & _MASK
+    x = (x ^ (x >> 27)) * int(_MULTIPLIER_2) & _MASK
+    return x ^ (x >> 31)

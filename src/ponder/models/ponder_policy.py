@@ -18,6 +18,7 @@ from ponder.models.engine_policy import EnginePolicy
 from ponder.models.picture_prompt import encode_pictures
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
+from ponder.nets.parameter_list import ParameterList
 from ponder.pictures.message_parts import content_pictures
 from ponder.protocols import PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema
@@ -44,6 +45,7 @@ class PonderPolicy(EnginePolicy):
         # Called with each token as it is sampled: (index of the sequence in its request, token, log-probability).
         self.on_token: Callable[[TokenEvent], None] | None = None
         self.engine.mailbox.before_submit = self.drop_stale_cache
+        self._parameters = ParameterList(net)
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
 
@@ -122,7 +124,7 @@ class PonderPolicy(EnginePolicy):
             try:
                 yield
             finally:
-                self._weights = list(self.net.parameters())  # the parameters may be new objects
+                self._weights = self._parameters()  # the parameters may be new objects
                 self.drop_stale_cache()  # before the next pass reads the cache
 
     def sleep(self) -> None:
@@ -156,7 +158,7 @@ class PonderPolicy(EnginePolicy):
         `engine.refresh_weights()`.
         """
         if not self.engine.has_requests:
-            self._weights = list(self.net.parameters())
+            self._weights = self._parameters()
         try:
             written = [w._version for w in self._weights]
         except RuntimeError:  # one was made under `inference_mode` and counts no writes

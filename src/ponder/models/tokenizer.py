@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ def byte_level_alphabet() -> dict[int, str]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (b for b in range(256) if b not in printable)
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = {char: byte for byte, char in byte_level_alphabet().items()}
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,34 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Half a character at either end becomes U+FFFD. Ids below 0, which stand for pictures, have no text."""
+        if keep_special and (written := self._token_bytes):
+            try:
+                return b"".join([written[i] for i in ids if i >= 0]).decode(errors="replace")
+            except IndexError:  # an id without a token, which the library leaves out
+                pass
         try:
             with catch_rust_panics():
                 return self.inner.decode([int(i) for i in ids if i >= 0], skip_special_tokens=not keep_special)
         except RustPanic as reason:
             raise ModelError(f"the tokenizer cannot decode these tokens: {reason}") from None
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        """What each token writes, where a text is no more than that: many times as fast as the library's `decode`."""
+        if not self.joins_bytes:
+            return []
+        known = self.inner.get_vocab(with_added_tokens=True)
+        written = [b""] * (1 + max(known.values(), default=-1))
+        for name, index in known.items():
+            is_bytes = all(char in _BYTE_OF_CHARACTER for char in name)
+            written[index] = bytes(_BYTE_OF_CHARACTER[char] for char in name) if is_bytes else name.encode()
+        return written
+
+    @cached_property
+    def joins_bytes(self) -> bool:
+        """Whether a text is the bytes of its tokens in a row, as in byte-level BPE: what a token adds to a text does
+        not depend on the tokens before it, except within a character."""
+        return isinstance(self.inner.decoder, decoders.ByteLevel)
 
     @property
     def vocab_size(self) -> int:

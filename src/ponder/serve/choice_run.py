@@ -128,7 +128,8 @@ class ChoiceRun:
     def _show(self, kind: type[Reasoning] | type[Content], stops: Sequence[str], **settings: Any) -> _Shown:
         base = self.model.base
         silent = {*(base.eos if base is not None else ()), *self.request.sampling.stop_token_ids}
-        pieces = TextPieces(self.model.text, stops, silent, **settings)
+        joins_bytes = base is not None and base.tokenizer.joins_bytes
+        pieces = TextPieces(self.model.text, stops, silent, joins_bytes=joins_bytes, **settings)
         drop = frozenset(silent) if kind is Reasoning else frozenset[int]()
         return _Shown(kind, pieces, self.emit, self.choice, self.request.logprobs, drop)
 
@@ -275,6 +276,9 @@ class _Shown:
         if not self.has_tokens:
             if text:
                 self.emit(self.kind(text, choice=self.choice))
+            return
+        if not (self.logprobs or self.dropped_tokens):
+            self.emit(self.kind(text, chunk.token_ids, choice=self.choice))
             return
         kept = [i for i, token in enumerate(chunk.token_ids) if token not in self.dropped_tokens]
         tokens = [chunk.token_ids[i] for i in kept]

@@ -38,7 +38,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise invalid("the body is not UTF-8") from None
     try:
-        body = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        body = _DECODER.decode(text)
     except (ValueError, RecursionError) as reason:
         raise invalid(f"the body is not valid JSON: {reason!s:.200}") from None
     if not isinstance(body, dict):
@@ -49,7 +49,7 @@ def parse_body(data: bytes) -> dict[str, Any]:
 def _check_shape(data: bytes) -> None:
     """Raise where a body has too many values, or values too deep in others, by a look at its bytes, before the
     values are built. What is wrong with a text that is not JSON, the parser says."""
-    if len(data) <= MAX_DEPTH:
+    if len(data) <= MAX_VALUES and data.count(b"[") + data.count(b"{") <= MAX_DEPTH:  # nearly all
         return
     if b"\\" in data:  # only in strings: leave out escaped backslashes and quotes, so that all quotes bound strings
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -82,6 +82,9 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)  # made once
+
+
 class Fields:
     """The fields of a JSON object. Each reader returns the value, or the default where the field is absent or null."""
 
@@ -106,9 +109,9 @@ class Fields:
         return self.body.get(field)
 
     def text(self, field: str, default: str | None = None, max_chars: int = MAX_BODY_BYTES) -> str | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return default
+        self._read.add(field)
         if not isinstance(value, str) or len(value) > max_chars:
             raise self.error(field, f"a string of at most {max_chars:,} characters")
         return self._unicode(field, value)
@@ -120,9 +123,9 @@ class Fields:
         return value
 
     def integer(self, field: str, default: int | None, low: int, high: int) -> int | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return default
+        self._read.add(field)
         if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -130,25 +133,25 @@ class Fields:
         return value
 
     def number(self, field: str, default: float | None, low: float, high: float) -> float | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return default
+        self._read.add(field)
         if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise self.error(field, f"a number from {low:g} to {high:g}")
         return float(value)
 
     def flag(self, field: str, default: bool = False) -> bool:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return default
+        self._read.add(field)
         if not isinstance(value, bool):
             raise self.error(field, "true or false")
         return value
 
     def choice(self, field: str, choices: Sequence[T], default: T | None = None) -> T | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return default
+        self._read.add(field)
         for known in choices:
             if value == known:
                 return known
@@ -156,17 +159,17 @@ class Fields:
 
     def object(self, field: str) -> Fields | None:
         """An object's own fields."""
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return None
+        self._read.add(field)
         if not isinstance(value, dict):
             raise self.error(field, "an object")
         return Fields(value, self.name(field))
 
     def array(self, field: str, max_items: int) -> list[Any] | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return None
+        self._read.add(field)
         if not isinstance(value, list) or len(value) > max_items:
             raise self.error(field, f"a list of at most {max_items:,} entries")
         return value
@@ -183,9 +186,9 @@ class Fields:
 
     def strings(self, field: str, max_items: int, max_chars: int) -> tuple[str, ...]:
         """A string, or a list of strings."""
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return ()
+        self._read.add(field)
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or len(values) > max_items:
             raise self.error(field, f"a string, or a list of at most {max_items} strings")
@@ -194,9 +197,9 @@ class Fields:
         return tuple(self._unicode(field, one) for one in values)
 
     def token_ids(self, field: str, max_items: int = MAX_VALUES) -> tuple[int, ...] | None:
-        value = self.raw(field)
-        if value is None:
+        if (value := self.body.get(field)) is None:
             return None
+        self._read.add(field)
         if not isinstance(value, list) or len(value) > max_items:
             raise self.error(field, f"a list of at most {max_items:,} token ids")
         if not all(type(one) is int and 0 <= one < 1 << 31 for one in value):

@@ -13,7 +13,7 @@ class TextPieces:
     The pieces joined do not depend on how the tokens were split: a character whose bytes are spread over several tokens
     comes when it is complete, and what may become a stop string is held back. The text ends before the first of
     `stops`. Tokens in `silent` (the end of the sequence, stop tokens) have no text. `skip_newlines` leaves out line
-    breaks at the beginning, unless there is nothing else.
+    breaks at the beginning, unless there is nothing else. `joins_bytes`: see `Tokenizer.joins_bytes`.
     """
 
     def __init__(
@@ -22,7 +22,9 @@ class TextPieces:
         stops: Sequence[str] = (),
         silent: Collection[int] = (),
         skip_newlines: bool = False,
+        joins_bytes: bool = False,
     ) -> None:
+        self._joins_bytes = joins_bytes
         self._decode, self._stops, self._silent = decode, tuple(stops), frozenset(silent)
         self._skipping, self._skipped = skip_newlines, ""
         self._tokens: list[int] = []
@@ -44,19 +46,22 @@ class TextPieces:
         return rest if rest or not self._skipping else skipped
 
     def _decode_new(self, is_last: bool) -> str:
-        """Text is decoded with a few tokens before it, since some tokenizers drop a space at the beginning."""
-        if self._decoded == len(self._tokens):
+        """Text is decoded with a few tokens before it where tokenizers drop a space at the beginning."""
+        count = len(self._tokens)
+        if self._decoded == count:
             return ""
-        before = self._decode(self._tokens[self._context : self._decoded])
+        before = self._decode(self._tokens[self._context : self._decoded]) if self._context < self._decoded else ""
         text = self._decode(self._tokens[self._context :])
         if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and not is_last):
             return ""
-        self._context, self._decoded = self._decoded, len(self._tokens)
+        self._context, self._decoded = count if self._joins_bytes else self._decoded, count
         return text[len(before) :]
 
     def _release(self, text: str, is_last: bool) -> str:
         if self._ended:
             return ""
+        if not self._stops:
+            return self._without_leading_newlines(text) if self._skipping else text
         text = self._held + text
         ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
         self._ended = bool(ends)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ponder.reason.tools.call_parser import END_MARK, START_MARK
@@ -59,6 +60,7 @@ def _call_text(call: Mapping[str, Any]) -> str:
     return f'{START_MARK}\n{{"name": {json.dumps(function["name"])}, "arguments": {written}}}\n{END_MARK}'
 
 
+@lru_cache(maxsize=32)
 def takes_tools(template: str | None) -> bool:
     """Whether a chat template knows of tools."""
     return template is not None and re.search(r"\btools\b", template) is not None

@@ -122,14 +122,13 @@ async def stream_completion(
             offsets[event.choice] = fold.offset
             yield sse({**head, "choices": [{"index": event.choice, "finish_reason": None, **fold.to_json()}]})
         elif isinstance(event, Finished):
-            for i, reason in enumerate(event.finish_reasons):
-                ending = {"index": i, "text": "", "logprobs": None, "finish_reason": reason}
-                yield sse({**head, "choices": [ending]})
+            endings = [{"text": "", "logprobs": None, "finish_reason": reason} for reason in event.finish_reasons]
+            end = [sse({**head, "choices": [{"index": i, **ending}]}) for i, ending in enumerate(endings)]
             if include_usage:
-                yield sse({**head, "choices": [], "usage": event.usage.to_chat_json()})
+                end.append(sse({**head, "choices": [], "usage": event.usage.to_chat_json()}))
             if more := extensions(request, event, prompt):
-                yield sse({**head, "choices": [], **more})
-    yield DONE
+                end.append(sse({**head, "choices": [], **more}))
+            yield b"".join([*end, DONE])
 
 
 class _TextFold:
