@@ -114,3 +114,28 @@ def test_conversations_in_a_file_may_show_pictures(visual_rft, done, tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(picture_row("https://example.org/cat.png")))
     with pytest.raises(TaskError, match=r"line 1 is not a conversation .*nothing is fetched"):
         job(tmp_path / "other")
+
+
+def test_other_recipes_run_to_their_end(visual_rft, tmp_path):
+    import visual_counting
+    import visual_segmentation
+
+    for recipe, stage in ((visual_counting, "accuracy"), (visual_segmentation, "overlap")):
+        job = recipe.recipe(cold_start_steps=2, steps=1, problems_per_step=2, group_size=2, limit=2)
+        job(tmp_path / recipe.__name__)
+        assert len(list(read_traces(tmp_path / recipe.__name__ / stage))) == 2
+        task = job.stages[2].job.task
+        gold = task.gold(task.train[0])
+        assert len(gold) < recipe.SAMPLING.max_tokens  # one token for each character
+
+
+def test_reported_pictures_are_neither_trained_on_nor_those_of_validation(visual_rft):
+    train, test, validation = (
+        {p.messages[-1]["content"][0]["image_url"]["url"] for p in problems[:150]}
+        for problems in (
+            visual_rft.recipe().stages[2].job.task.train,
+            visual_rft.recipe().stages[3].job.task.test,
+            visual_rft.recipe(pictures="validation").stages[3].job.task.test,
+        )
+    )
+    assert not test & train and not test & validation and not validation & train

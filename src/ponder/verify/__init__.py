@@ -39,6 +39,7 @@ from ponder.verify.rewards.think_format import ThinkFormat
 from ponder.verify.rewards.token_length import CosineLengthReward, OverlongPenalty
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 from ponder.verify.vision.segmentation_rewards import SegZero, VisionReasoner
+from ponder.verify.vision.segmenter import FloodFill, SegmentedMaskIoU, Segmenter
 from ponder.verify.vision.verifiers import BoxIoU, BoxSetIoU, DetectionAP, MaskIoU, PointInMask
 from ponder.verify.vision.visual_rft import VisualRFTClass, VisualRFTDetection, VisualRFTGrounding
 
@@ -61,6 +62,7 @@ __all__ = [
     "FinalList",
     "FinalNumber",
     "FinalText",
+    "FloodFill",
     "GameOf24Verifier",
     "GatedReward",
     "JsonSchema",
@@ -79,6 +81,8 @@ __all__ = [
     "RepetitionPenalty",
     "SatVerifier",
     "SegZero",
+    "SegmentedMaskIoU",
+    "Segmenter",
     "StepArithmetic",
     "SudokuVerifier",
     "ThinkFormat",

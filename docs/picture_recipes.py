@@ -1,0 +1,156 @@
+"""Runs the recipes about pictures, several seeds at once, and writes what docs/pictures.md says about them.
+
+    python docs/picture_recipes.py --out docs/results/pictures            # three seeds of each, on the test pictures
+    python docs/picture_recipes.py --out tried --runs tried.json          # other settings, on the validation pictures
+
+Each run is a process of its own with so many threads. `runs.json` in the folder has a row for each: the mean score of
+four answers to each held-out picture at every stage, with a 95 % interval over pictures, and the curve of the reward.
+`visual_rft.png` shows boxes before and after. `--runs` is a JSON list of `{"recipe": ..., "settings": {...}}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RECIPES = ("visual_rft", "visual_counting", "visual_segmentation")
+ROOT = Path(__file__).resolve().parent.parent
+SHOWN_PICTURES = 8
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--out", type=Path, required=True)
+    flags.add_argument("--runs", type=Path, help="a JSON list of runs; default: three seeds of each recipe")
+    flags.add_argument("--threads", type=int, default=2, help="of each run")
+    flags.add_argument("--seconds", type=float, default=3600, help="runs that take longer are ended")
+    flags.add_argument("--one", help=argparse.SUPPRESS)  # a run in JSON, done by this process
+    options = flags.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.one:
+        write_one(json.loads(options.one), options.out)
+        return
+    runs = json.loads(options.runs.read_text()) if options.runs else default_runs()
+    rows = run_all(runs, options)
+    (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
+    for row in rows:
+        print(row["recipe"], row["settings"], row.get("stages") or row["error"], flush=True)
+
+
+def default_runs() -> list[dict[str, Any]]:
+    return [{"recipe": name, "settings": {"seed": seed}} for name in RECIPES for seed in range(3)]
+
+
+def run_all(runs: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every run in a process of its own, all at once."""
+    variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = []
+    for number, run in enumerate(runs):
+        log = (options.out / f"run{number}.log").open("w")
+        command = [sys.executable, __file__, "--out", str(options.out / f"run{number}"), "--one", json.dumps(run)]
+        processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
+    ends = time.monotonic() + options.seconds
+    rows = []
+    for number, (run, process) in enumerate(zip(runs, processes, strict=True)):
+        try:
+            process.wait(max(1.0, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        result, log = options.out / f"run{number}" / "row.json", options.out / f"run{number}.log"
+        if result.is_file():
+            rows.append(json.loads(result.read_text()))
+        else:
+            rows.append({**run, "error": log.read_text()[-400:] or f"not finished after {options.seconds:.0f} s"})
+    return rows
+
+
+def write_one(run: dict[str, Any], out: Path) -> None:
+    """Do one run, and write its row."""
+    sys.path.insert(0, str(ROOT / "recipes"))
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    job = importlib.import_module(run["recipe"]).recipe(**run["settings"])
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "run"
+        job(place)
+        row = {**run, "stages": {}, "seconds": round(time.perf_counter() - began, 1)}
+        for stage in job.stages:
+            row["stages"][stage.name] = read_stage(place / stage.name)
+        if run["recipe"] == "visual_rft":
+            draw_boxes(place, out / "visual_rft.png")
+    (out / "row.json").write_text(json.dumps(row) + "\n")
+
+
+def read_stage(folder: Path) -> dict[str, Any]:
+    """The mean score of a stage that measures; of one that trains, how its reward rose."""
+    from ponder.runs import read_metrics, read_traces
+
+    metrics = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else []
+    if metrics:
+        every = max(1, len(metrics) // 20)
+        rewards = [row["reward"] for row in metrics if "reward" in row]
+        means = [sum(part) / len(part) for i in range(0, len(rewards), every) if (part := rewards[i : i + every])]
+        return {"steps": len(metrics), "loss": metrics[-1].get("loss"), "reward": [round(mean, 3) for mean in means],
+                "step_time": round(sum(row["step_time"] for row in metrics) / len(metrics), 3)}  # fmt: skip
+    pictures = []
+    for _, trace in read_traces(folder):
+        values = [score.value for step in trace.steps[1:] for score in step.scores.values() if score.value is not None]
+        pictures.append(sum(values) / len(values))
+    mean = sum(pictures) / len(pictures)
+    variance = sum((value - mean) ** 2 for value in pictures) / max(1, len(pictures) - 1)
+    return {
+        "mean": round(mean, 4), "half_interval": round(1.96 * math.sqrt(variance / len(pictures)), 4),
+        "pictures": len(pictures),
+    }  # fmt: skip
+
+
+def draw_boxes(run: Path, file: Path) -> None:
+    """Held-out pictures with the gold box, and the first box sampled before and after GRPO."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    from ponder.pictures.message_parts import content_pictures
+    from ponder.runs import read_traces
+    from ponder.verify.answers.structured import extract_structured
+
+    before, after = ([trace for _, trace in read_traces(run / name)] for name in ("start-overlap", "overlap"))
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    axes = figure.subplots(2, SHOWN_PICTURES)
+    for column, traces in enumerate(zip(before[:SHOWN_PICTURES], after[:SHOWN_PICTURES], strict=True)):
+        for row, trace in enumerate(traces):
+            axis = axes[row][column]
+            axis.imshow(content_pictures(trace.problem.messages[-1]["content"])[0].pixels)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            boxes = [(trace.problem.answer["box"], "black", "--")]
+            answer = extract_structured(trace.text(1)).answer
+            try:
+                boxes.append((json.loads(answer or ""), "deeppink", "-"))
+                (x1, y1, x2, y2) = map(float, boxes[-1][0])
+            except (ValueError, TypeError):
+                boxes = boxes[:1]
+            for (x1, y1, x2, y2), color, line in boxes:
+                axis.add_patch(
+                    Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line)
+                )
+            score = next(iter(trace.steps[1].scores.values())).value
+            axis.set_xlabel(f"IoU {score:.2f}" if score is not None else "", fontsize=8)
+    axes[0][0].set_ylabel("before GRPO")
+    axes[1][0].set_ylabel("after")
+    figure.savefig(file, dpi=80)
+
+
+if __name__ == "__main__":
+    main()
