@@ -12,7 +12,7 @@ from ponder.pictures.picture import Picture
 from ponder.tasks.vision.count_shapes import CountItem, CountShapes
 from ponder.tasks.vision.find_shape import ShapeItem
 from ponder.tasks.vision.locate_shape import LocateShape
-from ponder.tasks.vision.scene import LOOKS, draw_scene, encode_mask, shape_mask
+from ponder.tasks.vision.scene import LOOKS, Look, draw_scene, encode_mask, shape_mask
 from ponder.types import Problem
 from ponder.verify import SegZero, WeightedSum
 from ponder.verify.answers.style import AnswerSpec
@@ -25,7 +25,7 @@ Pictures = Literal["test", "validation"]  # which held-out pictures are measured
 _TEST_SEEDS = 1000  # settings are chosen on the held-out pictures of seed 0, 1, ...; results are on those of 1000, ...
 
 _SIZES = range(15, 40, 2)  # pixels; large, so that a near miss overlaps
-_COUNTED_SIZE = 11  # pixels across and down of every shape that is counted
+_COUNTED, _COUNTED_SIZE = Look("black", "circle"), 11  # what is counted, and its pixels across and down
 
 
 def held_out(task: Any, pictures: Pictures) -> Any:
@@ -72,7 +72,7 @@ class FindBox(LocateShape):
 
 @dataclass(frozen=True, kw_only=True)
 class CountAlike(CountShapes):
-    """`red circle` is answered `\\boxed{3}`: 1 to `most` of them are in the picture, and nothing else."""
+    """`black circle` is answered `\\boxed{3}`: 1 to `most` of them are in the picture, and nothing else."""
 
     ANSWER_SPEC = AnswerSpec("the final number", ("boxed",), allow_bare=False)
     DEFAULT_STYLE = "plain"
@@ -82,9 +82,8 @@ class CountAlike(CountShapes):
     blind: bool = False
 
     def draw(self, rng: random.Random) -> CountItem:
-        look, number = rng.choice(LOOKS), rng.randint(1, self.most)
-        sizes = [_COUNTED_SIZE] * number
-        return CountItem(draw_scene(rng, self.side, [look] * number, sizes), look)
+        number = rng.randint(1, self.most)
+        return CountItem(draw_scene(rng, self.side, [_COUNTED] * number, [_COUNTED_SIZE] * number), _COUNTED)
 
     def question(self, item: CountItem) -> str:
         return str(item.look)
