@@ -83,3 +83,24 @@ def test_only_users_show_pictures(server: LiveServer, role: str) -> None:
     messages = [{"role": role, "content": [image_part(PICTURES[0])]}, {"role": "user", "content": "?"}]
     reply = server.chat(model="sees", messages=messages)
     assert reply.status == 400 and reply.json["error"]["code"] == "unsupported_content"
+
+
+@pytest.mark.parametrize("picture", PICTURES)
+def test_responses_take_pictures_too(server: LiveServer, picture: Picture) -> None:
+    parts = [{"type": "input_image", "image_url": image_part(picture)["image_url"]["url"], "detail": "auto"},
+             {"type": "input_text", "text": "Where?"}]  # fmt: skip
+    body = {"model": "sees", "input": [{"role": "user", "content": parts}], "temperature": 0, "max_output_tokens": 8}
+    reply = server.post("/v1/responses", body)
+    assert reply.status == 200, reply.body
+    (own,) = run_async(POLICY.generate(POLICY.encode(asked(picture)), Sampling(temperature=0, max_tokens=8)))
+    said = [p["text"] for item in reply.json["output"] if item["type"] == "message" for p in item["content"]]
+    assert "".join(said) == own.text
+    # the next turn has the picture of the stored conversation, which this template, of the last message, would lose
+    again = server.post("/v1/responses", {"model": "sees", "input": "?", "previous_response_id": reply.json["id"]})
+    assert again.status == 400 and "a chat template that shows every picture" in again.json["error"]["message"]
+
+
+def test_responses_refuse_what_is_no_picture(server: LiveServer) -> None:
+    parts = [{"type": "input_image", "image_url": "https://example.org/cat.png"}]
+    reply = server.post("/v1/responses", {"model": "sees", "input": [{"role": "user", "content": parts}]})
+    assert reply.status == 400 and "nothing is fetched" in reply.json["error"]["message"]

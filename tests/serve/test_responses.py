@@ -214,4 +214,4 @@ def test_running_response_is_cancelled(server):
 def test_image_is_refused_by_name(server):
     image = {"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}
     error = create(server, 400, input=[image])["error"]
-    assert error["param"] == "input[0].content[0].type"
+    assert error["param"] == "input[0].content[0].image_url"

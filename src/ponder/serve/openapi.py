@@ -25,6 +25,7 @@ _FUNCTION = {"name": "f", "description": "x", "parameters": {"type": "object"}, 
 _CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 _PARTS = [{"type": "text", "text": "x"}]
 _PICTURE = {"type": "image_url", "image_url": {"url": data_url(Picture(1, 1, bytes(3))), "detail": "auto"}}
+_INPUT_IMAGE = {"type": "input_image", "image_url": data_url(Picture(1, 1, bytes(3))), "detail": "auto"}
 _JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True, "description": "x"}}
 # Bodies with every form that a nested field may have, so that the parsers read all of them.
 _CHAT_EXAMPLES: Sequence[Mapping[str, Any]] = (
@@ -50,6 +51,7 @@ _RESPONSE_EXAMPLES: Sequence[Mapping[str, Any]] = (
     {
         "input": [
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
+            {"type": "message", "role": "user", "content": [_INPUT_IMAGE, {"type": "input_text", "text": "x"}]},
             {"type": "reasoning", "id": "x", "summary": [{"type": "summary_text", "text": "x"}]},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c", "output": "x"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ponder.errors import UsageError
-from ponder.pictures.message_parts import decode_data_url, text_part
+from ponder.pictures.message_parts import text_part
+from ponder.serve.api.picture_parts import read_picture_url
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
     read_max_tokens,
@@ -100,17 +100,12 @@ def _read_content(entry: Fields, role: str) -> str | list[dict[str, Any]]:
 
 
 def _read_image(part: Fields) -> dict[str, Any]:
-    """A picture, as a PNG data URL: nothing is fetched."""
+    """A picture, as a data URL."""
     image = part.object("image_url")
     if image is None:
         raise part.error("image_url", "an object with a url")
     image.ignore("detail")
-    url = image.required_text("url")
-    try:
-        decode_data_url(url)
-    except UsageError as why:
-        raise invalid(f"{image.name('url')}: {why}", image.name("url"), "invalid_image") from None
-    return {"type": "image_url", "image_url": {"url": url}}
+    return read_picture_url(image, "url")
 
 
 def read_text_content(entry: Fields, field_name: str = "content") -> str:

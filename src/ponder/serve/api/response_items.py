@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ponder.pictures.message_parts import text_part
+from ponder.serve.api.picture_parts import read_picture_url
 from ponder.serve.errors import invalid
 from ponder.serve.json_body import Fields
 from ponder.serve.tools import MAX_CALL_ID_CHARS, history_call
@@ -55,9 +57,12 @@ def item_messages(
             role = item.choice("role", _ROLES)
             if role is None:
                 raise item.error("role", f"one of {', '.join(_ROLES)}")
-            text = _parts_text(item, "content")
-            plain = {"role": "system" if role == "developer" else role, "content": text}
-            messages.append(_assistant(text, thought) if role == "assistant" else plain)
+            if role == "user":
+                messages.append({"role": role, "content": _read_user_content(item)})
+            elif role == "assistant":
+                messages.append(_assistant(_parts_text(item, "content"), thought))
+            else:
+                messages.append({"role": "system", "content": _parts_text(item, "content")})
             thought = ""
         else:
             known = "message, reasoning, function_call or function_call_output"
@@ -75,16 +80,37 @@ def _call(item: Fields) -> dict[str, Any]:
     return history_call(call_id, item.required_text("name", 64), item.text("arguments", "{}") or "{}")
 
 
+def _read_user_content(item: Fields) -> str | list[dict[str, Any]]:
+    """A text, or a list of parts where there are pictures among them."""
+    value = item.raw("content")
+    shows = isinstance(value, list) and any(isinstance(p, Mapping) and p.get("type") == "input_image" for p in value)
+    if not shows:
+        return _parts_text(item, "content")
+    return [_read_image(p) if p.text("type", None, 64) == "input_image" else text_part(_part_text(p))
+            for p in item.objects("content", MAX_ITEMS) or []]  # fmt: skip
+
+
+def _read_image(part: Fields) -> dict[str, Any]:
+    """A picture, as a data URL: this server stores no files."""
+    part.ignore("detail")
+    if part.raw("file_id") is not None:
+        raise part.error("file_id", "left out: this server stores no files; give the picture in image_url")
+    return read_picture_url(part, "image_url")
+
+
 def _parts_text(item: Fields, field: str) -> str:
     """The text of a field that is a string or a list of parts."""
     if item.raw(field) is None or isinstance(item.raw(field), str):
         return item.text(field, "") or ""
-    texts = []
-    for part in item.objects(field, MAX_ITEMS) or []:
-        kind = part.text("type", None, 64)
-        if kind not in _TEXT_PARTS:
-            raise invalid(
-                f"{part.path} has the type {kind!r}: this server reads text only", part.name("type"), "unsupported_type"
-            )
-        texts.append(part.required_text(_TEXT_PARTS[kind]))
-    return "".join(texts)
+    return "".join(_part_text(part) for part in item.objects(field, MAX_ITEMS) or [])
+
+
+def _part_text(part: Fields) -> str:
+    kind = part.text("type", None, 64)
+    if kind not in _TEXT_PARTS:
+        raise invalid(
+            f"{part.path} has the type {kind!r}: this server reads text, and pictures of a user (input_image)",
+            part.name("type"),
+            "unsupported_type",
+        )
+    return part.required_text(_TEXT_PARTS[kind])
