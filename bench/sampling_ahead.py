@@ -1,0 +1,193 @@
+"""Sampling while learning against sampling and learning in turn: what the overlap gains, and what old samples cost.
+
+`--part overlap` has a sampler and a learner that only wait, equally long, so that nothing but the overlap is measured:
+the best step is as long as one of them. `--part accuracy` trains a tiny model from scratch on the CPU with staleness 0,
+1 and 4, several seeds each, and compares rewards seed by seed. `--part demo` does the same with `ponder run addition`,
+with held-out accuracy and time; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import hardware, make_parser, report
+from ponder.cli.recipe_files import find_recipe, load_recipe
+from ponder.measure.statistics.intervals import bootstrap_mean, paired_difference
+from ponder.models.load import load_policy
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.training.sampling_ahead import SamplingAhead
+from ponder.pipelines.training.session import TrainingState
+from ponder.protocols import PolicyWrapper
+from ponder.reason.strategies import Chain, Samples
+from ponder.runs import read_metrics, read_traces
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
+
+ALPHABET = "0123456789+-*/=()ab ?:"
+TEMPLATE = "{{ messages[-1].content }}"
+
+
+@dataclass(frozen=True)
+class WantedDigit:
+    """1 if the first character is the wanted one."""
+
+    name = "wanted"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(trace.text(i)[:1] == trace.problem.answer)) for i in steps]
+
+    def extract_answer(self, text: str) -> str | None:
+        return text[:1] or None
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Write the digit after the one that you are asked about."""
+
+    name = "digits"
+
+    @property
+    def train(self) -> list[Problem]:
+        return [Problem(f"digits/{i}", user_messages(f"{i}="), str((i + 1) % 10)) for i in range(10)]
+
+    test = train
+
+    @property
+    def verifier(self) -> WantedDigit:
+        return WantedDigit()
+
+    def gold(self, problem: Problem) -> str:
+        return str(problem.answer)
+
+
+def digits_job(seed: int, steps: int, **more: Any) -> RL:
+    return RL(
+        Digits(), ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=16, seed=seed), TEMPLATE,
+        Samples(8, Sampling(max_tokens=1)), GRPO(kl=None), AdamW(lr=3e-3), steps=steps, problems_per_step=10,
+        preflight=False, save_every=steps, max_steps_without_signal=0, seed=seed, device="cpu", dtype="float32", **more,
+    )  # fmt: skip
+
+
+class WaitingPolicy(PolicyWrapper):
+    """Samples with a model, and takes at least so long for a batch."""
+
+    def __init__(self, policy: Any, seconds: float) -> None:
+        self.policy, self.seconds = policy, seconds
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        completions, _ = await asyncio.gather(self.policy.generate(prefix, sampling, n), asyncio.sleep(self.seconds))
+        return list(completions)
+
+
+async def simulated_step_seconds(seconds: float, steps: int, staleness: int) -> float:
+    """Mean time of a step after the first; a sampler and a learner that take `seconds` each."""
+    job = digits_job(0, steps, staleness=staleness)
+    policy = WaitingPolicy(load_policy(job.model, template=TEMPLATE, device="cpu", dtype="float32"), seconds)
+    state = TrainingState()
+    async with SamplingAhead(job, policy, state) as ahead:
+        began = 0.0
+        for step in range(steps):
+            await ahead.take(state)
+            began = began or time.perf_counter()
+            if staleness:
+                await ahead.run_beside(lambda: time.sleep(seconds))
+            else:
+                time.sleep(seconds)
+            state.step = step + 1
+            policy.policy.version = state.step
+            ahead.begin_batches(state)
+    return (time.perf_counter() - began) / steps
+
+
+def measure_overlap(seconds: float, steps: int) -> None:
+    times = {s: asyncio.run(simulated_step_seconds(seconds, steps, s)) for s in (0, 1, 2, 4)}
+    report(
+        "sampling_ahead_overlap",
+        f"a sampler and a learner that take {seconds:g} s each, {steps} steps, staleness 1 against 0",
+        times[1],
+        {"in turn": times[0]},
+        promised=2 / 1.1,
+        unit="s per step",
+        better="lower",
+        packages=["torch"],
+        details={"seconds_by_staleness": times, "share_of_the_longer": {s: t / seconds for s, t in times.items()}},
+    )
+
+
+def measure_accuracy(seeds: int, steps: int, staleness: Sequence[int], replicas: int) -> None:
+    """Mean reward of the last quarter of the steps, seed by seed."""
+    ends: dict[int, list[float]] = {s: [] for s in staleness}
+    ages: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for s in staleness:
+            for seed in range(seeds):
+                run = Path(folder) / f"{s}-{seed}"
+                digits_job(seed, steps, staleness=s, replicas=replicas)(run)
+                rows = read_metrics(run)
+                ends[s].append(float(np.mean([r["reward"] for r in rows[-steps // 4 :]])))
+                ages[s] = max([ages.get(s, 0.0), *(r.get("staleness/max", 0.0) for r in rows)])
+    out = {}
+    for s in staleness[1:]:
+        gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
+        out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
+    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "replicas": replicas,
+                      "reward": ends, "against_in_turn": out}))  # fmt: skip
+
+
+def measure_demo(seeds: int, staleness: Sequence[int], replicas: int, device: str) -> None:
+    """Held-out accuracy after `ponder run addition`, problem by problem, and the time of a step."""
+    recipe = load_recipe(find_recipe("addition"))
+    right: dict[int, list[bool]] = {s: [] for s in staleness}
+    seconds: dict[int, list[float]] = {s: [] for s in staleness}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(seeds):
+            for s in staleness:
+                run = Path(folder) / f"{s}-{seed}"
+                job: RL = replace(recipe(seed=seed, device=device), staleness=s, replicas=replicas)
+                job(run)
+                seconds[s] += [r["step_time"] for r in read_metrics(run)[2:]]
+                check = Evaluate(job.task, str(run), job.template, strategy=Chain(Sampling(temperature=0, max_tokens=10)),
+                                 limit=300, device=device, dtype="float32")  # fmt: skip
+                check(Path(folder) / f"eval-{s}-{seed}")
+                traces = [t for _, t in read_traces(Path(folder) / f"eval-{s}-{seed}")]
+                right[s] += [(t.score(t.answers()[-1], job.task.verifier.name) or 0) >= 1 for t in traces]
+    out: dict[str, Any] = {}
+    for s in staleness:
+        pairs = paired_difference(right[s], right[staleness[0]])
+        out[str(s)] = {"accuracy": float(np.mean(right[s])), "difference": [pairs.mean, pairs.low, pairs.high],
+                       "step_seconds": float(np.median(seconds[s]))}  # fmt: skip
+    print(json.dumps({"part": "demo", "hardware": hardware(device), "seeds": seeds, "replicas": replicas,
+                      "by_staleness": out}))  # fmt: skip
+
+
+def main() -> None:
+    flags = make_parser(__doc__)
+    flags.add_argument("--part", choices=["overlap", "accuracy", "demo"], default="overlap")
+    flags.add_argument("--seconds", type=float, default=0.5, help="of the simulated sampler and learner")
+    flags.add_argument("--steps", type=int, default=20)
+    flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="the first is compared with")
+    flags.add_argument("--replicas", type=int, default=0)
+    args = flags.parse_args()
+    if args.part == "overlap":
+        measure_overlap(args.seconds, args.steps)
+    elif args.part == "accuracy":
+        measure_accuracy(args.seeds, args.steps, args.staleness, args.replicas)
+    else:
+        measure_demo(args.seeds, args.staleness, args.replicas, args.device)
+
+
+if __name__ == "__main__":
+    main()
