@@ -30,10 +30,10 @@ def make_net(layers: int, device: str) -> Decoder:
     config = DecoderConfig(
         "qwen2", 151936, 1536, layers, 12, 2, 128, mlp_width=8960, context=4096, qkv_bias=True, tied_embeddings=True
     )
-    with torch.device(device):
-        torch.set_default_dtype(torch.bfloat16)
-        net = Decoder(config).requires_grad_(False)
-    torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        net = Decoder(config).to(torch.bfloat16).requires_grad_(False)
+    net.to_empty(device=device)  # the numbers do not matter
+    net.lm_head.weight = net.embed_tokens.weight
     return net
 
 

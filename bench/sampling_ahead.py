@@ -158,8 +158,8 @@ def measure_demo(seeds: int, staleness: Sequence[int], replicas: int, device: st
                 job: RL = replace(recipe(seed=seed, device=device), staleness=s, replicas=replicas)
                 job(run)
                 seconds[s] += [r["step_time"] for r in read_metrics(run)[2:]]
-                check = Evaluate(job.task, str(run), job.template, strategy=Chain(Sampling(temperature=0, max_tokens=10)),
-                                 limit=300, device=device, dtype="float32")  # fmt: skip
+                greedy = Chain(Sampling(temperature=0, max_tokens=10))
+                check = Evaluate(job.task, str(run), job.template, greedy, limit=300, device=device, dtype="float32")
                 check(Path(folder) / f"eval-{s}-{seed}")
                 traces = [t for _, t in read_traces(Path(folder) / f"eval-{s}-{seed}")]
                 right[s] += [(t.score(t.answers()[-1], job.task.verifier.name) or 0) >= 1 for t in traces]

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from fakes import perturb, tiny_decoder
 from ponder.errors import ModelError, UsageError
+from ponder.nets import publish_weights
 from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader, checksums
 from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport, WeightTransport, pick_transport
 
@@ -128,6 +129,15 @@ def test_file_is_plain_safetensors_and_old_ones_go(tmp_path: Path) -> None:
 def test_checksum_is_sha256_of_the_bytes() -> None:
     t = torch.arange(5, dtype=torch.float32)
     assert checksums([t]) == [hashlib.sha256(t.numpy().tobytes()).hexdigest()]
+
+
+def test_checksum_of_a_long_tensor_is_that_of_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_weights, "_HASHED_CHUNK_BYTES", 8)
+    t = torch.arange(5, dtype=torch.float32)
+    raw = t.numpy().tobytes()
+    parts = b"".join(hashlib.sha256(raw[i : i + 8]).digest() for i in (0, 8, 16))
+    assert checksums([t, t[:1]]) == [hashlib.sha256(parts).hexdigest(), hashlib.sha256(raw[:4]).hexdigest()]
+    assert len(checksums([torch.empty(0)])) == 1
 
 
 def test_fastest_transport_is_picked(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from ponder.errors import ModelError, UsageError
 from ponder.nets.weight_transports import BufferReader, TensorPlace, WeightTransport
 
 _ALIGNMENT = 256  # bytes
-_HASHING_THREADS = 8
+_HASHING_THREADS = 16
+_HASHED_CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +133,27 @@ class WeightReader:
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[str]:
-    """SHA-256 of each tensor's bytes on a CPU; on a GPU the sum of its words, which is computed there."""
+    """SHA-256 of each tensor's bytes on a CPU, of a long one that of the hashes of its chunks, which several threads
+    compute; on a GPU the sum of its words, which is computed there."""
     if tensors and tensors[0].device.type == "cuda":
         sums = [_words(t).sum(dtype=torch.int64) for t in tensors]
         return [f"sum:{value}" for value in torch.stack(sums).tolist()]
+    chunks = [_bytes(t).split(_HASHED_CHUNK_BYTES) or (_bytes(t),) for t in tensors]
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:  # hashing does not hold Python's lock
-        return list(pool.map(_sha256, tensors))
+        digests = pool.map(lambda chunk: hashlib.sha256(chunk.numpy().data), [c for part in chunks for c in part])
+        return [_joined([next(digests) for _ in part]) for part in chunks]
+
+
+def _joined(hashes: Sequence[Any]) -> str:
+    if len(hashes) == 1:
+        return str(hashes[0].hexdigest())
+    return hashlib.sha256(b"".join(h.digest() for h in hashes)).hexdigest()
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def _words(t: Tensor) -> Tensor:
-    flat = t.detach().reshape(-1).view(torch.uint8)
+    flat = _bytes(t)
     return flat.view(torch.int32) if len(flat) % 4 == 0 and flat.data_ptr() % 4 == 0 else flat
-
-
-def _sha256(t: Tensor) -> str:
-    flat = t.detach().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(flat.numpy().data).hexdigest()
