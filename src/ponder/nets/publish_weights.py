@@ -128,8 +128,8 @@ class WeightReader:
                 raise ModelError(f"{name} was published with shape {tuple(t.shape)}, not {tuple(targets[name].shape)}")
         for name, t in tensors.items():
             targets[name].copy_(t)
-        if any(p.device.type == "cuda" for p in targets.values()):
-            torch.cuda.synchronize()
+        for device in {p.device for p in targets.values() if p.device.type == "cuda"}:
+            torch.cuda.current_stream(device).synchronize()  # the publisher may now begin the next version
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[str]:

@@ -141,7 +141,8 @@ class CudaIpcTransport:
         return self._buffer
 
     def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
-        torch.cuda.synchronize(self.device)  # readers do not wait for this process's streams
+        # Readers do not wait for this stream. Only it is waited for: another thread may be capturing a graph.
+        torch.cuda.current_stream(self.device).synchronize()
         return dict(self._place)
 
     def close(self) -> None:
