@@ -58,6 +58,7 @@ COMMANDS = {
     "reflect": CommandSpec(
         "ponder.cli.reflect:reflect", "measure", "where a run's answers doubt and correct themselves"
     ),
+    "book": CommandSpec("ponder.cli.book:book", "measure", "claims of the field's papers, each made from scratch"),
     "processbench": CommandSpec(
         "ponder.cli.reward_models:processbench", "measure", "does a process reward model find the first wrong step"
     ),

@@ -104,8 +104,7 @@ class StepScorer(LearnedScorer):
     def step_spans(self, trace: Trace, step: int) -> list[tuple[int, int]]:
         """The first token of each step on the path, or of each line of a path that is one long step, and one after its
         last."""
-        path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
-        own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output
+        own = _written_steps(trace, step)
         lines = self.granularity == "line" or (
             self.granularity == "auto" and len(own) == 1 and not _is_cut_step(trace.steps[own[0]])
         )
@@ -197,6 +196,13 @@ class ImplicitRewardModel(StepScorer):
         sums, cost = await self._sums(trace.token_ids(step), spans)
         return [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)], cost
 
+    async def log_sum(self, trace: Trace, step: int) -> tuple[float, int, Cost]:
+        """The sum over all tokens that were written on the path, their number, and the cost."""
+        ends = [(len(trace.token_ids(i)), len(trace.steps[i].token_ids)) for i in _written_steps(trace, step)]
+        spans = [(end - size, end) for end, size in ends]
+        sums, cost = await self._sums(trace.token_ids(step), spans)
+        return math.fsum(sums), sum(size for _, size in ends), cost
+
     async def _sums(self, tokens: Ids, spans: Sequence[tuple[int, int]]) -> tuple[list[float], Cost]:
         """The sum over the tokens of each span. A text's first token has no probability, and adds nothing."""
         positions = sorted({max(p - 1, 0) for span in spans for p in span})
@@ -218,14 +224,12 @@ class ImplicitRewardModel(StepScorer):
     async def _score(self, trace: Trace, step: int) -> Score:
         if why := self._unreadable(trace, step):
             return Score(None, why)
-        spans = self.step_spans(trace, step)
-        if not spans:
+        if not _written_steps(trace, step):
             return Score(None, _NOTHING_WRITTEN)
-        sums, cost = await self._sums(trace.token_ids(step), spans)
         if self.reduce is not None:
-            read = [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)]
+            read, cost = await self.step_scores(trace, step)
             return _reduced_score(read, self.reduce, cost)
-        total, count = math.fsum(sums), sum(b - a for a, b in spans)
+        total, count, cost = await self.log_sum(trace, step)
         what = "log-ratio" if self.reader.head.reading == "ratio" else "log-probability"
         return Score(self._interpret(total, count), f"{what} {total:.3f} over {count} tokens", cost)
 
@@ -237,6 +241,12 @@ def _reduced_score(read: Sequence[float], reduce: Reduction, cost: Cost) -> Scor
     worst = int(np.argmin(read)) + 1
     reason = f"{reduce} of {len(read)} steps, the worst is {worst}"
     return Score(reduce_scores(read, reduce), reason, cost, tuple(read))
+
+
+def _written_steps(trace: Trace, step: int) -> list[int]:
+    """The steps on the path to this one that the policy wrote: without a tool's output."""
+    path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
+    return [i for i in path if trace.steps[i].sampled] or path
 
 
 def _is_cut_step(step: Step) -> bool:

@@ -120,7 +120,17 @@ def evaluation_report(
         single = mean_with_undecided([_mean_score(t, scorer) for t in traces], graded=True)
     if samples <= 1:
         return EvaluationReport(
-            len(traces), samples, single, None, None, undecided, cost, *ended, *last, episodes=episodes, guide_within=within
+            len(traces),
+            samples,
+            single,
+            None,
+            None,
+            undecided,
+            cost,
+            *ended,
+            *last,
+            episodes=episodes,
+            guide_within=within,
         )
     coverage = mean_with_undecided([_best_score(t, scorer) for t in traces])
     voted = (
@@ -129,7 +139,17 @@ def evaluation_report(
         else mean_with_undecided([_majority_score(t, scorer, extract_answer) for t in traces])
     )
     return EvaluationReport(
-        len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last, episodes=episodes, guide_within=within
+        len(traces),
+        samples,
+        single,
+        voted,
+        coverage,
+        undecided,
+        cost,
+        *ended,
+        *last,
+        episodes=episodes,
+        guide_within=within,
     )
 
 
@@ -142,9 +162,7 @@ def chosen_score(trace: Trace, scorer: str) -> float | None:
     return None if trace.failed else 0.0
 
 
-def _guide_auroc(
-    traces: Sequence[Trace], scorer: str, guide: str
-) -> tuple[AurocInterval | None, WithinAuroc | None]:
+def _guide_auroc(traces: Sequence[Trace], scorer: str, guide: str) -> tuple[AurocInterval | None, WithinAuroc | None]:
     """Over answers with both scores, and within problems, with intervals over problems; None where there are none of a
     kind."""
     both = [(t.score(i, guide), t.score(i, scorer), n) for n, t in enumerate(traces) for i in t.answers()]

@@ -1,0 +1,100 @@
+"""What a figure of the book is: how one seed is run, what is kept of it, and what is drawn and said of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ponder.protocols import NoProgress, Progress
+
+if TYPE_CHECKING:
+    from ponder.measure.figures.canvas import FigureWithData
+
+SeedData = Mapping[str, Any]  # the kept numbers of one seed, as JSON has them
+BuildRecipe = Callable[..., Any]  # the name of a shipped recipe and its settings to its job
+
+
+@dataclass(frozen=True)
+class FigureRun:
+    """One seed of a figure: the model and task it is about, where its runs lie, and what builds recipes."""
+
+    model: str
+    seed: int
+    folder: Path
+    build_recipe: BuildRecipe
+    task: str | None = None
+    task_settings: Mapping[str, str] = field(default_factory=dict)
+    device: str = "auto"
+    dtype: str = "auto"
+    progress: Progress = NoProgress()
+
+    def run_recipe(self, name: str, **settings: Any) -> Path:
+        """Run a shipped recipe on this model, task and seed, or what is left of it; returns its folder."""
+        given = {"model": self.model, "task": self.task, "task_settings": dict(self.task_settings), "seed": self.seed}
+        job = self.build_recipe(name, **given, **settings)
+        job = replace(job, stages=tuple(replace(stage, job=self._placed(stage.job)) for stage in job.stages))
+        job(self.folder / name, self.progress)
+        return self.folder / name
+
+    def _placed(self, job: Any) -> Any:
+        """The job on this device and in this dtype, where it has such settings."""
+        names = {field.name for field in fields(job)}
+        return replace(job, **{name: getattr(self, name) for name in ("device", "dtype") if name in names})
+
+
+class BookFigure(Protocol):
+    """A figure: a claim, and the runs that show whether it holds."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def source(self) -> str:
+        """Who claims it."""
+        ...
+
+    @property
+    def claim(self) -> str: ...
+    @property
+    def models(self) -> tuple[str, ...]:
+        """What it can be made on; with "any", on other models and tasks, too."""
+        ...
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        """The numbers of one seed, small enough to be kept."""
+        ...
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData: ...
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        """Lines of Markdown: the numbers over seeds with intervals, and whether the claim held."""
+        ...
+
+
+def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
+    """The mean over seeds with Student's 95 % interval; NaN bounds for a single seed."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, float("nan"), float("nan")
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half
+
+
+def format_interval(values: Sequence[float], scale: float = 100.0, digits: int = 1, sign: bool = False) -> str:
+    """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4)."""
+    mean, low, high = (scale * x for x in over_seeds(values))
+    plus = "+" if sign else ""
+    each = ", ".join(f"{scale * x:{plus}.{digits}f}" for x in values)
+    interval = f" [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}]" if len(values) > 1 else ""
+    return f"{mean:{plus}.{digits}f}{interval} ({each})"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return ["", *("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]), ""]

@@ -1,0 +1,260 @@
+"""Which judge chooses best among N answers? Best of N by an outcome reward model, by implicit reward models, by
+log-probability, and votes, all on the same samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.score_answers import ScoredAnswers, score_stored_answers
+from ponder.measure import auroc, auroc_within_problems, selection_curve
+from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.nets.hf import REFERENCE_FOLDER
+from ponder.reason.operators.vote import stated_answers
+from ponder.runs import newest_checkpoint, read_traces
+from ponder.types import Cost
+
+SPLITS = ("validation", "test")
+MAX_N = 64
+CHOICE_N = 16  # settings are chosen by best of so many on the validation split
+READINGS = ("ratio", "logprob", "likelihood")
+# The rows of the table. Of an implicit reward model, beta and the kind of log pi are chosen on the validation split.
+ROWS: dict[str, str] = {
+    "orm": "best by outcome reward model",
+    "implicit": "best by implicit reward model, by its ratio",
+    "log pi": "best by implicit reward model, by log pi",
+    "tuned": "best by log pi of the model tuned on right answers",
+    "logprob_sum": "best by the policy's own log-probability, sum",
+    "logprob": "best by the policy's own log-probability, mean",
+    "majority": "majority",
+    "weighted orm": "vote weighted by outcome reward model",
+    "weighted implicit": "vote weighted by implicit reward model",
+    "oracle": "any right (oracle)",
+}
+DRAWN = {
+    "orm": 1, "implicit": 2, "log pi": 0, "tuned": 4, "logprob_sum": 5, "majority": 6, "weighted implicit": 3,
+    "oracle": 7,
+}  # fmt: skip
+
+
+class Judges:
+    name = "judges"
+    title = "Which judge picks best of N"
+    source = (
+        "Cobbe et al. 2021, arXiv:2110.14168 (best of N by a trained verifier beats one sample, more so with more N);"
+        " Yuan et al. 2024, arXiv:2412.01981 (an implicit reward model, from the same outcome labels, judges better)"
+    )
+    claim = (
+        "Best of N by a judge that learned from outcomes beats majority vote, and an implicit reward model beats an"
+        " outcome reward model trained on the same verdicts."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = run.run_recipe("judges", n=MAX_N)
+        task = run.build_recipe(
+            "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
+        ).stages[-1].job.task  # fmt: skip
+        out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed}
+        for split in SPLITS:
+            out[split] = measure_answers(score_split(folder, split, task, run.device, run.dtype))
+        out["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
+        out["tokens sampled"] = sum((t.cost for _, t in read_traces(folder / "outcomes")), Cost()).generated_tokens
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        curves = reported_curves(seeds)
+        n = _sizes(seeds)
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            (axes,) = panels
+            for name, colour in DRAWN.items():
+                points = [over_seeds([curves[name][s][k] for s in seeds]) for k in range(len(n))]
+                mean = [100 * p[0] for p in points]
+                axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name])
+                if len(seeds) > 1:
+                    low, high = ([100 * _clip(p[i]) for p in points] for i in (1, 2))
+                    axes.fill_between(n, low, high, color=COLOURS[colour], alpha=0.08, lw=0)
+                rows.extend({"judge": ROWS[name], "n": k, "accuracy": m / 100} for k, m in zip(n, mean, strict=True))
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(n, [str(k) for k in n])
+            axes.set_xlabel("answers to choose from, N")
+            axes.set_ylabel("right, %")
+            axes.set_ylim(0, 101)
+            axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+        figure = make_panels(1, paint, "", size=(7.4, 4.2))
+        return FigureWithData(figure, tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        curves, n = reported_curves(seeds), _sizes(seeds)
+        shown = [k for k in n if k in (1, 4, 8, 16, 64)]
+        rows = []
+        for name, title in ROWS.items():
+            cells = [format_interval([curves[name][s][n.index(k)] for s in seeds]) for k in shown]
+            rows.append([title, *cells])
+        beta, log_pi = chosen_settings(seeds)
+        first = next(iter(seeds.values()))
+        settings = len(_implicit_names(first))
+        out = [
+            f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
+            f" held-out problems, {max(n)} samples of each. In every cell the mean over seeds, its 95 % interval"
+            " (Student's), and each seed.",
+            *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
+            f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
+            f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
+            "",
+            *self._auroc_lines(seeds, beta, log_pi),
+            *self._verdict_lines(curves, seeds, n),
+        ]
+        return out
+
+    def _auroc_lines(self, seeds: Mapping[int, SeedData], beta: str, log_pi: str) -> list[str]:
+        names = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
+        names |= {"logprob_sum": "logprob_sum", "logprob": "logprob"}
+        rows = []
+        for row, name in names.items():
+            pooled, within = (
+                [seeds[s]["test"][kind][name] for s in seeds] for kind in ("auroc", "auroc within problems")
+            )
+            rows.append(
+                [ROWS[row].removeprefix("best by "), format_interval(pooled, 1, 3), format_interval(within, 1, 3)]
+            )
+        return [
+            "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems. Best"
+            " of N chooses within a problem.",
+            *markdown_table(["judge", "pooled", "within problems"], rows),
+        ]
+
+    def _verdict_lines(
+        self, curves: Mapping[str, Mapping[int, Sequence[float]]], seeds: Mapping[int, SeedData], n: Sequence[int]
+    ) -> list[str]:
+        out = ["**Held?** At N = 8 and more, in points:", ""]
+        for one, other in (("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"),
+                           ("implicit", "orm"), ("log pi", "logprob_sum"), ("tuned", "logprob_sum"),
+                           ("weighted implicit", "majority")):  # fmt: skip
+            gaps = {k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= 8}
+            low = [over_seeds(g)[1] for g in gaps.values()]
+            high = [over_seeds(g)[2] for g in gaps.values()]
+            held = "yes" if min(low) > 0 else "no" if max(high) < 0 else "not clear"
+            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, 64))
+            out.append(f"- {ROWS[one]} less {ROWS[other]}: {cells}. Above at every N: **{held}**.")
+        return [*out, ""]
+
+
+def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype: str = "auto") -> ScoredAnswers:
+    """The answers of one split, scored by every judge that the recipe trained.
+
+    Each model reads an answer once. Of log pi and log pi_ref follow all readings of an implicit reward model: the ratio
+    (beta is a constant, and choosing does not depend on it), log pi, and log pi per token.
+    """
+    implicit = {path.name: path for path in sorted(folder.glob("implicit-*"))}
+    reference = next(iter(implicit.values()))
+    readers = {name: str(path) for name, path in implicit.items()} | {"tuned": str(folder / "tuned")}
+    newest = newest_checkpoint(reference)
+    assert newest is not None, f"{reference} is not trained yet"
+    readers["reference"] = str(newest / "model" / REFERENCE_FOLDER)
+    orm = {"orm": f"reward:{folder / 'orm'}"}
+    scored, sums = score_stored_answers(folder / split, task, orm, readers, device, dtype)
+    for name in (*implicit, "tuned"):
+        beta = float(name.partition("-")[2] or "nan")
+        for p, (log_pi, log_ref, sizes) in enumerate(zip(sums[name], sums["reference"], scored.lengths, strict=True)):
+            both = [(x, y, n) for x, y, n in zip(log_pi, log_ref, sizes, strict=True)]
+            readings: dict[str, list[float | None]] = {
+                "ratio": [_sigmoid(beta * (x - y)) for x, y, _ in both],
+                "logprob": [x for x, _, _ in both],
+                "likelihood": [x / n for x, _, n in both],
+            }
+            for reading in READINGS if name in implicit else READINGS[1:]:
+                assert len(scored.scores.setdefault(f"{name} {reading}", [])) == p
+                scored.scores[f"{name} {reading}"].append(readings[reading])
+    return scored
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
+    """Every curve over N and every AUROC, of all problems together."""
+    k = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(map(len, scored.right))]
+    own: list[list[int | None]] = []
+    for answers in scored.answers:  # an attempt is chosen, not an answer; one that states nothing is not
+        able = set(stated_answers(answers))
+        own.append([i if i in able else None for i in range(len(answers))])
+    right, problems = scored.right, [p for p, group in enumerate(scored.right) for _ in group]
+    flat = [y for group in right for y in group]
+    out: dict[str, Any] = {"problems": len(right), "n": k, "best": {}, "weighted": {}, "auroc": {}}
+    out["auroc within problems"] = {}
+    for name, scores in scored.scores.items():
+        out["best"][name] = _means(selection_curve("best", own, right, k, scores, "exact", missing="abstain"))
+        if name == "orm" or name.endswith(" ratio"):
+            curve = selection_curve("weighted", scored.answers, right, k, scores, "subsets", 100, "abstain")
+            out["weighted"][name] = _means(curve)
+        values = [x for group in scores for x in group]
+        known = [(x, y, p) for x, y, p in zip(values, flat, problems, strict=True) if x is not None]
+        z, y, p = ([row[i] for row in known] for i in range(3))
+        out["auroc"][name] = round(auroc(z, y).area, 4)
+        out["auroc within problems"][name] = round(auroc_within_problems(z, y, p, resamples=2).area, 4)
+    out["majority"] = _means(selection_curve("majority", scored.answers, right, k, how="exact"))
+    out["oracle"] = _means(selection_curve("best", own, right, k, right, "exact"))
+    out["states nothing"] = sum(a is None for group in scored.answers for a in group)
+    return out
+
+
+def chosen_settings(seeds: Mapping[int, SeedData]) -> tuple[str, str]:
+    """The implicit reward models with the best validation accuracy over all seeds: read by the ratio, and by log pi."""
+    names = _implicit_names(next(iter(seeds.values())))
+
+    def worth(name: str) -> float:
+        splits = [data["validation"] for data in seeds.values()]
+        return float(np.mean([s["best"][name][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits]))
+
+    ratio = [name for name in names if name.endswith(" ratio")]
+    return max(ratio, key=worth), max((name for name in names if name not in ratio), key=worth)
+
+
+def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[float]]]:
+    """By row of the table and by seed, the accuracy over N on the test split."""
+    beta, log_pi = chosen_settings(seeds)
+    best = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
+    best |= {"logprob_sum": "logprob_sum", "logprob": "logprob"}
+    out: dict[str, dict[int, list[float]]] = {name: {} for name in ROWS}
+    for seed, data in seeds.items():
+        test = data["test"]
+        for row, name in best.items():
+            out[row][seed] = test["best"][name]
+        out["weighted orm"][seed], out["weighted implicit"][seed] = test["weighted"]["orm"], test["weighted"][beta]
+        out["majority"][seed], out["oracle"][seed] = test["majority"], test["oracle"]
+    return out
+
+
+def _implicit_names(data: SeedData) -> list[str]:
+    return [name for name in data["test"]["best"] if name.startswith("implicit-")]
+
+
+def _tuned_name(log_pi: str) -> str:
+    """Sum or mean, as of the implicit reward model."""
+    return f"tuned {log_pi.split()[-1]}"
+
+
+def _sizes(seeds: Mapping[int, SeedData]) -> list[int]:
+    return list(next(iter(seeds.values()))["test"]["n"])
+
+
+def _means(curve: Any) -> list[float]:
+    return [round(float(x), 5) for x in curve.mean]
+
+
+def _clip(x: float) -> float:
+    return x if math.isnan(x) else min(1.0, max(0.0, x))
+
+
+FIGURE = Judges()

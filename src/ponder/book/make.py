@@ -1,0 +1,80 @@
+"""Make a figure: run the seeds that are not kept yet, keep their numbers, draw, and write the page."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ponder.atomic_write import write_atomically
+from ponder.book.figure import BookFigure, FigureRun, SeedData
+from ponder.errors import UsageError
+
+
+def make_figure(
+    figure: BookFigure, run: FigureRun, seeds: Sequence[int], out: Path, on_seed: Callable[[int, SeedData], None]
+) -> list[Path]:
+    """Run each seed, or take it from what is kept, then render. Returns the files that were written."""
+    for seed in seeds:
+        path = out / figure_folder(figure, run) / f"{seed}.json"
+        if not path.is_file():
+            began = time.time()
+            data = figure.run(replace(run, seed=seed, folder=run.folder / figure_folder(figure, run) / f"seed-{seed}"))
+            data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
+        on_seed(seed, read_seed(path))
+    return render(figure, out)
+
+
+def render(figure: BookFigure, out: Path) -> list[Path]:
+    """Draw each model's figure from what is kept, and write the page about all of them."""
+    files: list[Path] = []
+    parts = [f"# {figure.title}", "", f"**Claim.** {figure.claim}", "", f"**Source.** {figure.source}.", ""]
+    for folder in sorted(path for path in out.glob(f"{figure.name}-*") if path.is_dir()):
+        seeds = {int(path.stem): read_seed(path) for path in sorted(folder.glob("*.json"), key=lambda p: int(p.stem))}
+        if not seeds:
+            continue
+        files += figure.draw(seeds).save(folder)
+        model = folder.name.removeprefix(f"{figure.name}-")
+        command = f"ponder book {figure.name} --on {model}"
+        took = ", ".join(f"{data['seconds']} s" for data in seeds.values())
+        machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
+        parts += [
+            f"## {model}", "", f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds),
+            f"**Cost.** {took} for the seeds {', '.join(map(str, seeds))} ({machines}). **Make it:** `{command}`.", "",
+        ]  # fmt: skip
+    page = out / f"{figure.name}.md"
+    write_atomically(page, "\n".join(parts).rstrip() + "\n")
+    return [*files, page]
+
+
+def figure_folder(figure: BookFigure, run: FigureRun) -> str:
+    """A folder's name for a figure on a model, and on a task that is not the figure's own."""
+    model = Path(run.model).name if Path(run.model).exists() else run.model.replace("/", "-")
+    return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "")
+
+
+def read_seed(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as why:
+        raise UsageError(f"{path} is not JSON ({why}): remove it, and the seed runs again") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} holds no numbers of a seed: remove it, and the seed runs again")
+    return data
+
+
+def machine(device: str) -> str:
+    """What the seeds ran on."""
+    import torch
+
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    about = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.partition(":")[2].strip() for line in about if line.startswith("model name")), "")
+    return f"{torch.get_num_threads()} threads, {name or platform.machine()}"

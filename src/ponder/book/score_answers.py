@@ -1,0 +1,110 @@
+"""Score the answers of stored traces by several judges, so that all of them choose among the very same samples."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ponder import event_loop
+from ponder.errors import ModelError
+from ponder.models.guides import load_guide
+from ponder.models.reward_models import ImplicitRewardModel
+from ponder.protocols import Scorer
+from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
+from ponder.runs import read_traces
+from ponder.types import Trace
+
+T = TypeVar("T")
+BATCH = 16  # traces that are scored at once
+AnswerScores = list[list[float | None]]  # of each answer to each problem
+
+
+@dataclass(frozen=True)
+class ScoredAnswers:
+    """The answers to each problem: what they state, whether they are right, and the score of every judge."""
+
+    answers: list[list[str | None]]
+    right: list[list[float]]
+    lengths: list[list[int]]  # tokens
+    scores: dict[str, AnswerScores]
+
+
+def score_stored_answers(
+    folder: Path,
+    task: Any,
+    judges: Mapping[str, str],
+    readers: Mapping[str, str],
+    device: str = "auto",
+    dtype: str = "auto",
+) -> tuple[ScoredAnswers, dict[str, list[list[float]]]]:
+    """The answers in a run directory, scored by the policy's own log-probability ("logprob_sum" and "logprob") and by
+    judges, which are guides by name (see `load_guide`); and the log-probability of each answer under other language
+    models, the `readers`."""
+    traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
+    verifier = task.verifier
+    leaves = [t.answers() for t in traces]
+    both = list(zip(traces, leaves, strict=True))
+    scores: dict[str, AnswerScores] = {
+        "logprob_sum": [[sum_logprob(t, i) for i in own] for t, own in both],
+        "logprob": [[mean_logprob(t, i) for i in own] for t, own in both],
+    }
+    for name, guide in judges.items():
+        scores[name] = event_loop.run(_score_all(_load(guide, device, dtype), traces))
+    sums = {
+        name: event_loop.run(_read_all(_load(f"logprob:{model}", device, dtype), traces))
+        for name, model in readers.items()
+    }
+    scored = ScoredAnswers(
+        [[verifier.extract_answer(t.text(i)) for i in own] for t, own in both],
+        [[float(t.score(i, verifier.name) or 0.0) for i in own] for t, own in both],
+        [[len(t.steps[i].token_ids) for i in own] for t, own in both],
+        scores,
+    )
+    return scored, sums
+
+
+def _load(guide: str, device: str, dtype: str) -> Scorer:
+    scorer = load_guide(guide, None, None, device, dtype)
+    assert scorer is not None
+    return scorer
+
+
+async def _score_all(scorer: Scorer, traces: Sequence[Trace]) -> AnswerScores:
+    async def score(trace: Trace, steps: Sequence[int]) -> list[float | None]:
+        scores = await scorer(trace, steps)
+        if unread := next((s.reason for s in scores if s.value is None), ""):
+            raise ModelError(f"{scorer.name} cannot score {trace.problem.id}: {unread}")
+        return [s.value for s in scores]
+
+    return await _of_distinct(traces, score)
+
+
+async def _read_all(scorer: Scorer, traces: Sequence[Trace]) -> list[list[float]]:
+    """The log-probability of each answer: of a score, which is a probability, it may have underflowed."""
+    assert isinstance(scorer, ImplicitRewardModel)
+
+    async def read(trace: Trace, steps: Sequence[int]) -> list[float]:
+        return [total for total, _, _ in await asyncio.gather(*(scorer.log_sum(trace, i) for i in steps))]
+
+    return await _of_distinct(traces, read)
+
+
+async def _of_distinct(
+    traces: Sequence[Trace], read: Callable[[Trace, Sequence[int]], Awaitable[Sequence[T]]]
+) -> list[list[T]]:
+    """What is read of each answer, each text once: of many samples many are equal."""
+
+    async def one(trace: Trace) -> list[T]:
+        leaves = trace.answers()
+        keys = [trace.token_ids(i).tobytes() for i in leaves]
+        first = {key: i for key, i in reversed(list(zip(keys, leaves, strict=True)))}
+        by_key = dict(zip(first, await read(trace, list(first.values())), strict=True))
+        return [by_key[key] for key in keys]
+
+    out: list[list[T]] = []
+    for begin in range(0, len(traces), BATCH):
+        out += await asyncio.gather(*map(one, traces[begin : begin + BATCH]))
+    return out

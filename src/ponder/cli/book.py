@@ -1,0 +1,68 @@
+"""`ponder book`: the figures of the book, and one of them made from scratch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from ponder.cli import recipe_files
+from ponder.cli import shared_flags as opt
+from ponder.cli.graceful_stop import GracefulStop
+from ponder.cli.progress import print_json, progress_display
+from ponder.errors import UsageError
+from ponder.settings import Named
+
+SEEDS = (0, 1, 2)
+
+
+def book(
+    figure: Annotated[str | None, Named("ponder.book:FIGURES"), "which one; none: list them"] = None,
+    /,
+    *,
+    on: Annotated[str, "tiny, smollm2, or a model of your own: a folder, a hub name or a run directory"] = "tiny",
+    task: Annotated[
+        str | None, Named("ponder.tasks:TASKS"), "a task of your own choice; None: the figure's own"
+    ] = None,
+    task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
+    seed: Annotated[list[int], "may be given again; 0, 1 and 2 where none is"] = [],  # noqa: B006
+    out: Annotated[Path, "where the numbers, the picture and the page are kept"] = Path("book"),
+    runs: Annotated[Path, "where the runs lie; a stopped figure resumes from them"] = Path("runs/book"),
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    json: Annotated[bool, "one JSON object"] = False,
+) -> int:
+    """Make a figure of the book: run what is not kept yet, with three seeds, then draw it and write its page."""
+    from ponder.book import FIGURES, find_figure
+    from ponder.book.figure import FigureRun
+    from ponder.book.make import make_figure
+
+    if figure is None:
+        listed = [find_figure(name) for name in FIGURES]
+        rows = [{"figure": f.name, "title": f.title, "on": list(f.models), "source": f.source} for f in listed]
+        print_json({"figures": rows}) if json else print("\n".join(_lines(rows)))
+        return 0
+    found = find_figure(figure)
+    if "any" not in found.models and (on not in found.models or task is not None):
+        raise UsageError(f"the figure {figure} is made on {' or '.join(found.models)}, not on {task or on}")
+
+    def build_recipe(name: str, **settings: Any) -> Any:
+        return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+    def on_seed(number: int, data: Any) -> None:
+        if not json:
+            print(f"seed {number}: {data['seconds']} s on {data['machine']}", flush=True)
+
+    with GracefulStop() as stop, progress_display(f"book {figure}", stop, json=json) as progress:
+        run = FigureRun(on, 0, runs, build_recipe, task, task_settings, device, dtype, progress)
+        files = make_figure(found, run, seed or SEEDS, out, on_seed)
+    if json:
+        print_json({"figure": figure, "on": on, "files": [str(path) for path in files]})
+    else:
+        print("\n".join(f"wrote {path}" for path in files))
+    return 0
+
+
+def _lines(rows: list[dict[str, Any]]) -> list[str]:
+    wide = max(len(row["figure"]) for row in rows)
+    out = [f"{row['figure']:<{wide}}  {row['title']} (on {', '.join(row['on'])})" for row in rows]
+    return [*out, "", "ponder book FIGURE makes one; docs/book shows what came of it."]
