@@ -272,11 +272,11 @@ def test_one_problem_and_odd_names_are_drawn(tmp_path: Path, kind: Any) -> None:
 
 
 def test_the_best_of_all_is_what_compare_says(tmp_path: Path) -> None:
-    """The attempt of the highest score counts by its own verdict, also where it gives no answer, or one that was judged
-    otherwise elsewhere."""
+    """The attempt of the highest score counts by its own verdict, also where its answer was judged otherwise elsewhere.
+    One that gives no answer is not chosen."""
     rows = [
         {"id": 1, "correct": [1, 0, 0], "answers": ["7", "7", "8"], "rm_scores": [0.9, 0.1, 0.2]},
-        {"id": 2, "correct": [0, 1, 1], "answers": [None, "5", "5"], "rm_scores": [0.9, 0.1, 0.2]},
+        {"id": 2, "correct": [0, 1, 0], "answers": [None, "5", "6"], "rm_scores": [0.9, 0.1, 0.2]},
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

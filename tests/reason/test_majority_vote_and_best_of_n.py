@@ -201,8 +201,10 @@ def test_best_of_by_score() -> None:
     assert said(trace) == "=2" and tree_lines(trace)[-1] == "  x x0 0 (no score: no idea)"
     summed = think(BestOfN(4, choose="weighted"), ScriptedPolicy(tree), TableScorer({"=1": 0.4, "=2": 0.6}))
     assert said(summed) == "=1", "0.8 against 0.6"
-    unread = think(BestOfN(2), ScriptedPolicy({"": ["who knows", "=2"]}), TableScorer({"who knows": 0.9}))
-    assert said(unread) == "who knows", "the best text, whether or not an answer can be read in it"
+    unread = think(BestOfN(2), ScriptedPolicy({"": ["who knows", "=2"]}), TableScorer({"who knows": 0.9, "=2": 0.1}))
+    assert said(unread) == "=2", "a text that states no answer is not chosen"
+    silent = think(BestOfN(2), ScriptedPolicy({"": ["hm", "who knows"]}), TableScorer({"who knows": 0.9, "hm": 0.1}))
+    assert said(silent) == "who knows", "unless none states any"
 
 
 def test_best_of_by_log_probability() -> None:

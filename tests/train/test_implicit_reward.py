@@ -1,4 +1,4 @@
-"""The implicit reward model: its loss and gradient against float64, its scores against slow sums, its folder, its use."""
+"""The implicit reward model: loss and gradient against float64, scores against slow sums, its folder, its use."""
 
 from __future__ import annotations
 
