@@ -56,7 +56,7 @@ def problem_json(trace: Trace) -> dict[str, Any]:
 
 def step_json(step: Step, with_text: bool, whole: bool) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "parent": step.parent, "sampled": step.sampled, "stop": None if step.stop is None else str(step.stop),
+        "parent": step.parent, "sampled": step.sampled, "turn": step.turn, "stop": None if step.stop is None else str(step.stop),
         "version": finite(step.version), "visits": finite(step.visits), "value": finite(step.value),
         "prior": finite(step.prior), "scores": {cut_text(k, 200): score_json(s) for k, s in step.scores.items()},
         "pruned": cut_text(str(step.pruned), _REASON_CHARS), "cites": list(step.cites)[:1000], "meta": bool(step.meta),
