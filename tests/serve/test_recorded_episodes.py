@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -176,6 +177,10 @@ def test_template_that_rewrites_history_begins_a_further_prompt() -> None:
     with recording(REWRITES) as (server, traces):
         replies = play(server, "2+2?", ["no"], "e")
         assert server.get("/v1/episodes/e").json["extra_prompts"] == 1
+        counted = server.get("/metrics").body.decode()
+        calls = server.get("/v1/episodes/e").json["calls"]
+        assert re.search(rf'^ponder:episode_calls_total{{model_name="[^"]+"}} {calls}(\.0)?$', counted, re.MULTILINE)
+        assert re.search(r'^ponder:episode_extra_prompts_total{model_name="[^"]+"} 1(\.0)?$', counted, re.MULTILINE)
         server.post("/v1/episodes/e", {"reward": 1})
     (trace,) = traces
     root = trace.steps[2]

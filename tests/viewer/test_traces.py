@@ -17,7 +17,7 @@ from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.runs import Run, read_traces
 from ponder.runs.records import RecordWriter
 from ponder.trace_json import trace_to_json
-from ponder.types import Score, Step, Trace, ids, prompt_trace
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 from ponder.viewer.api import Api
 from ponder.viewer.errors import NotFound
 from ponder.viewer.plain_json import RoundedNumbers, to_json
@@ -344,3 +344,16 @@ def test_hostile_trace_is_a_row_and_json() -> None:
         assert trace_row(1, 0, trace, "")["failed"].startswith("this trace holds something else")
     finally:
         trace.problem.messages[0]["role"] = "user"  # type: ignore[index]
+
+
+def test_completion_of_an_episode_has_all_turns_also_after_a_further_prompt() -> None:
+    trace = prompt_trace(Problem("p", user_messages("q")), ids([1]))
+    first = trace.add(Step(0, "look", ids([2]), np.zeros(1, np.float32), stop="stop"))
+    told = trace.add(Step(first, "a wall", ids([3]), turn=True))
+    second = trace.add(Step(told, "left", ids([4]), np.zeros(1, np.float32), stop="stop"))
+    again = trace.add(Step(None, "the door", ids([1, 5]), cites=(second,), turn=True))  # the template rewrote history
+    trace.add(Step(again, "out", ids([6]), np.zeros(1, np.float32), stop="eos"))
+    shown = trace_json(0, 0, trace, "reward")
+    (path,) = shown["completions"]
+    turns = [(shown["steps"][i]["text"], shown["steps"][i]["turn"]) for i in path[1:]]
+    assert turns == [("look", False), ("a wall", True), ("left", False), ("the door", True), ("out", False)]

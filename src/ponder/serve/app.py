@@ -128,7 +128,7 @@ def make_app(
 ) -> Any:
     """The ASGI application. `routes`: more of them."""
     table: dict[str, dict[str, Handler]] = {}
-    metrics = ServerMetrics(service.models)
+    metrics = ServerMetrics(service.models, lambda: service.recorder)
     service.observers.append(metrics)
     for path, method, handler in (*own_routes(service, metrics), *routes):
         table.setdefault(path, {})[method] = handler

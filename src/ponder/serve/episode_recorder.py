@@ -9,7 +9,7 @@ the server stops. Until then it is in memory.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -69,6 +69,8 @@ class EpisodeRecorder:
 
     def __init__(self, write: Callable[[Trace], None], bounds: EpisodeBounds | None = None) -> None:
         self.write, self.bounds = write, bounds or EpisodeBounds()
+        self.calls: Counter[str] = Counter()  # that were answered, by model
+        self.extra_prompts: Counter[str] = Counter()  # of these, for which the conversation stands once more
         self._by_owner: dict[str, _KeyEpisodes] = {}
 
     # the calls of a request, in order
@@ -101,7 +103,10 @@ class EpisodeRecorder:
         episode = self._episode_of(mine, call)
         prompt = call.prompt
         assert prompt is not None
+        before = episode.record.num_extra_prompts
         answers = episode.record.add_call(prompt, finished.traces, call.thoughts, call.request)
+        self.calls[call.model.name] += 1
+        self.extra_prompts[call.model.name] += episode.record.num_extra_prompts - before
         messages, start = call.request.messages, call.model.name.encode()[:64]
         for answer, message in zip(answers, call.answers, strict=True):
             if answer is not None:

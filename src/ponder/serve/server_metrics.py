@@ -13,6 +13,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.reason.effort import EFFORTS
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES
+from ponder.serve.episode_recorder import EpisodeRecorder
 from ponder.serve.events import Event, Finished, TextEvent
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.metrics import SECONDS, TOKENS, Counter, Gauge, Histogram, Labels, Metric, render_metrics
@@ -36,8 +37,13 @@ class ServerMetrics:
     """Observes all requests of a service. The names are vLLM's where the meaning is equal; `ponder:` is for what only a
     server with strategies has."""
 
-    def __init__(self, models: ServedModels, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._models, self._clock = models, clock
+    def __init__(
+        self,
+        models: ServedModels,
+        recorder: Callable[[], EpisodeRecorder | None] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._models, self._recorder, self._clock = models, recorder, clock
         self._watched: dict[str, _Watched] = {}  # requests that run, by id
         self.prompt_tokens = Counter("vllm:prompt_tokens_total", "Tokens of prompts", _MODEL)
         self.generation_tokens = Counter("vllm:generation_tokens_total", "Tokens that were sampled", _MODEL)
@@ -143,6 +149,24 @@ class ServerMetrics:
         for model, load in loads:
             preemptions.add(load.preemptions, model)
         yield preemptions
+        if (recorder := self._recorder()) is not None:
+            yield from _episode_counters(recorder)
+
+
+def _episode_counters(recorder: EpisodeRecorder) -> Iterator[Metric]:
+    """Of the agents whose calls are recorded."""
+    for name, help, counts in (
+        ("ponder:episode_calls_total", "Calls of recorded episodes", recorder.calls),
+        (
+            "ponder:episode_extra_prompts_total",
+            "Calls of recorded episodes whose template or client rewrote what was said before",
+            recorder.extra_prompts,
+        ),
+    ):
+        counter = Counter(name, help, _MODEL)
+        for model, count in counts.items():
+            counter.add(count, model)
+        yield counter
 
 
 def _strategy_name(request: GenerationRequest, suffix: str) -> str:

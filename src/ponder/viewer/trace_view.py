@@ -1,4 +1,5 @@
-"""One trace as JSON: its problem, its steps with their scores, and the paths of its completions; and one path of it
+"""One trace as JSON: its problem, its steps with their scores, and the steps of each completion (of an episode all of
+its turns); and one path of it
 token by token, in columns."""
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def problem_json(trace: Trace) -> dict[str, Any]:
 
 def step_json(step: Step, with_text: bool, whole: bool) -> dict[str, Any]:
     out: dict[str, Any] = {
-        "parent": step.parent, "sampled": step.sampled, "turn": step.turn, "stop": None if step.stop is None else str(step.stop),
-        "version": finite(step.version), "visits": finite(step.visits), "value": finite(step.value),
-        "prior": finite(step.prior), "scores": {cut_text(k, 200): score_json(s) for k, s in step.scores.items()},
+        "parent": step.parent, "sampled": step.sampled, "turn": step.turn,
+        "stop": None if step.stop is None else str(step.stop), "version": finite(step.version),
+        "visits": finite(step.visits), "value": finite(step.value), "prior": finite(step.prior), "scores": {cut_text(k, 200): score_json(s) for k, s in step.scores.items()},
         "pruned": cut_text(str(step.pruned), _REASON_CHARS), "cites": list(step.cites)[:1000], "meta": bool(step.meta),
         "tokens": len(step.token_ids), "advantage": _mean(step.advantages),
     }  # fmt: skip
@@ -80,7 +81,7 @@ def _mean(values: Any) -> float | None:
 def _paths(trace: Trace, leaves: Sequence[int]) -> list[list[int]]:
     paths, size = [], 0
     for leaf in leaves:
-        path = trace.path(leaf)
+        path = trace.conversation(leaf)
         size += len(path)
         if size > MAX_PATH_STEPS:
             break

@@ -106,11 +106,12 @@
       const leaf = path[path.length - 1], step = trace.steps?.[leaf] || {};
       const isAnswer = leaf === trace.chosen;
       const steps = path.slice(1).map((i) => trace.steps?.[i] || {});
-      const tokens = steps.reduce((sum, one) => sum + (one.tokens || 0), 0);
+      const tokens = steps.reduce((sum, one) => sum + (one.turn ? 0 : one.tokens || 0), 0);
+      const turns = steps.some((one) => one.turn) ? viewer.rolloutParts.turnsOf(trace, path).filter((turn) => turn.role === "policy").length : 0;
       const advantages = steps.map((one) => one.advantage).filter((value) => typeof value === "number");
       const scores = collectScores(trace, path);
       const facts = [
-        format.count(tokens, "token"), path.length > 2 ? format.count(path.length - 1, "step") : "", step.stop ? `stop: ${step.stop}` : "",
+        format.count(tokens, "token"), turns ? format.count(turns, "turn") : path.length > 2 ? format.count(path.length - 1, "step") : "", step.stop ? `stop: ${step.stop}` : "",
         advantages.length ? `advantage ${format.number(advantages[advantages.length - 1])}` : "",
         step.version ? `weights ${step.version}` : "",
       ].filter(Boolean);
@@ -127,7 +128,13 @@
     // Long texts are folded.
     text(path) {
       if (this.trace.is_large) return h("p", { class: "soft" }, "A large trace: its texts are in the tree and token by token.");
-      const text = viewer.rolloutParts.pathText(this.trace, path);
+      const turns = viewer.rolloutParts.turnsOf(this.trace, path);
+      if (turns.length < 2) return this.folded(turns[0]?.text ?? "");
+      return h("div", { class: "turns" }, turns.map((turn) => h("div", { class: "message", "data-turn": turn.role },
+        h("span", { class: "message-role" }, turn.role), turn.reward ? rewardBadge("reward", turn.reward) : "", this.folded(turn.text))));
+    }
+
+    folded(text) {
       const box = h("div", { class: "model-text" }, text.length > FOLDED_CHARS ? `${text.slice(0, FOLDED_CHARS)}…` : text || "(empty)");
       if (text.length <= FOLDED_CHARS) return box;
       const more = h("button", { type: "button", class: "quiet", on: { click: () => { box.textContent = text; more.remove(); } } }, `Show all ${format.integer(text.length)} characters`);

@@ -45,7 +45,20 @@
   }
 
   // The text that the policy and its tools wrote on a path: without the prompt.
-  const pathText = (trace, path) => path.slice(1).map((i) => trace.steps?.[i]?.text ?? "").join("");
+  // An episode's turns: what the policy wrote, and what its environment said after it. Any other completion is one.
+  function turnsOf(trace, path) {
+    const turns = [];
+    for (const step of path.slice(1).map((i) => trace.steps?.[i] || {})) {
+      const last = turns[turns.length - 1], role = step.turn ? "environment" : "policy";
+      if (last && last.role === role && !step.turn) last.text += step.text ?? "";
+      else turns.push({ role, text: step.text ?? "", reward: null });
+      const reward = step.scores?.turn_reward;
+      if (reward) turns[turns.length - 1].reward = reward;
+    }
+    return turns;
+  }
+
+  const pathText = (trace, path) => turnsOf(trace, path).map((turn) => turn.text).join(path.some((i) => trace.steps?.[i]?.turn) ? "\n" : "");
 
   // Messages with their roles; a part may be a picture, with these boxes drawn over it.
   function messageList(messages, boxes = []) {
@@ -92,5 +105,5 @@
   const shortText = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
 
   viewer.choosing = choosing;
-  viewer.rolloutParts = { scoreTable, pathText, messageList, answerBoxes, shortText };
+  viewer.rolloutParts = { scoreTable, pathText, turnsOf, messageList, answerBoxes, shortText };
 })();
