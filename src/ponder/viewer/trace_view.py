@@ -59,7 +59,8 @@ def step_json(step: Step, with_text: bool, whole: bool) -> dict[str, Any]:
     out: dict[str, Any] = {
         "parent": step.parent, "sampled": step.sampled, "turn": step.turn,
         "stop": None if step.stop is None else str(step.stop), "version": finite(step.version),
-        "visits": finite(step.visits), "value": finite(step.value), "prior": finite(step.prior), "scores": {cut_text(k, 200): score_json(s) for k, s in step.scores.items()},
+        "visits": finite(step.visits), "value": finite(step.value), "prior": finite(step.prior),
+        "scores": {cut_text(k, 200): score_json(s) for k, s in step.scores.items()},
         "pruned": cut_text(str(step.pruned), _REASON_CHARS), "cites": list(step.cites)[:1000], "meta": bool(step.meta),
         "tokens": len(step.token_ids), "advantage": _mean(step.advantages),
     }  # fmt: skip
