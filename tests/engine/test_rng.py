@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from ponder.engine import rng
@@ -38,3 +39,9 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
     assert stats.kstest(table[:, 0], "uniform").pvalue > 1e-3, "also the first ones of all rows"
     for a, b in ((table[:, :-1], table[:, 1:]), (table[:-1], table[1:])):  # the next place, the next row
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / np.sqrt(a.size)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5, 2**64 - 1, 2**64, 2**128 - 1, 0x9E3779B97F4A7C15 << 40])
+def test_stream_keys_of_few_sequences_are_those_of_many(seed: int) -> None:
+    """Few are computed in Python's integers, many in arrays."""
+    assert rng.stream_keys(seed, 8) == rng.stream_keys(seed, 9)[:8]

@@ -215,3 +215,12 @@ def test_options_that_leave_no_token_fail_alone() -> None:
     failed, result = run_async(both())
     assert isinstance(failed, UsageError) and "loosen the options" in str(failed)
     assert [len(r.token_ids) for r in result] == [4, 4] or all(r.stop for r in result)
+
+
+def test_with_seed_is_a_copy_with_another_seed() -> None:
+    sampling = Sampling(temperature=0.7, stop=("a",), logit_bias=((3, 1.0),), max_tokens=9)
+    seeded = sampling.with_seed(5)
+    assert seeded == Sampling(temperature=0.7, stop=("a",), logit_bias=((3, 1.0),), max_tokens=9, seed=5)
+    assert sampling.seed is None
+    with pytest.raises(UsageError, match="seed is -1"):
+        sampling.with_seed(-1)

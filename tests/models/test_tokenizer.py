@@ -115,6 +115,15 @@ def test_partial_character_is_replaced(small: Tokenizer) -> None:
     assert small.decode(ids) == "🙂"
 
 
+def test_decoding_from_a_table_is_the_librarys(small: Tokenizer) -> None:
+    """Random tokens: characters in pieces, bytes that are no character, special tokens, ids without a token."""
+    draw, size = random.Random(0), small.vocab_size
+    for _ in range(2000):
+        ids = [draw.randrange(256 if draw.random() < 0.7 else size + 2) for _ in range(draw.randint(0, 12))]
+        assert small.decode(ids, keep_special=True) == small.inner.decode(ids, skip_special_tokens=False)
+    assert small.decode([-5, *small.encode("é")], keep_special=True) == "é"
+
+
 def test_special_tokens_from_a_published_folder(small: Tokenizer, tmp_path: Path) -> None:
     """Llama's spelling: objects for tokens, several ends, named templates, a first token, stale truncation."""
     small.inner.save(str(tmp_path / "tokenizer.json"))

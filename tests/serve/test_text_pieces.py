@@ -80,3 +80,12 @@ def test_leading_newlines_are_skipped_unless_there_is_nothing_else(text: str, sh
     for cuts in ([], [1], [1, 2]):
         reader = TextPieces(decode, skip_newlines=True)
         assert "".join(pieces_of(list(text.encode()), cuts, reader)) == shown
+
+
+@given(st.lists(st.integers(0, 255), max_size=30), STOPS, st.lists(st.integers(0, 200), max_size=8))
+def test_pieces_without_context_are_the_same_where_a_text_is_its_tokens_bytes(
+    tokens: list[int], stops: list[str], cuts: list[int]
+) -> None:
+    """Any bytes, characters or not."""
+    alone = pieces_of(tokens, cuts, TextPieces(decode, stops, joins_bytes=True))
+    assert alone == pieces_of(tokens, cuts, TextPieces(decode, stops))

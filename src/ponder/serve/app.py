@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from ponder.errors import PonderError
 from ponder.serve.api.chat import whole_chat
@@ -105,11 +104,11 @@ def metrics_handler(metrics: ServerMetrics) -> Handler:
 
 # Path, method, handler. Each part of the server adds its own.
 ROUTES: list[tuple[str, str, Handler]] = [
+    ("/v1/chat/completions", "POST", chat_completions),  # first: routes are looked through in this order
     ("/health", "GET", health),
     ("/openapi.json", "GET", show_openapi),
     ("/v1/models", "GET", models),
     ("/v1/models/{name:path}", "GET", model),
-    ("/v1/chat/completions", "POST", chat_completions),
     ("/v1/chat/completions/control", "POST", control),
     ("/v1/completions", "POST", completions),
     *TOKEN_ROUTES,
@@ -133,8 +132,8 @@ def make_app(
     for path, method, handler in (*own_routes(service, metrics), *routes):
         table.setdefault(path, {})[method] = handler
     starlette_routes = [Route(path, _endpoint(service, handlers), methods=None) for path, handlers in table.items()]
-    app = Starlette(routes=starlette_routes, exception_handlers={404: _no_such_route})
-    app.router.redirect_slashes = False  # a path is there or not; every reply is JSON
+    # A router alone: endpoints answer every error themselves. A path is there or not; every reply is JSON.
+    app = Router(starlette_routes, redirect_slashes=False, default=_no_such_route)
     return metrics.counting_replies(Guard(app, guard or GuardSettings(), service))
 
 
@@ -167,8 +166,8 @@ def _endpoint(service: Service, handlers: dict[str, Handler]) -> Any:
     return Endpoint
 
 
-async def _no_such_route(http: Request, error: Exception) -> Any:
-    return ErrorReply(not_found(f"there is nothing at {http.url.path[:200]}"))
+async def _no_such_route(scope: Any, receive: Any, send: Any) -> None:
+    await ErrorReply(not_found(f"there is nothing at {scope['path'][:200]}"))(scope, receive, send)
 
 
 def owner_of(http: Request) -> str:

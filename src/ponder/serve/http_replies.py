@@ -81,9 +81,8 @@ class StreamReply:
         self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None, keepalive_seconds: float = 10.0
     ) -> None:
         self.pieces, self.headers, self.keepalive_seconds = pieces, dict(headers or {}), keepalive_seconds
-        self._is_started = False
+        self._is_started = self._is_sending = self._is_complete = False
         self._sent_at = 0.0
-        self._sending = asyncio.Lock()  # a piece and a comment never mix
         self._timer: asyncio.TimerHandle | None = None
         self._comment: asyncio.Task[None] | None = None
 
@@ -103,37 +102,51 @@ class StreamReply:
         async with aclosing(self.pieces) as pieces:
             try:
                 async for piece in pieces:
-                    await self._send(send, piece)
-                await self._send(send, b"", is_last=True)
+                    await self._send(send, piece, is_last=piece.endswith(DONE))
+                if not self._is_complete:
+                    await self._send(send, b"", is_last=True)
             except Exception as reason:
                 error = from_exception(reason)
                 if not self._is_started:
                     self._is_started = True
                     await ErrorReply(error, self.headers)(scope, receive, send)
-                else:
+                elif not self._is_complete:
                     await self._send(send, b"data: " + error.body() + b"\n\n", is_last=True)
                 if error.status >= 500:
                     raise
 
     async def _send(self, send: Send, piece: bytes, is_last: bool = False) -> None:
-        async with self._sending:
-            if not self._is_started:
-                self._is_started = True
-                head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **self.headers}
-                await send({"type": "http.response.start", "status": 200, "headers": _encode(head)})
-            await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
-            self._sent_at = asyncio.get_running_loop().time()
+        if self._comment is not None:  # a piece and a comment never mix
+            await asyncio.wait({self._comment})
+        self._is_sending = True
+        await self._write(send, piece, is_last)
+        self._is_sending = False
+
+    async def _write(self, send: Send, piece: bytes, is_last: bool = False) -> None:
+        if not self._is_started:
+            self._is_started = True
+            head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store", **self.headers}
+            await send({"type": "http.response.start", "status": 200, "headers": _encode(head)})
+        self._is_complete = is_last
+        await send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+        self._sent_at = asyncio.get_running_loop().time()
 
     def _keep_alive(self, send: Send) -> None:
         """Send a comment where nothing was sent for a while, and look again later."""
         loop = asyncio.get_running_loop()
         now = loop.time()
+        is_busy = self._is_sending or self._is_complete or self._comment is not None
+        if self._sent_at and now >= self._sent_at + self.keepalive_seconds and not is_busy:
+            self._comment = loop.create_task(self._write(send, KEEPALIVE))
+            self._comment.add_done_callback(self._end_comment)
         self._sent_at = self._sent_at or now
-        if now >= self._sent_at + self.keepalive_seconds and not self._sending.locked():
-            self._comment = loop.create_task(self._send(send, KEEPALIVE))
-            self._sent_at = now
-        next_at = max(self._sent_at + self.keepalive_seconds, now + self.keepalive_seconds / 10)
+        next_at = max(self._sent_at, now - 0.9 * self.keepalive_seconds) + self.keepalive_seconds
         self._timer = loop.call_at(next_at, self._keep_alive, send)
+
+    def _end_comment(self, comment: asyncio.Task[None]) -> None:
+        self._comment = None
+        if not comment.cancelled():
+            comment.exception()  # the next piece fails in the same way
 
 
 async def unless_disconnected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
