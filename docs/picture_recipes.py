@@ -33,64 +33,70 @@ def main() -> None:
     flags.add_argument("--runs", type=Path, help="a JSON list of runs; default: three seeds of each recipe")
     flags.add_argument("--threads", type=int, default=2, help="of each run")
     flags.add_argument("--seconds", type=float, default=3600, help="runs that take longer are ended")
-    flags.add_argument("--one", help=argparse.SUPPRESS)  # a run in JSON, done by this process
+    flags.add_argument("--one", help=argparse.SUPPRESS)  # a run in JSON, done by this process in the folder `--out`
     options = flags.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
     if options.one:
-        write_one(json.loads(options.one), options.out)
+        do_one(json.loads(options.one), options.out)
         return
+    options.out.mkdir(parents=True, exist_ok=True)
     runs = json.loads(options.runs.read_text()) if options.runs else default_runs()
-    rows = run_all(runs, options)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run_all(runs, options, Path(folder))
     (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
-        print(row["recipe"], row["settings"], row.get("stages") or row["error"], flush=True)
+        means = {name: stage["mean"] for name, stage in row["stages"].items() if "mean" in stage}
+        print(row["recipe"], row["settings"], row["seconds"], means, row.get("error", ""), flush=True)
 
 
 def default_runs() -> list[dict[str, Any]]:
     return [{"recipe": name, "settings": {"seed": seed}} for name in RECIPES for seed in range(3)]
 
 
-def run_all(runs: list[dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every run in a process of its own, all at once."""
+def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Every run in a process of its own, all at once. Of one that is ended, what it has done is kept."""
     variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = []
     for number, run in enumerate(runs):
-        log = (options.out / f"run{number}.log").open("w")
-        command = [sys.executable, __file__, "--out", str(options.out / f"run{number}"), "--one", json.dumps(run)]
+        log = (folder / f"run{number}.log").open("w")
+        command = [sys.executable, __file__, "--out", str(folder / f"run{number}"), "--one", json.dumps(run)]
         processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
-    ends = time.monotonic() + options.seconds
+    began = time.monotonic()
+    left = dict(enumerate(processes))
+    seconds: dict[int, float] = {}
+    while left and time.monotonic() - began < options.seconds:
+        time.sleep(1)
+        for number in [number for number, process in left.items() if process.poll() is not None]:
+            seconds[number] = round(time.monotonic() - began, 1)
+            del left[number]
+    for process in left.values():
+        process.kill()
+        process.wait()
     rows = []
-    for number, (run, process) in enumerate(zip(runs, processes, strict=True)):
-        try:
-            process.wait(max(1.0, ends - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        result, log = options.out / f"run{number}" / "row.json", options.out / f"run{number}.log"
-        if result.is_file():
-            rows.append(json.loads(result.read_text()))
-        else:
-            rows.append({**run, "error": log.read_text()[-400:] or f"not finished after {options.seconds:.0f} s"})
+    for number, run in enumerate(runs):
+        row = {**run, "seconds": seconds.get(number), "stages": read_stages(folder / f"run{number}")}
+        if number in left or processes[number].returncode:
+            row["error"] = (folder / f"run{number}.log").read_text()[-400:] or "not finished in time"
+        rows.append(row)
+        if run["recipe"] == "visual_rft" and "error" not in row and not (options.out / "visual_rft.png").exists():
+            draw_boxes(folder / f"run{number}", options.out / "visual_rft.png")
     return rows
 
 
-def write_one(run: dict[str, Any], out: Path) -> None:
-    """Do one run, and write its row."""
-    sys.path.insert(0, str(ROOT / "recipes"))
+def do_one(run: dict[str, Any], place: Path) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    job = importlib.import_module(run["recipe"]).recipe(**run["settings"])
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "run"
-        job(place)
-        row = {**run, "stages": {}, "seconds": round(time.perf_counter() - began, 1)}
-        for stage in job.stages:
-            row["stages"][stage.name] = read_stage(place / stage.name)
-        if run["recipe"] == "visual_rft":
-            draw_boxes(place, out / "visual_rft.png")
-    (out / "row.json").write_text(json.dumps(row) + "\n")
+    sys.path.insert(0, str(ROOT / "recipes"))
+    importlib.import_module(run["recipe"]).recipe(**run["settings"])(place)
+
+
+def read_stages(place: Path) -> dict[str, Any]:
+    """What each stage that began has done."""
+    found = {}
+    for folder in sorted(place.iterdir(), key=lambda path: path.stat().st_ctime) if place.is_dir() else []:
+        if (folder / "traces.bin").is_file():
+            found[folder.name] = read_stage(folder)
+    return found
 
 
 def read_stage(folder: Path) -> dict[str, Any]:
@@ -107,7 +113,10 @@ def read_stage(folder: Path) -> dict[str, Any]:
     pictures = []
     for _, trace in read_traces(folder):
         values = [score.value for step in trace.steps[1:] for score in step.scores.values() if score.value is not None]
-        pictures.append(sum(values) / len(values))
+        if values:
+            pictures.append(sum(values) / len(values))
+    if not pictures:
+        return {"pictures": 0}
     mean = sum(pictures) / len(pictures)
     variance = sum((value - mean) ** 2 for value in pictures) / max(1, len(pictures) - 1)
     return {

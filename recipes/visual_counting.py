@@ -27,7 +27,7 @@ SAMPLING = Sampling(max_tokens=12)  # of `\boxed{3}` and its end
 
 def recipe(
     most: Annotated[Count, "shapes in a picture, at most"] = 5,
-    cold_start_steps: Annotated[Count, "of imitation"] = 150,
+    cold_start_steps: Annotated[Count, "of imitation"] = 480,
     cold_start_lr: Annotated[Rate, "learning rate of imitation"] = 2e-3,
     steps: Annotated[Count, "of GRPO"] = 400,
     problems_per_step: Annotated[Count, "pictures in a step of GRPO"] = 32,

@@ -29,11 +29,11 @@ SAMPLING = Sampling(max_tokens=112)  # of thinking, box, two points and their ma
 def recipe(
     cold_start_steps: Annotated[Count, "of imitation"] = 350,
     cold_start_lr: Annotated[Rate, "learning rate of imitation"] = 2e-3,
-    steps: Annotated[Count, "of GRPO"] = 200,
+    steps: Annotated[Count, "of GRPO"] = 150,
     problems_per_step: Annotated[Count, "pictures in a step of GRPO"] = 16,
     group_size: Annotated[Count, "answers sampled for each"] = 8,
     lr: Annotated[Rate, "learning rate of GRPO"] = 5e-4,
-    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 150,
+    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 100,
     pictures: Annotated[Pictures, "which held-out pictures: test, or validation to choose settings"] = "test",
     seed: int = 0,
 ) -> Stages:
