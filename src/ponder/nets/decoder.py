@@ -199,8 +199,9 @@ class Decoder(nn.Module):
         """The positions of packed segments as `forward` takes them, from places in sequences: with M-RoPE [3, T]."""
         if not self.config.rope.sections or self.config.vision is None:
             return positions_T
-        arrays = (x.cpu().numpy().astype(np.int64) for x in (local_T, positions_T))
-        return torch.from_numpy(tree_positions(*arrays, lengths, parents, self.picture_table)).to(positions_T.device)
+        local, places = local_T.cpu().numpy().astype(np.int32), positions_T.cpu().numpy().astype(np.int64)
+        positions = tree_positions(local, places, lengths, parents, self.picture_table)
+        return torch.from_numpy(positions).to(positions_T.device)
 
     @property
     def picture_table(self) -> PictureTable:
