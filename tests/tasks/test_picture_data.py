@@ -17,6 +17,7 @@ from ponder.pictures.message_parts import content_pictures, data_url, place_pict
 from ponder.pictures.picture import InvalidPicture, Picture
 from ponder.pictures.picture_files import picture_size, read_picture
 from ponder.pictures.png import SIGNATURE, write_png
+from ponder.pipelines.problems.conversations import read_conversations
 from ponder.tasks import CocoTask, CustomTask, HubDataset, QuestionFile, RefCocoTask
 from ponder.tasks.datasets.box_frames import pixel_box
 
@@ -332,3 +333,31 @@ def test_settings_that_cannot_be_are_refused(tmp_path):
     ):
         with pytest.raises(PonderError):
             make()
+
+
+def test_rows_in_memory_are_kept_as_text():
+    """A job that holds them is saved as JSON."""
+    given = picture()
+    rows = [{"prompt": f"What is {i}?", "image": [{"bytes": write_png(given)}, "a.png"]} for i in range(3)]
+    task = CustomTask(data=rows, rewards=lambda completions, **_: [1.0] * len(completions), image_column="image")
+    assert json.loads(json.dumps(task.data))[0]["image"] == [data_url(given), "a.png"]
+
+
+@pytest.mark.parametrize("form", ["messages", "prompt", "pair", "places"])
+def test_conversations_with_a_column_of_pictures(tmp_path, form):
+    given = picture()
+    (tmp_path / "a.png").write_bytes(write_png(given))
+    said = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": "There."}]
+    row = {
+        "messages": {"messages": said, "images": ["a.png"]},
+        "prompt": {"prompt": "Where?", "completion": "There.", "image": "a.png"},
+        "pair": {"prompt": "Where?", "chosen": "a", "rejected": "b", "images": ["a.png"]},
+        "places": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Where?"}, {"type": "image"}]},
+                                said[1]], "images": ["a.png"]},
+    }[form]  # fmt: skip
+    (problem,) = read_conversations(rows_file(tmp_path, [row]), pairs=form == "pair")
+    assert shown(problem) == [given] and problem.question == "Where?"
+    places = [part["type"] for part in problem.messages[0]["content"]]
+    assert places == (["text", "image_url"] if form == "places" else ["image_url", "text"])
+    with pytest.raises(TaskError, match=r"line 1 is not a conversation .*gone.png is missing"):
+        read_conversations(rows_file(tmp_path, [{"prompt": "?", "completion": "!", "image": "gone.png"}]))

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError, UsageError
-from ponder.pictures.message_parts import content_pictures, content_text
+from ponder.pictures.message_parts import content_pictures, content_text, place_pictures
 from ponder.pipelines.problems.held_out import row_is_held_out
 from ponder.strict_parsing import parse_json
+from ponder.tasks.datasets.picture_columns import picture_sources
 from ponder.types import Message, Problem, user_messages
 
+IMAGE_COLUMNS = ("images", "image")
+FILE_KEY = "\0file"  # of a row while it is parsed: the file that it is from, to which paths of pictures are relative
 HELD_OUT_TAG = "held_out"  # the tag of a conversation that came from a held-out problem
 
 
@@ -27,7 +30,8 @@ class TokenizedAnswer:
 
 def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
     """JSONL with `messages` that end in the assistant's answer, or with `prompt` and `completion`; `token_ids` are the
-    answer's, and `learned` (else `sampled`) says which of them to learn.
+    answer's, and `learned` (else `sampled`) says which of them to learn. Pictures stand in the messages, or in a column
+    `images` or `image` (`tasks/datasets/picture_columns.py`), as TRL has them.
 
     Pairs have `prompt` (a text, or messages), `chosen` and `rejected`.
     """
@@ -53,9 +57,9 @@ def _parse_row(read: Callable[[Any, str], Problem], path: str, number: int, line
         if ("messages" not in row or read is _parse_pair) and (missing := [name for name in needed if name not in row]):
             has = ", ".join(row) or "none"
             raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
-        problem = read(row, f"{path}:{number}")
+        problem = read({**row, FILE_KEY: path}, f"{path}:{number}")
         return replace(problem, tags={HELD_OUT_TAG: True}) if row_is_held_out(row) else problem
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, TaskError, UsageError) as why:
         advice = (
             "'prompt', 'chosen' and 'rejected'" if read is _parse_pair else "'messages', or 'prompt' and 'completion'"
         )
@@ -67,8 +71,8 @@ def _parse_conversation(row: Any, name: str) -> Problem:
         *prompt, last = row["messages"]
         if not prompt or last["role"] != "assistant":
             raise ValueError("the last message must be the assistant's, after at least one other")
-        return Problem(name, _prompt_messages(prompt), _parse_answer(row, _as_text(last["content"])))
-    return Problem(name, _prompt_messages(row["prompt"]), _parse_answer(row, _as_text(row["completion"])))
+        return Problem(name, _prompt_messages(prompt, row), _parse_answer(row, _as_text(last["content"])))
+    return Problem(name, _prompt_messages(row["prompt"], row), _parse_answer(row, _as_text(row["completion"])))
 
 
 def _parse_answer(row: Any, text: str) -> str | TokenizedAnswer:
@@ -91,10 +95,16 @@ def _parse_pair(row: Any, name: str) -> Problem:
     )
     if chosen == rejected:
         raise ValueError("the chosen answer is the rejected one")
-    return Problem(name, _prompt_messages(row["prompt"]), (chosen, rejected))
+    return Problem(name, _prompt_messages(row["prompt"], row), (chosen, rejected))
 
 
-def _prompt_messages(prompt: Any) -> tuple[Message, ...]:
+def _prompt_messages(prompt: Any, row: Any) -> tuple[Message, ...]:
+    """The messages of a prompt, with the pictures in the row's column `images` or `image`, if it has one."""
+    shown = next((row[name] for name in IMAGE_COLUMNS if row.get(name)), None)
+    if shown is not None:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        pictures = [source.read() for source in picture_sources(shown, Path(row[FILE_KEY]).parent)]
+        prompt = place_pictures(messages, pictures)
     if isinstance(prompt, list):
         return tuple({**m, "role": str(m["role"]), "content": _as_content(m["content"])} for m in prompt)
     return user_messages(_as_text(prompt))

@@ -19,7 +19,7 @@ from ponder.pictures.message_parts import content_pictures
 from ponder.pictures.picture import InvalidPicture
 from ponder.runs.trust import names_code
 from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
-from ponder.tasks.datasets.picture_columns import PictureSource, picture_sources
+from ponder.tasks.datasets.picture_columns import PictureSource, picture_sources, plain_pictures
 from ponder.tasks.datasets.prompt_columns import message_text, records, split_prompt
 from ponder.tasks.datasets.question_file import with_pictures
 from ponder.tasks.lazy_problems import MappedProblems
@@ -62,7 +62,16 @@ class CustomTask:
 
     def __post_init__(self) -> None:
         check_row_settings(self)
+        if self.image_column is not None:
+            self._keep_plain_pictures(self.image_column)
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
+
+    def _keep_plain_pictures(self, column: str) -> None:
+        for name in ("data", "test_data"):
+            rows = getattr(self, name)
+            if rows is not None and not isinstance(rows, str):
+                plain = ({**row, column: plain_pictures(row[column])} if column in row else row for row in rows)
+                object.__setattr__(self, name, tuple(plain))
 
     def unused(self) -> dict[str, str]:
         return {} if self.test_data is None else {"held_out_tenths": "test_data brings all rows for testing"}

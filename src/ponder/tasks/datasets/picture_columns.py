@@ -3,6 +3,7 @@ of Hugging Face have it. A source is checked by its header when the row is read,
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ponder.errors import TaskError
 from ponder.pictures.message_parts import base64_bytes, is_data_url
 from ponder.pictures.picture import InvalidPicture, Picture
 from ponder.pictures.picture_files import picture_size, read_picture, read_picture_bytes
-from ponder.pictures.png import write_png
+from ponder.pictures.png import SIGNATURE, write_png
 from ponder.tasks.split import stable_hash
 
 _MIN_BASE64_CHARS = 80  # of the smallest image files; a path is shorter or has a suffix
@@ -58,6 +59,20 @@ def picture_sources(value: Any, folder: Path) -> tuple[PictureSource, ...]:
     """The pictures of a column, one or a list of them. Paths are relative to `folder`."""
     values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
     return tuple(_picture_source(one, folder) for one in values)
+
+
+def plain_pictures(value: Any) -> Any:
+    """The value of a column as text: bytes and images of Pillow as data URLs, paths as they are. A run keeps rows that
+    are given in memory as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [plain_pictures(one) for one in value]
+    if isinstance(value, Mapping) and not (value.get("bytes") or value.get("base64")):
+        return value.get("path") or value.get("url")
+    data = _picture_source(value, Path()).data
+    kind = "png" if data.startswith(SIGNATURE) else "webp" if data.startswith(b"RIFF") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def _picture_source(value: Any, folder: Path) -> PictureSource:
