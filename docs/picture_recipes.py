@@ -2,6 +2,7 @@
 
     python docs/picture_recipes.py --out docs/results/pictures            # three seeds of each, on the test pictures
     python docs/picture_recipes.py --out tried --runs tried.json          # other settings, on the validation pictures
+    python docs/picture_recipes.py --table docs/results/pictures/runs.json    # the rows as Markdown
 
 Each run is a process of its own with so many threads. `runs.json` in the folder has a row for each: the mean score of
 four answers to each held-out picture at every stage, with a 95 % interval over pictures, and the curve of the reward.
@@ -29,12 +30,16 @@ SHOWN_PICTURES = 8
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--out", type=Path, required=True)
+    flags.add_argument("--out", type=Path, default=Path("docs/results/pictures"))
+    flags.add_argument("--table", type=Path, help="print the rows of this file as Markdown, and run nothing")
     flags.add_argument("--runs", type=Path, help="a JSON list of runs; default: three seeds of each recipe")
     flags.add_argument("--threads", type=int, default=2, help="of each run")
     flags.add_argument("--seconds", type=float, default=3600, help="runs that take longer are ended")
     flags.add_argument("--one", help=argparse.SUPPRESS)  # a run in JSON, done by this process in the folder `--out`
     options = flags.parse_args()
+    if options.table:
+        print(render_table(json.loads(options.table.read_text())))
+        return
     if options.one:
         do_one(json.loads(options.one), options.out)
         return
@@ -46,6 +51,23 @@ def main() -> None:
     for row in rows:
         means = {name: stage["mean"] for name, stage in row["stages"].items() if "mean" in stage}
         print(row["recipe"], row["settings"], row["seconds"], means, row.get("error", ""), flush=True)
+
+
+def render_table(rows: list[dict[str, Any]]) -> str:
+    """Each run's measure before and after GRPO, and with grey pictures."""
+    lines = [
+        "| recipe | seed | after imitation | after GRPO | gain | with grey pictures | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        stages = row["stages"]
+        measure = "accuracy" if "start-accuracy" in stages else "overlap"
+        found = [stages.get(name, {}) for name in (f"start-{measure}", measure, f"blind-{measure}")]
+        cells = [f"{stage['mean']:.2f} ± {stage['half_interval']:.2f}" if "mean" in stage else "–" for stage in found]
+        gain = f"{found[1]['mean'] - found[0]['mean']:+.2f}" if all("mean" in stage for stage in found[:2]) else "–"
+        seed, seconds = row["settings"].get("seed", 0), row["seconds"] or "–"
+        lines.append(f"| `{row['recipe']}` | {seed} | {cells[0]} | {cells[1]} | {gain} | {cells[2]} | {seconds} |")
+    return "\n".join(lines)
 
 
 def default_runs() -> list[dict[str, Any]]:

@@ -48,6 +48,21 @@ def test_page_is_current() -> None:
     )
 
 
+def test_vision_step_samples_and_learns_from_pictures(tmp_path: Path) -> None:
+    vision_step = import_module("vision_step")
+    pytest.importorskip("transformers")
+    options = SimpleNamespace(
+        folder=tmp_path / "model", device="cpu", prompts=2, n=2, tokens=3, steps=0, side=64, max_tokens_per_microbatch=0
+    )
+    vision_step.write_model(options.folder, "tiny", "cpu")
+    steps = list(vision_step.ponder_steps(options, "float32"))  # asserts what was sampled and learned
+    assert len(steps) == 2 and steps[0]["flops"] > 0
+    vision = load_policy(str(options.folder)).net.config.vision
+    # two products and two of attention in each layer, patches and the projection, by hand
+    matrices = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 3 * 64 * 32
+    assert vision_step.tower_flops(vision, 32) == 2 * 64 * matrices + 2 * 4 * 64**2 * 32 + 2 * 16 * 128 * 32
+
+
 @pytest.mark.parametrize("path", sorted((BENCH / "results").glob("*.json")), ids=lambda p: p.stem)
 def test_result_is_whole(path: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))
