@@ -281,11 +281,12 @@ def test_gradient_of_parts_is_that_of_the_whole(policy):
                 assert (gradient - whole[name]).abs().max() < 1e-5 * largest
 
 
-def test_features_of_a_frozen_tower_are_kept_over_steps(policy, monkeypatch):
+@pytest.mark.parametrize("parts", [("text",), ("connector", "text"), ("connector",)])
+def test_features_of_a_frozen_tower_are_kept_over_steps(policy, monkeypatch, parts):
     calls = []
     plain = tower(policy.net).forward
     monkeypatch.setattr(tower(policy.net), "forward", lambda pixels: calls.append(len(pixels)) or plain(pixels))
-    learner = Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3, warmup_steps=0), train_parts=("text",))
+    learner = Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3, warmup_steps=0), train_parts=parts)
     picture = a_picture()
     for step in range(3):
         traces = [credited(policy, asked(picture, text=f"Where is {step}?"))]
@@ -293,7 +294,7 @@ def test_features_of_a_frozen_tower_are_kept_over_steps(policy, monkeypatch):
         policy.version += 1
     assert calls == [1]  # by the engine; the learner takes it over
     with torch.no_grad():
-        next(policy.net.picture_encoder.parameters()).mul_(1.5)
+        next(policy.net.picture_encoder.tower_parameters()).mul_(1.5)
     policy.version += 1
     sample(policy, policy.encode(asked(picture)))
     assert calls == [1, 1]

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from ponder.nets import rope
 from ponder.nets.config import DecoderConfig
 from ponder.nets.mrope import tree_positions
-from ponder.nets.picture_embedding import FeatureCache, PictureEncoder, QwenEncoder, TileEncoder, embed_pictures
+from ponder.nets.picture_embedding import PictureCaches, PictureEncoder, QwenEncoder, TileEncoder, embed_pictures
 from ponder.nets.picture_table import PictureTable, table_for
 from ponder.nets.qwen_vision_config import QwenVisionConfig
 from ponder.nets.qwen_vision_tower import QwenVisionTower
@@ -139,8 +139,7 @@ class Decoder(nn.Module):
         elif c.vision is not None:
             self.vision_model = VisionTower(c.vision)
             self.connector = Connector(c.vision, c.width)
-        self.features = FeatureCache()  # of pictures; see picture_embedding.py
-        self._features_stamp: tuple[tuple[int, int], ...] = ()  # of the weights that made them
+        self.features = PictureCaches()  # of pictures; see picture_embedding.py
         # keep no activations inside a block for the backward pass: compute them again
         self.gradient_checkpointing = False
         self.compute_dtype: torch.dtype | None = None  # where the weights are stored in another (see train/fsdp.py)
@@ -178,13 +177,8 @@ class Decoder(nn.Module):
 
     def clear_stale_features(self) -> None:
         """Forget the features of pictures, unless nothing that makes them learns or was written to."""
-        if self.config.vision is None:
-            return
-        weights = list(self.picture_encoder.parameters())
-        stamp = tuple((id(w), 0 if w.is_inference() else w._version) for w in weights)
-        if any(w.requires_grad for w in weights) or stamp != self._features_stamp:
-            self.features.clear()
-        self._features_stamp = stamp
+        if self.config.vision is not None:
+            self.features.clear_stale(self.picture_encoder)
 
     def local_ids(self, ids_T: Tensor) -> Tensor:
         """The ids of prompts as `forward` takes them: the places of pictures as numbers of this process."""

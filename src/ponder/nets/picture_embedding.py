@@ -1,13 +1,14 @@
 """Embeds prompts with pictures: the vectors of the tower and connector in place of image tokens' embeddings.
 
 Where the tower learns, each pass with gradient computes the features of its own pictures, once for each. Where it is
-frozen, and in the engine between two changes of the weights, features are computed once per picture and kept.
+frozen, and in the engine between two changes of the weights, features are computed once per picture and kept; where
+only the connector learns, it is what the tower has seen that is kept.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -23,15 +24,21 @@ MAX_CACHED_BYTES = 2 << 30
 
 
 class PictureEncoder(Protocol):
-    """What makes vectors of pictures."""
+    """What makes vectors of pictures: a tower that sees, and what connects it with the decoder."""
 
     pictures_per_pass: int  # without gradient, to bound memory
 
-    def encode(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        """The vectors [tokens, E] of each picture."""
+    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
+        """The tower's vectors [patches, C] of each picture."""
         ...
 
-    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def connect(self, seen: Sequence[Tensor]) -> list[Tensor]:
+        """The decoder's vectors [tokens, E] of each, from the tower's."""
+        ...
+
+    def tower_parameters(self) -> Iterator[nn.Parameter]: ...
+
+    def connector_parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 class TileEncoder:
@@ -42,42 +49,49 @@ class TileEncoder:
     def __init__(self, tower: VisionTower, connector: Connector) -> None:
         self.tower, self.connector = tower, connector
 
-    def encode(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        weight = self.connector.modality_projection.proj.weight
-        features_BNE: Tensor = self.connector(self.tower(tile_pixels(pictures).to(weight.device, weight.dtype)))
-        return list(features_BNE)
+    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
+        weight = self.tower.embeddings.patch_embedding.weight
+        return list(self.tower(tile_pixels(pictures).to(weight.device, weight.dtype)))
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        yield from self.tower.parameters()
-        yield from self.connector.parameters()
+    def connect(self, seen: Sequence[Tensor]) -> list[Tensor]:
+        return list(self.connector(torch.stack(list(seen))))
+
+    def tower_parameters(self) -> Iterator[nn.Parameter]:
+        return self.tower.parameters()
+
+    def connector_parameters(self) -> Iterator[nn.Parameter]:
+        return self.connector.parameters()
 
 
 class QwenEncoder:
-    """The tower of Qwen2.5-VL, over pictures of any size."""
+    """The tower of Qwen2.5-VL with its merger, over pictures of any size."""
 
     pictures_per_pass = 8
 
     def __init__(self, tower: QwenVisionTower) -> None:
         self.tower = tower
 
-    def encode(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        vectors: list[Tensor] = self.tower(pictures)
-        return vectors
+    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
+        seen: list[Tensor] = self.tower(pictures)
+        return seen
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.tower.parameters()
+    def connect(self, seen: Sequence[Tensor]) -> list[Tensor]:
+        merged: Tensor = self.tower.merger(torch.cat(list(seen)))
+        return list(merged.split([len(patches) // self.tower.config.merge**2 for patches in seen]))
+
+    def tower_parameters(self) -> Iterator[nn.Parameter]:
+        return (p for name, p in self.tower.named_parameters() if not name.startswith("merger."))
+
+    def connector_parameters(self) -> Iterator[nn.Parameter]:
+        return self.tower.merger.parameters()
 
 
 class FeatureCache:
-    """Features of pictures [N, E], by the picture's index and whether they are inference tensors."""
+    """Vectors of pictures [N, E], by the picture's index and whether they are inference tensors."""
 
     def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
         self._features: OrderedDict[tuple[int, bool], Tensor] = OrderedDict()
         self._bytes, self._max_bytes = 0, max_bytes
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """A copy of a network has other weights soon, and no features yet."""
-        return type(self)(self._max_bytes)
 
     def clear(self) -> None:
         self._features.clear()
@@ -106,22 +120,77 @@ class FeatureCache:
         return out
 
 
+class PictureCaches:
+    """The vectors of pictures that a network keeps: the decoder's, and where only the tower is frozen, the tower's."""
+
+    def __init__(self, max_bytes: int = MAX_CACHED_BYTES) -> None:
+        self.features, self.seen = FeatureCache(max_bytes), FeatureCache(max_bytes)
+        self._stamps: list[tuple[tuple[int, int], ...]] = [(), ()]  # of the weights that made them
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """A copy of a network has other weights soon, and no features yet."""
+        return type(self)()
+
+    def clear(self) -> None:
+        self.features.clear()
+        self.seen.clear()
+
+    def clear_stale(self, encoder: PictureEncoder) -> None:
+        """Forget what weights made that learn or were written to."""
+        tower, connector = list(encoder.tower_parameters()), list(encoder.connector_parameters())
+        for i, (cache, weights) in enumerate(((self.seen, tower), (self.features, tower + connector))):
+            stamp = tuple((id(w), 0 if w.is_inference() else w._version) for w in weights)
+            if _learns(weights) or stamp != self._stamps[i]:
+                cache.clear()
+            self._stamps[i] = stamp
+
+
 def embed_pictures(
-    x_TE: Tensor, ids_T: Tensor, table: PictureTable, encoder: PictureEncoder, cached: FeatureCache
+    x_TE: Tensor, ids_T: Tensor, table: PictureTable, encoder: PictureEncoder, caches: PictureCaches
 ) -> Tensor:
     """Put the features of pictures at the places of local ids below 0."""
     places = (ids_T < 0).nonzero()[:, 0]
-    learns = torch.is_grad_enabled() and any(p.requires_grad for p in encoder.parameters())
     if not len(places):
-        return x_TE + _zero(encoder) if learns else x_TE
+        weights = [*encoder.tower_parameters(), *encoder.connector_parameters()]
+        return x_TE + _zero(weights) if torch.is_grad_enabled() and _learns(weights) else x_TE
     picture, place = table.locate(-1 - ids_T[places].cpu().numpy().astype(np.int64))
     indexes, row = np.unique(picture, return_inverse=True)
-    features = (
-        _compute(indexes.tolist(), table, encoder) if learns else _cached(indexes.tolist(), table, encoder, cached)
-    )
+    features = _features(indexes.tolist(), table, encoder, caches)
     firsts = np.cumsum([0, *(len(vectors) for vectors in features)])[:-1]
     source = torch.from_numpy(firsts[row] + place).to(x_TE.device)
     return x_TE.index_put((places,), torch.cat(features)[source].to(x_TE.dtype))
+
+
+def _features(indexes: list[int], table: PictureTable, encoder: PictureEncoder, caches: PictureCaches) -> list[Tensor]:
+    """The decoder's vectors of pictures: kept where nothing that makes them learns, and in the engine, which says when
+    weights have changed. A learner's pass sees the weights as they are."""
+    tower_learns, connector_learns = _learns(encoder.tower_parameters()), _learns(encoder.connector_parameters())
+
+    def see(some: list[int]) -> list[Tensor]:
+        return encoder.see([table.tile(index) for index in some])
+
+    def connect(some: list[int]) -> list[Tensor]:
+        kept = connector_learns and not tower_learns
+        return encoder.connect(_kept(some, caches.seen, see, encoder) if kept else see(some))
+
+    if torch.is_inference_mode_enabled() or not (tower_learns or connector_learns):
+        return _kept(indexes, caches.features, connect, encoder)
+    if torch.is_grad_enabled():
+        return connect(indexes)
+    return [vectors for part in _parts(indexes, encoder) for vectors in connect(part)]
+
+
+def _kept(
+    indexes: list[int], cache: FeatureCache, compute: Callable[[list[int]], list[Tensor]], encoder: PictureEncoder
+) -> list[Tensor]:
+    """What the cache has, and what is computed for it, without gradient."""
+    inference = torch.is_inference_mode_enabled()
+    with torch.no_grad():
+        if not inference:
+            cache.copy_from_engine(indexes)
+        for part in _parts(cache.missing(indexes, inference), encoder):
+            cache.put(part, inference, compute(part))
+        return cache.get(indexes, inference)
 
 
 def tile_pixels(tiles: Sequence[Picture]) -> Tensor:
@@ -130,28 +199,15 @@ def tile_pixels(tiles: Sequence[Picture]) -> Tensor:
     return pixels.float() / 127.5 - 1.0
 
 
-def _compute(indexes: Sequence[int], table: PictureTable, encoder: PictureEncoder) -> list[Tensor]:
-    return encoder.encode([table.tile(index) for index in indexes])
-
-
-def _cached(indexes: list[int], table: PictureTable, encoder: PictureEncoder, cached: FeatureCache) -> list[Tensor]:
-    inference = torch.is_inference_mode_enabled()
-    learning = any(p.requires_grad for p in encoder.parameters())
-    with torch.no_grad():
-        if learning and not inference:  # a learner's pass: the weights may have changed since
-            return [f for part in _parts(indexes, encoder) for f in _compute(part, table, encoder)]
-        if not inference:
-            cached.copy_from_engine(indexes)
-        for part in _parts(cached.missing(indexes, inference), encoder):
-            cached.put(part, inference, _compute(part, table, encoder))
-        return cached.get(indexes, inference)
-
-
 def _parts(indexes: list[int], encoder: PictureEncoder) -> list[list[int]]:
     size = encoder.pictures_per_pass
     return [indexes[i : i + size] for i in range(0, len(indexes), size)]
 
 
-def _zero(encoder: PictureEncoder) -> Tensor:
+def _learns(weights: Iterable[nn.Parameter]) -> bool:
+    return any(weight.requires_grad for weight in weights)
+
+
+def _zero(weights: Iterable[nn.Parameter]) -> Tensor:
     """0, as a function of all parameters: in a batch without pictures they get a gradient of 0 and not none."""
-    return torch.stack([parameter.flatten()[0] * 0 for parameter in encoder.parameters()]).sum()
+    return torch.stack([weight.flatten()[0] * 0 for weight in weights]).sum()

@@ -109,7 +109,10 @@ class QwenVisionTower(nn.Module):
         self.merger = QwenPatchMerger(c)
 
     def forward(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        """The vectors [tokens, E] of each picture, row by row. Sizes are whole tokens."""
+        """The vectors [P, C] of each picture's patches, square by square; `merger` makes tokens of them.
+
+        Sizes are whole tokens.
+        """
         c, weight = self.config, self.patch_embed.proj.weight
         grids = [(picture.height // c.patch, picture.width // c.patch) for picture in pictures]
         patches = torch.cat([picture_patches(picture, c) for picture in pictures])
@@ -118,8 +121,7 @@ class QwenVisionTower(nn.Module):
         windows, wholes = (_pad_groups(groups, weight.device) for groups in (_windows(grids, c), _wholes(grids)))
         for layer, block in enumerate(self.blocks):
             x_PC = block(x_PC, rotary, wholes if layer in c.full_layers else windows)
-        merged: Tensor = self.merger(x_PC)
-        return list(merged.split([rows * columns // c.merge**2 for rows, columns in grids]))
+        return list(x_PC.split([rows * columns for rows, columns in grids]))
 
 
 def picture_patches(picture: Picture, c: QwenVisionConfig) -> Tensor:

@@ -38,7 +38,8 @@ def _embedding_parameters(net: Decoder) -> Iterator[nn.Parameter]:
     """Of what makes the vectors below the first layer."""
     yield from net.embed_tokens.parameters()
     if net.config.vision is not None:
-        yield from net.picture_encoder.parameters()
+        yield from net.picture_encoder.tower_parameters()
+        yield from net.picture_encoder.connector_parameters()
 
 
 def _sum_contexts(lengths: Sequence[int], parents: Sequence[int]) -> float:
