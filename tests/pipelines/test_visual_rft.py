@@ -116,6 +116,7 @@ def test_conversations_in_a_file_may_show_pictures(visual_rft, done, tmp_path):
         job(tmp_path / "other")
 
 
+@pytest.mark.nightly
 def test_other_recipes_run_to_their_end(visual_rft, tmp_path):
     import visual_counting
     import visual_segmentation
