@@ -164,7 +164,7 @@ class SeededPolicy(RandomStream, PolicyWrapper):
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         if sampling.seed is None:
-            sampling = replace(sampling, seed=self._next_seed(ids(prefix)))
+            sampling = sampling.with_seed(self._next_seed(ids(prefix)))
         return await self.policy.generate(prefix, sampling, n)
 
 

@@ -73,20 +73,25 @@ class Replica:
     async def configure(self, settings: Mapping[str, Any], manifest: WeightManifest) -> None:
         """Say which network it is, and give it weights. Then it is ready."""
         self._send({"kind": "configure", **settings})
-        await self.load(manifest, self.deadlines.start)
+        await self._load(manifest, self.deadlines.start)
         self._ponged_at = time.monotonic()
         self._progress = (0, time.monotonic())
         self._tasks.append(asyncio.create_task(self._watch()))
         self.ready = True
 
-    async def load(self, manifest: WeightManifest, deadline: float | None = None) -> None:
+    async def load(self, manifest: WeightManifest) -> None:
         """Swap its weights between two passes; requests in flight go on."""
+        self._require_ready()
+        await self._load(manifest, self.deadlines.load)
+
+    async def _load(self, manifest: WeightManifest, deadline: float) -> None:
         self._loaded = asyncio.get_running_loop().create_future()
         self._send({"kind": "weights", "manifest": manifest.to_json()})
-        await self._within(self._loaded, deadline or self.deadlines.load, "load weights")
+        await self._within(self._loaded, deadline, "load weights")
 
     async def ask(self, number: int, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to a request. Raises `ReplicaLost` when the process ends or hangs before."""
+        self._require_ready()
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
         self.sequences += request["n"]
@@ -99,6 +104,11 @@ class Replica:
         finally:
             self._answers.pop(number, None)
             self.sequences -= request["n"]
+
+    def _require_ready(self) -> None:
+        """A message to a process that is gone, or not there yet, would never be answered."""
+        if not self.ready:
+            raise self._error()
 
     def kill(self, reason: str) -> None:
         """End the process, whatever state it is in: a stopped one, too."""

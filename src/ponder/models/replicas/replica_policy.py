@@ -152,7 +152,11 @@ class ReplicaPolicy(BasePolicy):
 
     async def _wait_for_change(self) -> None:
         self._changed.clear()
-        await asyncio.wait_for(self._changed.wait(), 2 * MAX_FAILED_STARTS * self._deadlines.start)
+        seconds = 2 * MAX_FAILED_STARTS * self._deadlines.start
+        try:
+            await asyncio.wait_for(self._changed.wait(), seconds)
+        except TimeoutError:
+            raise ModelError(f"no replica became ready within {seconds:g} seconds: see {self.folder}") from None
 
     async def _keep(self, replica: Replica) -> None:
         """Keep a replica running."""
