@@ -12,8 +12,17 @@ import torch
 from safetensors.torch import load_file
 
 from ponder.cli import main
-from ponder.cli.plan_ranks import GIB, make_rank_plan, run_command_words, slurm_script, start_lines, without_flags
+from ponder.cli.plan_ranks import (
+    GIB,
+    make_rank_plan,
+    run_command_words,
+    slurm_script,
+    start_lines,
+    training_shape,
+    without_flags,
+)
 from ponder.errors import UsageError
+from ponder.models.scratch_model import ScratchModel
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.pipelines.rl import RL
@@ -108,6 +117,10 @@ def test_rank_memory_of_variants() -> None:
     base = TrainingShape(QWEN_7B, microbatch_tokens=1000)
     with_reference = rank_memory(TrainingShape(QWEN_7B, reference_copy=True), 8, True)
     assert with_reference["reference"] == base.parameters * 2 // 8
+    ahead = rank_memory(TrainingShape(QWEN_7B, sampler_copy=True), 8, True)
+    assert ahead["sampler's weights"] == ahead["weights"]
+    assert training_shape(RL("addition", ScratchModel("01"), staleness=1)).sampler_copy
+    assert not training_shape(RL("addition", ScratchModel("01"))).sampler_copy
     adapters = TrainingShape(QWEN_7B, lora=LoRA(rank=16))
     assert adapters.trained == 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
     on_host = rank_memory(TrainingShape(QWEN_7B, states="cpu"), 1, False)

@@ -54,6 +54,11 @@ def names(rows: list[Row]) -> list[str]:
     return [f.name for f in diagnose(rows)]
 
 
+def test_old_samples_may_differ_from_the_policy() -> None:
+    assert "drift" in names(run(**{GAP: 0.2}))
+    assert "drift" not in names(run(**{GAP: 0.2, "staleness/max": 1.0}))
+
+
 def after(step: int, then: float, before: float = 0.0) -> Callable[[int], float]:
     return lambda s: then if s >= step else before
 
@@ -73,6 +78,15 @@ FINDING_CASES: list[tuple[str, int, str, dict[str, Any], dict[str, Any]]] = [
     (
         "dead groups", 1, "70 % of groups have equal rewards: try --curriculum frontier or more samples (--group-size)",
         {"frac_reward_zero_std": 0.7, "frac_groups_failed": 0.4, "frac_groups_solved": 0.3}, DEAD,
+    ),
+    (
+        "old samples", 2, "samples are 1.5 steps old and count for 40 % of their tokens; lower --staleness or --lr",
+        {"rollout_correction__ess": 0.4, "staleness__mean": 1.5},
+        {"rollout_correction__ess": 0.7, "staleness__mean": 1.5},
+    ),
+    (
+        "old samples", 3, "samples are 3.0 steps old", {"rollout_correction__ess": 0.05, "staleness__mean": 3.0},
+        {"rollout_correction__ess": 0.05},
     ),
     (
         "truncated", 2, "41 % truncated: raise --max-tokens (now 256)",

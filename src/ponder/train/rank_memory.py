@@ -30,6 +30,7 @@ class TrainingShape:
     critic: bool = False  # a second network of this size learns
     microbatch_tokens: int = GPU_MICROBATCH_TOKENS
     gradient_checkpointing: bool = False
+    sampler_copy: bool = False  # of the weights, to sample from while others learn, or to publish them
 
     @property
     def parameters(self) -> int:
@@ -55,6 +56,8 @@ def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool) -> dict[str, int]:
             parts |= whole_critic | _learner_memory(shape, name, shards, critic=bool(name))
     if shape.reference_copy:
         parts["reference"] = shape.parameters * shape.dtype_bytes // shards
+    if shape.sampler_copy:
+        parts["sampler's weights"] = shape.parameters * shape.dtype_bytes
     if fsdp:
         parts["gathered"] = _gathered_bytes(shape)
     parts["activations"] = _activation_bytes(shape)

@@ -29,6 +29,8 @@ NO_EOS_SHARE = 0.99  # no answer ends by itself: the model does not write EOS
 UNDECIDED_SHARE = 0.05  # share of answers without a verdict; a working grader leaves fewer
 LOGP_DIFFERENCE = 0.05  # nats per token; rounding in bfloat16 makes some 0.01, another distribution much more
 LOGP_DIFFERENCE_SEVERE = 0.5  # the samples do not come from the policy
+ESS_SHARE = 0.5  # effective sample size as a share of the tokens: importance weights waste the other half
+ESS_SHARE_SEVERE = 0.1  # the gradient is that of a few tokens
 CLIPPED_SHARE = 0.3  # share of tokens beyond the clip; GSPO alone, which clips most, reports some 0.15
 MEAN_LOG_RATIO = 0.2  # mean |log ratio| within a step: the usual clip, so that the average token is at its edge
 ENTROPY_COLLAPSE_SHARE = 0.1  # entropy as a share of its start; a tenth leaves hardly a choice in a group
@@ -112,13 +114,23 @@ def check_zero_std_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
 
 
 def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
-    """Log-probabilities of sampler and learner that differ."""
+    """Log-probabilities of sampler and learner that differ. Those of old samples do: see `check_old_samples`."""
+    if _lower_level(rows, "staleness/max"):
+        return
     gap = _lower_level(rows, "sampling/sampling_logp_difference/mean")
     if gap is not None and gap >= LOGP_DIFFERENCE:
         text = f"ratio drifts: sampler and learner differ by {gap:.2f} nats per token"
         yield TrainingFinding(
             "drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= LOGP_DIFFERENCE_SEVERE else 2
         )
+
+
+def check_old_samples(rows: MetricRows) -> Iterator[TrainingFinding]:
+    """Samples of a policy from which the present one has moved away."""
+    share, age = _upper_level(rows, "rollout_correction/ess"), _lower_level(rows, "staleness/mean")
+    if share is not None and age and share < ESS_SHARE:
+        text = f"samples are {age:.1f} steps old and count for {_percent(share)} of their tokens"
+        yield TrainingFinding("old samples", f"{text}; lower --staleness or --lr", 3 if share < ESS_SHARE_SEVERE else 2)
 
 
 def check_step_size(rows: MetricRows) -> Iterator[TrainingFinding]:
@@ -191,8 +203,8 @@ def check_reward(rows: MetricRows) -> Iterator[TrainingFinding]:
 
 # Among findings of equal severity this order holds: first what makes the metrics unreliable, then what they show.
 CHECKS: tuple[Callable[[MetricRows], Iterator[TrainingFinding]], ...] = (
-    check_skipped_steps, check_undecided, check_truncated, check_logp_difference, check_gradient_norm, check_step_size,
-    check_kl, check_zero_std_groups, check_entropy, check_reward,
+    check_skipped_steps, check_undecided, check_truncated, check_logp_difference, check_old_samples,
+    check_gradient_norm, check_step_size, check_kl, check_zero_std_groups, check_entropy, check_reward,
 )  # fmt: skip
 
 
