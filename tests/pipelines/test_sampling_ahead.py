@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +92,45 @@ def test_replicas_sample_for_the_learner(staleness: int, tmp_path: Path, in_turn
         assert tokens[0] == tokens[1]
     counts = read_ledger(tmp_path / "run" / REPLICAS_FOLDER / LEDGER_FILE)
     assert counts == LedgerCounts(asked=18, answered=18)
+
+
+PROGRAM = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from test_sampling_ahead import JOB
+replace(JOB, steps=500, save_every=1, replicas=1, staleness=1)(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.nightly
+def test_killed_learner_leaves_no_replica_behind_and_resumes(tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    arguments = [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), str(here), str(here.parent)]
+    ledger = tmp_path / "run" / REPLICAS_FOLDER / LEDGER_FILE
+
+    def wait_for(what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < deadline and learner.poll() is None
+            time.sleep(0.1)
+
+    with subprocess.Popen(arguments) as learner:
+        wait_for(lambda: ledger.exists() and len(read_metrics(tmp_path / "run")) >= 3)
+        learner.kill()
+    ready = next(row for row in map(json.loads, ledger.read_text().splitlines()) if row["event"] == "ready")
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{ready['pid']}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    steps = len(read_metrics(tmp_path / "run")) + 3
+    replace(JOB, steps=steps, save_every=1, replicas=1, staleness=1)(tmp_path / "run")
+    by_step = traces_by_step(tmp_path / "run")
+    assert sorted(by_step) == list(range(steps)) and all(len(traces) == 3 for traces in by_step.values())
+    assert max(age for step, traces in by_step.items() for age in token_ages(traces, step)) == 1
+    counts = read_ledger(ledger)
+    assert counts is not None and counts.doubled == 0
 
 
 def test_first_batch_is_that_of_a_run_in_turn(tmp_path: Path, in_turn: Path) -> None:
