@@ -310,3 +310,23 @@ def test_report_measures_the_guide() -> None:
         assert evaluation_report(traces, "wanted", None, guide).guide_auroc is None
     assert evaluation_report(traces[:1], "wanted", None, "orm").guide_auroc is None, "one problem has no interval"
     assert evaluation_report([judged([0.5, 1.0], ["1", "2"])] * 2, "wanted", None, "wanted").guide_auroc is None
+
+
+@pytest.mark.nightly
+def test_replicas_evaluate_as_one_process(tmp_path: Path) -> None:
+    model = ScratchModel("0123456789+-=", width=32, layers=1, heads=2, context=32)
+    job = Evaluate(DigitTask(), model, QUESTION_TEMPLATE, Samples(3, Sampling(max_tokens=3)), device="cpu")  # type: ignore[arg-type]
+    tokens = []
+    for replicas in (0, 1):
+        folder = tmp_path / str(replicas)
+        replace(job, replicas=replicas)(folder)
+        traces = sorted(read_traces(folder), key=lambda row: row[1].problem.id)
+        tokens.append([[s.token_ids.tolist() for s in trace.steps] for _, trace in traces])
+    assert tokens[0] == tokens[1]
+
+
+def test_replicas_are_for_own_networks(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave out --replicas"):
+        ran(Evaluate(DigitTask(), strategy=Chain(), replicas=1), tmp_path / "run", FakePolicy())
+    with pytest.raises(UsageError, match="replicas is -1"):
+        Evaluate(DigitTask(), replicas=-1)

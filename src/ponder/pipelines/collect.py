@@ -27,13 +27,14 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
-from ponder.protocols import NoProgress, Progress
+from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
+from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
-from ponder.runs import read_traces
+from ponder.runs import Run, read_traces
 from ponder.runs.trust import names_code
 from ponder.settings import Named
-from ponder.types import Trace
+from ponder.types import Problem, Trace
 
 COLLECT_GUIDE_HELP = "what guides a search: oracle (the gold answer), likelihood, p_true, reward:FOLDER, genrm:MODEL"
 
@@ -52,6 +53,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
     limit: Annotated[int, "training problems to answer"] = 256
     start_index: Annotated[int, "the first of them, in the order of a training run with this seed"] = 0
     max_concurrency: MaxConcurrency = 128
+    replicas: Replicas = 0
 
     def __post_init__(self) -> None:
         resolve_names(self)
@@ -60,6 +62,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         self.check_shared_fields()
         if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, start_index at least 0")
+        check_replicas(self.replicas)
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
@@ -77,18 +80,23 @@ class Collect(ToolFields, ComputeFields, BaseJob):
             policy.on_tokens = progress.tokens
             policy.reseed(self.seed, self.start_index)
             guide = load_guide(job.guide, policy, self.task, self.device, self.dtype)
-            verifier = self.task.verifier
+            traces = event_loop.run(self._solve(list(chosen.values()), policy, run, progress, guide))
+        return self._report(traces)
+
+    async def _solve(
+        self, problems: Sequence[Problem], policy: Policy, run: Run, progress: Progress, guide: Scorer | None
+    ) -> list[Trace]:
+        verifier = self.task.verifier
+        async with over_replicas(policy, self.replicas, run.folder, self.seed, self.start_index) as sampler:
             work = partial(
-                try_solve, strategy=self.strategy, policy=policy, verifier=verifier, guide=guide, budget=self.budget,
+                try_solve, strategy=self.strategy, policy=sampler, verifier=verifier, guide=guide, budget=self.budget,
                 oracle=is_oracle(self.guide),
             )  # fmt: skip
-            solving = solve_many(
-                list(chosen.values()), work, run, progress, max_concurrency=self.max_concurrency,
+            return await solve_many(
+                problems, work, run, progress, max_concurrency=self.max_concurrency,
                 report_every=max(1, self.max_concurrency // 4),
                 metrics=partial(accuracy_so_far, verifier_name=verifier.name),
             )  # fmt: skip
-            traces = event_loop.run(solving)
-        return self._report(traces)
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # a resumed run repeats failures

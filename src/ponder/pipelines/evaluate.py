@@ -26,6 +26,7 @@ from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.solve import try_solve
+from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
@@ -49,6 +50,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
     shared_budget: Annotated[bool, "the budget is for all problems together"] = False
     limit: Annotated[int | None, "the first so many problems"] = None
     max_concurrency: MaxConcurrency = 128
+    replicas: Replicas = 0
 
     def __post_init__(self) -> None:
         resolve_names(self)
@@ -57,6 +59,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
         self.check_shared_fields()
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):
             raise UsageError("max_concurrency and limit must each be at least 1")
+        check_replicas(self.replicas)
 
     @property
     def unit(self) -> str:
@@ -111,14 +114,16 @@ async def evaluate(
     budget: Budget | BudgetLedger | None = job.budget
     if job.budget is not None and job.shared_budget:
         budget = BudgetLedger(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
-    work = partial(
-        try_solve, strategy=job.strategy, policy=policy, verifier=verifier, guide=guide, budget=budget,
-        oracle=is_oracle(job.guide),
-    )  # fmt: skip
-    traces = await solve_many(
-        problems, work, run, progress, max_concurrency=job.max_concurrency,
-        report_every=max(1, job.max_concurrency // 4), metrics=partial(accuracy_so_far, verifier_name=verifier.name),
-    )  # fmt: skip
+    async with over_replicas(policy, job.replicas, run.folder, job.seed) as sampler:
+        work = partial(
+            try_solve, strategy=job.strategy, policy=sampler, verifier=verifier, guide=guide, budget=budget,
+            oracle=is_oracle(job.guide),
+        )  # fmt: skip
+        traces = await solve_many(
+            problems, work, run, progress, max_concurrency=job.max_concurrency,
+            report_every=max(1, job.max_concurrency // 4),
+            metrics=partial(accuracy_so_far, verifier_name=verifier.name),
+        )  # fmt: skip
     name = "" if guide is None else guide.name
     report = evaluation_report(
         traces, verifier.name, getattr(verifier, "extract_answer", None), name, job.strategy,

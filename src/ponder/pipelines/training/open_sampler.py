@@ -1,16 +1,20 @@
-"""What samples the rollouts of a training job: the policy that learns, a copy of it, or sampler processes."""
+"""What samples for a job: its policy, a copy of it, or sampler processes."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
+from ponder.protocols import Policy
 from ponder.train.distributed import current_group
 
+Replicas = Annotated[int, "sampler processes to spread the work over, on the machine's GPUs in turn; 0: this one"]
 REPLICAS_FOLDER = "replicas"  # in the run directory: the ledger of requests, and what each process wrote
 
 
@@ -32,3 +36,22 @@ async def open_sampler(
     replicas = ReplicaPolicy(policy, job.replicas, run_folder / REPLICAS_FOLDER)
     await replicas.start()
     return replicas
+
+
+@asynccontextmanager
+async def over_replicas(policy: Policy, replicas: int, run_folder: Path, *seed: int) -> AsyncIterator[Policy]:
+    """The policy, or the same in so many processes, with the random stream of this seed."""
+    if not replicas:
+        yield policy
+        return
+    if not isinstance(policy, PonderPolicy):
+        raise UsageError("replicas run ponder's own networks: leave out --replicas for this model")
+    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER) as spread:
+        spread.on_tokens = policy.on_tokens
+        spread.reseed(*seed)
+        yield spread
+
+
+def check_replicas(replicas: int) -> None:
+    if replicas < 0:
+        raise UsageError(f"replicas is {replicas}; it must be 0 or more")
