@@ -28,7 +28,7 @@ T = TypeVar("T")
 _MAX_REMEMBERED_PREFIXES = 1 << 20  # prefixes whose number of calls is remembered
 
 
-class RandomStream:
+class SeedStream:
     """The seeds of calls that name none."""
 
     def reseed(self, *seed: int) -> None:
@@ -46,7 +46,7 @@ class RandomStream:
         return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
 
 
-class BasePolicy(RandomStream, ABC):
+class BasePolicy(SeedStream, ABC):
     """A `Policy` with a tokenizer. `version` counts weight updates; each completion records the one that wrote it.
 
     `on_tokens` is called with the number of tokens written since the last call; it may raise to stop.
@@ -152,7 +152,7 @@ def _stack_top_logprobs(rows: Sequence[tuple[Ids, Floats]]) -> tuple[Ids, Floats
     return np.stack(tokens), np.stack(logprobs).astype(np.float32)
 
 
-class SeededPolicy(RandomStream, PolicyWrapper):
+class SeededPolicy(SeedStream, PolicyWrapper):
     """A policy with a random stream of its own, so that what others ask of the same policy does not change its draws.
 
     With the same seed and weights it draws what the policy itself would after `reseed`.

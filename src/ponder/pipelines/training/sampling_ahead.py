@@ -121,9 +121,12 @@ class SamplingAhead:
         """Do the learner's work in a thread of its own, so that this one goes on with sampling and grading. Work that
         has begun is finished, and what would cancel it comes after it."""
         threads = torch.get_num_threads()
+        gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
         def run() -> T:
-            torch.set_num_threads(threads)  # a new thread has torch's default
+            torch.set_num_threads(threads)  # a new thread has torch's defaults
+            if gpu is not None:
+                torch.cuda.set_device(gpu)
             return work()
 
         loop = asyncio.get_running_loop()
