@@ -199,7 +199,12 @@ TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.n
 
 
 def pick_transport(device: torch.device, folder: Path) -> WeightTransport:
-    """The fastest between processes of this machine."""
+    """The fastest between processes of this machine that works."""
     if device.type == "cuda":
-        return CudaIpcTransport(device)
+        ipc = CudaIpcTransport(device)
+        try:
+            ipc.begin(1)
+            return ipc
+        except RuntimeError:  # such as with expandable segments in torch's allocator: through the host instead
+            pass
     return SharedMemoryTransport() if sys.platform.startswith("linux") else FileTransport(folder)
