@@ -75,7 +75,7 @@ class Digits:
 def digits_job(seed: int, steps: int, **more: Any) -> RL:
     return RL(
         Digits(), ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=16, seed=seed), TEMPLATE,
-        Samples(8, Sampling(max_tokens=1)), GRPO(kl=None), AdamW(lr=3e-3), steps=steps, problems_per_step=10,
+        Samples(8, Sampling(max_tokens=1)), GRPO(kl=None), AdamW(lr=1e-3), steps=steps, problems_per_step=10,
         preflight=False, save_every=steps, max_steps_without_signal=0, seed=seed, device="cpu", dtype="float32", **more,
     )  # fmt: skip
 
@@ -127,26 +127,28 @@ def measure_overlap(seconds: float, steps: int) -> None:
 
 
 def measure_accuracy(seeds: int, steps: int, staleness: Sequence[int], replicas: int) -> None:
-    """Mean reward of the last quarter of the steps, seed by seed."""
+    """Greedy accuracy at the end, and the mean reward of the last quarter of the steps, seed by seed."""
     ends: dict[int, list[float]] = {s: [] for s in staleness}
+    greedy: dict[int, list[float]] = {s: [] for s in staleness}
     ages: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for s in staleness:
             for seed in range(seeds):
                 run = Path(folder) / f"{s}-{seed}"
-                digits_job(seed, steps, staleness=s, replicas=replicas)(run)
+                digits_job(seed, steps, staleness=s, replicas=replicas, eval_every=steps)(run)
                 rows = read_metrics(run)
                 ends[s].append(float(np.mean([r["reward"] for r in rows[-steps // 4 :]])))
+                greedy[s].append(rows[-1]["eval/accuracy"])
                 ages[s] = max([ages.get(s, 0.0), *(r.get("staleness/max", 0.0) for r in rows)])
     out = {}
     for s in staleness[1:]:
         gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
         out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
     print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "replicas": replicas,
-                      "reward": ends, "against_in_turn": out}))  # fmt: skip
+                      "reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}))  # fmt: skip
 
 
-def measure_demo(seeds: int, staleness: Sequence[int], replicas: int, device: str) -> None:
+def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int, device: str) -> None:
     """Held-out accuracy after `ponder run addition`, problem by problem, and the time of a step."""
     recipe = load_recipe(find_recipe("addition"))
     right: dict[int, list[bool]] = {s: [] for s in staleness}
@@ -155,9 +157,9 @@ def measure_demo(seeds: int, staleness: Sequence[int], replicas: int, device: st
         for seed in range(seeds):
             for s in staleness:
                 run = Path(folder) / f"{s}-{seed}"
-                job: RL = replace(recipe(seed=seed, device=device), staleness=s, replicas=replicas)
+                job: RL = replace(recipe(seed=seed, device=device, steps=steps), staleness=s, replicas=replicas)
                 job(run)
-                seconds[s] += [r["step_time"] for r in read_metrics(run)[2:]]
+                seconds[s] += [r["step_time"] for r in read_metrics(run)[steps // 8 :]]
                 greedy = Chain(Sampling(temperature=0, max_tokens=10))
                 check = Evaluate(job.task, str(run), job.template, greedy, limit=300, device=device, dtype="float32")
                 check(Path(folder) / f"eval-{s}-{seed}")
@@ -186,7 +188,7 @@ def main() -> None:
     elif args.part == "accuracy":
         measure_accuracy(args.seeds, args.steps, args.staleness, args.replicas)
     else:
-        measure_demo(args.seeds, args.staleness, args.replicas, args.device)
+        measure_demo(args.seeds, args.steps, args.staleness, args.replicas, args.device)
 
 
 if __name__ == "__main__":
