@@ -41,6 +41,8 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stages, resolve_stage_references
 from ponder.protocols import NoProgress
+from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
+from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost, Trace
 
@@ -49,6 +51,7 @@ RUNS = (  # each a command line: a recipe, and its flags where they are not its 
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
     "rlhf --kl 0.02", SUPERVISED,
 )  # fmt: skip
+KEPT_METRICS = ("loss", "reward", "test/auroc", "test/auroc_within", "test/accuracy")
 OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start
 MORE = {"tiny": (ALONE, *AGENT_RUNS["tiny"]), "smollm2": AGENT_RUNS["smollm2"]}
 TRIED = {
@@ -133,7 +136,7 @@ def stages(job: Stages, folder: Path) -> Iterator[dict[str, Any]]:
             rows = read_metrics(at)
             output["trained"] = round(sum(row.get("num_trained_tokens", 0.0) for row in rows))
             output |= {
-                k: round(v, 4) for k, v in rows[-1].items() if k in ("loss", "reward", "test/auroc", "test/accuracy")
+                k: round(v, 4) for k, v in rows[-1].items() if k in KEPT_METRICS
             }
         if isinstance(stage.job, Evaluate):
             output |= outcomes(stage.job, at)
@@ -169,12 +172,21 @@ def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
         text = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
         k = [n for n in N if n <= len(right[0])]
         scores = [every(t, guide) for t in traces]
-        own = [[*map(str, range(len(r)))] for r in right]  # the best one is chosen itself, whatever others say
+        own = [chosen_among(t) for t in text]  # the best one is chosen itself, whatever others say
         output[guide] = worth(selection_curve("best", own, right, k, scores, how="exact").mean)
         if guide == "orm":  # the same samples tell what needs no model
+            for name, measure in (("logprob_sum", sum_logprob), ("logprob", mean_logprob)):
+                likely = [[measure(t, i) for i in t.answers()] for t in traces]
+                output[name] = worth(selection_curve("best", own, right, k, likely, how="exact").mean)
             output["majority"] = worth(selection_curve("majority", text, right, k, how="exact").mean)
             output["oracle"] = worth(selection_curve("best", own, right, k, right, how="exact").mean)
     return output
+
+
+def chosen_among(answers: Sequence[str | None]) -> list[str | None]:
+    """Each answer by its place; one that states nothing is not chosen."""
+    able = set(stated_answers(answers))
+    return [str(i) if i in able else None for i in range(len(answers))]
 
 
 def every(trace: Trace, scorer: str) -> list[float | None]:

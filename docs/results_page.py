@@ -206,10 +206,8 @@ def r1(rows: Rows) -> list[str]:
 def verifiers(rows: Rows) -> list[str]:
     if not (seeds := seeds_of(rows, "verifiers")):
         return []
-    curve = {
-        way: np.array([rows["verifiers", s]["curves"][way] for s in seeds])
-        for way in ("majority", "orm", "prm", "oracle")
-    }
+    ways = [w for w in ("majority", "orm", "prm", *LIKELIEST, "oracle") if all(w in c for c in _curves(rows, seeds))]
+    curve = {way: np.array([own[way] for own in _curves(rows, seeds)]) for way in ways}
     cells = []
     for i, n in enumerate(N[: curve["orm"].shape[1]]):
         row = [str(n)]
@@ -223,12 +221,17 @@ def verifiers(rows: Rows) -> list[str]:
     note = f"Tokens sampled to learn from: the outcome model {made[0]}, the process model {made[1]}."
     if curve["orm"][:, -1].mean() < curve["orm"][:, 0].mean():
         note += (
-            " With more answers to choose from, a judge does worse than one sample: it is over-optimised. On the tiny"
-            " model its favourites share a final answer that is often right, whatever the sum (looked at by hand, one"
-            " seed): at this size it learns which answers are likely, not to check them."
+            " With more answers to choose from, these judges do worse than one sample. The book"
+            " ([which judge picks best of N](book/judges.md)) measures how well they tell answers to one problem apart,"
+            " beside judges that read log-probabilities."
         )
-    head = ["N", "majority, % (each seed)", "best by ORM", "best by PRM", "oracle"]
+    titles = {"majority": "majority, % (each seed)", "orm": "best by ORM", "prm": "best by PRM", **LIKELIEST}
+    head = ["N", *(titles.get(way, way) for way in ways)]
     return [*table([*head, "ORM less majority", "PRM less majority", "PRM less ORM"], cells), note]
+
+
+def _curves(rows: Rows, seeds: Sequence[int]) -> list[dict[str, list[float]]]:
+    return [rows["verifiers", seed]["curves"] for seed in seeds]
 
 
 def tokens_of(rows: Rows, seeds: Sequence[int], *stages: str) -> str:
@@ -268,6 +271,8 @@ def answer_tokens(stages: Sequence[dict[str, Any]]) -> str:
     return f"{np.mean([s['sampled'] / len(s['right']) / s['samples'] for s in stages]):.0f}"
 
 
+# What needs no judge: runs that were kept before these were measured do not have them.
+LIKELIEST = {"logprob_sum": "best by log-probability, sum", "logprob": "mean"}
 PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("Each method against its start", methods),
     ("Expert iteration: the second round against the first, and search against sampling", iteration),

@@ -485,6 +485,12 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     }),
     "completion": ("completion bash", {"shell": ("completion bash", "completion fish")}),
     "doctor": ("doctor", {"json": "| --json"}),
+    "book": ("book judges", {
+        "figure": ("book", "book judges"), "on": "| --on {model}", "task": "--on {model} | --task addition",
+        "task_settings": "--on {model} --task addition | --task.digits 3", "seed": "| --seed 5", "out": "| --out kept",
+        "runs": "| --runs there", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
+        "json": ("book", "book --json"),
+    }),
     "processbench": ("processbench {model}", {
         "model": ("processbench {model}", "processbench {run}"), "subset": "| --subset math",
         "threshold": "| --threshold 0.9",
@@ -525,7 +531,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "gpu_memory": "--gpus 2 | --gpu-memory 0.01"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
-CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view")
+CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view", "book")
 
 
 def test_every_output_flag_has_a_case() -> None:
@@ -618,6 +624,12 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, *how: stops(job, folder, *how))
     monkeypatch.setattr(job_commands, "run_job", stops)
     _capture_server(monkeypatch, seen, stops)
+
+    def make_figure(figure: Any, run: Any, seeds: Any, out: Path, on_seed: Any) -> None:
+        settings = (run.model, run.task, dict(run.task_settings), run.device, run.dtype, str(run.folder))
+        stops(figure.name, settings, list(seeds), str(out))
+
+    monkeypatch.setattr("ponder.book.make.make_figure", make_figure)
     monkeypatch.setattr(plan, "fill_plan", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
     Path("prices.json").write_text(json.dumps({n: {"generated": 2.5} for n in ("one", "two", "MODEL")}))
     rows = [" ".join(f"w{(i + j) % 30}" for j in range(16)) for i in range(12)]

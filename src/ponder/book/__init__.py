@@ -7,7 +7,7 @@ from importlib import import_module
 from ponder.book.figure import BookFigure
 from ponder.errors import UnknownName
 
-_MODULES = {"judges": "ponder.book.judges"}
+_MODULES = {"judges": "ponder.book.judges", "bandits": "ponder.book.bandits"}
 FIGURES = tuple(_MODULES)
 
 

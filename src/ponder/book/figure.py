@@ -62,7 +62,7 @@ class BookFigure(Protocol):
     def claim(self) -> str: ...
     @property
     def models(self) -> tuple[str, ...]:
-        """What it can be made on; with "any", on other models and tasks, too."""
+        """What it can be made on; with "any", on other models and tasks, too. None: it needs no model."""
         ...
 
     def run(self, run: FigureRun) -> dict[str, Any]:

@@ -136,15 +136,20 @@ class Judges:
     def _verdict_lines(
         self, curves: Mapping[str, Mapping[int, Sequence[float]]], seeds: Mapping[int, SeedData], n: Sequence[int]
     ) -> list[str]:
-        out = ["**Held?** At N = 8 and more, in points:", ""]
+        least = min(8, max(n))
+        out = [f"**Held?** At N = {least} and more, in points:", ""]
         for one, other in (("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"),
                            ("implicit", "orm"), ("log pi", "logprob_sum"), ("tuned", "logprob_sum"),
                            ("weighted implicit", "majority")):  # fmt: skip
-            gaps = {k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= 8}
+            gaps = {
+                k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= least
+            }
             low = [over_seeds(g)[1] for g in gaps.values()]
             high = [over_seeds(g)[2] for g in gaps.values()]
             held = "yes" if min(low) > 0 else "no" if max(high) < 0 else "not clear"
-            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, 64))
+            cells = "; ".join(
+                f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (least, max(n))
+            )
             out.append(f"- {ROWS[one]} less {ROWS[other]}: {cells}. Above at every N: **{held}**.")
         return [*out, ""]
 

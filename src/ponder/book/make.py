@@ -14,6 +14,8 @@ from ponder.atomic_write import write_atomically
 from ponder.book.figure import BookFigure, FigureRun, SeedData
 from ponder.errors import UsageError
 
+NO_MODEL = "plain"  # in the name of a figure that needs no model
+
 
 def make_figure(
     figure: BookFigure, run: FigureRun, seeds: Sequence[int], out: Path, on_seed: Callable[[int, SeedData], None]
@@ -41,13 +43,13 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
             continue
         files += figure.draw(seeds).save(folder)
         model = folder.name.removeprefix(f"{figure.name}-")
-        command = f"ponder book {figure.name} --on {model}"
+        command = f"ponder book {figure.name}" + (f" --on {model}" if figure.models else "")
         took = ", ".join(f"{data['seconds']} s" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
-        parts += [
-            f"## {model}", "", f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds),
-            f"**Cost.** {took} for the seeds {', '.join(map(str, seeds))} ({machines}). **Make it:** `{command}`.", "",
-        ]  # fmt: skip
+        parts += [f"## {model}", ""] if figure.models else []
+        parts += [f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds)]
+        cost = f"{took} for the seeds {', '.join(map(str, seeds))} ({machines})"
+        parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
     page = out / f"{figure.name}.md"
     write_atomically(page, "\n".join(parts).rstrip() + "\n")
     return [*files, page]
@@ -55,6 +57,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
 
 def figure_folder(figure: BookFigure, run: FigureRun) -> str:
     """A folder's name for a figure on a model, and on a task that is not the figure's own."""
+    if not figure.models:
+        return f"{figure.name}-{NO_MODEL}"
     model = Path(run.model).name if Path(run.model).exists() else run.model.replace("/", "-")
     return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "")
 

@@ -42,8 +42,7 @@ def book(
         print_json({"figures": rows}) if json else print("\n".join(_lines(rows)))
         return 0
     found = find_figure(figure)
-    if "any" not in found.models and (on not in found.models or task is not None):
-        raise UsageError(f"the figure {figure} is made on {' or '.join(found.models)}, not on {task or on}")
+    _check_figure_flags(found, on, task, task_settings, device, dtype)
 
     def build_recipe(name: str, **settings: Any) -> Any:
         return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
@@ -62,7 +61,18 @@ def book(
     return 0
 
 
+def _check_figure_flags(
+    figure: Any, on: str, task: str | None, task_settings: dict[str, str], device: str, dtype: str
+) -> None:
+    """Refuse flags that the figure would not read."""
+    if not figure.models and (on, task, task_settings, device, dtype) != ("tiny", None, {}, "auto", "auto"):
+        raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
+    if figure.models and "any" not in figure.models and (on not in figure.models or task is not None):
+        raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+
+
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
     wide = max(len(row["figure"]) for row in rows)
-    out = [f"{row['figure']:<{wide}}  {row['title']} (on {', '.join(row['on'])})" for row in rows]
+    where = [f" (on {', '.join(row['on'])})" if row["on"] else "" for row in rows]
+    out = [f"{row['figure']:<{wide}}  {row['title']}{on}" for row, on in zip(rows, where, strict=True)]
     return [*out, "", "ponder book FIGURE makes one; docs/book shows what came of it."]

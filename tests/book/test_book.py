@@ -1,0 +1,219 @@
+"""The book: how a figure is run, kept and rendered, and the numbers of its figures against slow references."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ponder.book import FIGURES, bandits, find_figure
+from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
+from ponder.book.figure import FigureRun, SeedData, format_interval, over_seeds
+from ponder.book.judges import FIGURE as JUDGES
+from ponder.book.judges import chosen_settings, measure_answers, reported_curves
+from ponder.book.make import make_figure, render
+from ponder.book.score_answers import ScoredAnswers
+from ponder.cli import main
+from ponder.errors import UnknownName, UsageError
+from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.reason.operators.tree_policy import UCT
+
+BOOK = Path(__file__).parents[2] / "docs" / "book"
+
+
+class Counted:
+    """A figure that counts its runs."""
+
+    name, title, source, claim, models = "counted", "Counted", "Nobody 2026", "Seeds are numbers.", ("tiny",)
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[int, Path]] = []
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        self.ran.append((run.seed, run.folder))
+        return {"value": run.seed / 10}
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        return FigureWithData(make_panels(1, lambda figure, axes: None), ({"seeds": len(seeds)},))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        return [format_interval([data["value"] for data in seeds.values()]), ""]
+
+
+def run_of(folder: Path) -> FigureRun:
+    return FigureRun("tiny", 0, folder / "runs", lambda name, **settings: None)
+
+
+def test_seeds_that_are_kept_do_not_run_again(tmp_path: Path) -> None:
+    figure, told = Counted(), []
+    out = tmp_path / "book"
+    make_figure(figure, run_of(tmp_path), [0, 1], out, lambda seed, data: told.append(seed))
+    files = make_figure(figure, run_of(tmp_path), [0, 1, 2], out, lambda seed, data: told.append(seed))
+    assert [seed for seed, _ in figure.ran] == [0, 1, 2] and told == [0, 1, 0, 1, 2]
+    assert figure.ran[2][1] == tmp_path / "runs" / "counted-tiny" / "seed-2"
+    page = (out / "counted.md").read_text()
+    assert "10.0 [-14.8, 34.8] (0.0, 10.0, 20.0)" in page and "ponder book counted --on tiny" in page
+    assert (out / "counted-tiny.png") in files and "Seeds are numbers." in page
+    (out / "counted-tiny" / "1.json").write_text("[")
+    with pytest.raises(UsageError, match="remove it, and the seed runs again"):
+        render(figure, out)
+
+
+def test_interval_over_seeds_is_students() -> None:
+    mean, low, high = over_seeds([1.0, 2.0, 3.0])
+    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
+    assert math.isnan(over_seeds([1.0])[1])
+
+
+def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["book"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in FIGURES)
+    assert main(["book", "--json"]) == 0
+    assert [row["figure"] for row in json.loads(capsys.readouterr().out)["figures"]] == list(FIGURES)
+    for argv, words in (
+        (["book", "bandit"], "Did you mean 'bandits'"),
+        (["book", "bandits", "--on", "smollm2"], "needs no model"),
+        (["book", "bandits", "--device", "cpu"], "needs no model"),
+    ):
+        assert main(argv) == 2
+        assert words in capsys.readouterr().err
+    with pytest.raises(UnknownName):
+        find_figure("nothing")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_page_in_docs_is_that_of_the_kept_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FigureWithData, "save", lambda self, path: [])  # painting is slow, and not compared
+    for folder in BOOK.glob(f"{name}-*"):
+        if folder.is_dir():
+            shutil.copytree(folder, tmp_path / folder.name)
+            assert sorted(int(p.stem) for p in folder.glob("*.json")) == [0, 1, 2], "three seeds"
+            assert folder.with_name(f"{folder.name}.png").is_file()
+    render(find_figure(name), tmp_path)
+    assert (tmp_path / f"{name}.md").read_text() == (BOOK / f"{name}.md").read_text(), (
+        "ponder book FIGURE --out docs/book"
+    )
+    assert f"({name}.md)" in (BOOK / "index.md").read_text()
+
+
+# bandits
+
+
+def test_bonus_is_that_of_the_search() -> None:
+    rng = np.random.default_rng(0)
+    count = rng.integers(1, 50, (20, 4)).astype(float)
+    value = rng.random((20, 4))
+    for n, q, ours in zip(count, value, value + uct_bonus(count), strict=True):
+        theirs = UCT().scores(0, 0.0, [int(x) for x in n], list(q), [0.25] * 4)
+        assert ours == pytest.approx(theirs)
+
+
+def test_bound_and_regret_against_known_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ucb1_bound((0.9, 0.6), 1000) == pytest.approx(8 * math.log(1000) / 0.3 + (1 + math.pi**2 / 3) * 0.3)
+    assert ucb1_bound((0.9, 0.9), 1000) == 0.0
+    monkeypatch.setattr(bandits, "MARKS", (10, 100, 400))
+    uniform = regret_curve("uniform", (0.9, 0.6), 400, 200, seed=0)
+    assert uniform == pytest.approx([1.5, 15, 60], rel=0.1), "half of all plays lose 0.3"
+    ours = regret_curve("ucb1", (1.0, 0.0), 400, 5, seed=0)
+    # With certain rewards everything is known: the bad arm is played while sqrt(2 ln N / n) can exceed 1.
+    plays = [0, 0]
+    for _ in range(400):
+        scores = UCT().scores(0, 0.0, plays, [1.0, 0.0], [0.5, 0.5])
+        plays[0 if scores[0] >= scores[1] else 1] += 1
+    assert ours[-1] == plays[1]
+
+
+def test_growth_tells_a_logarithm_from_a_line() -> None:
+    line, log = [float(n) for n in MARKS], [math.log(n) for n in MARKS]
+    assert growth(line) == pytest.approx(10) and growth(log) == pytest.approx(1)
+
+
+# judges
+
+
+def scored(seed: int = 0, problems: int = 4, n: int = 4) -> ScoredAnswers:
+    rng = np.random.default_rng(seed)
+    answers: list[list[str | None]] = [[str(x) if x else None for x in rng.integers(0, 4, n)] for _ in range(problems)]
+    right = [[float(a == "1") for a in group] for group in answers]
+    right[0], answers[0] = [1.0, 0.0, 0.0, 1.0], ["1", "2", None, "1"]
+    names = ["orm", "logprob_sum", "logprob", "tuned logprob", "tuned likelihood"]
+    names += [f"implicit-{b} {r}" for b in ("0.1", "1") for r in ("ratio", "logprob", "likelihood")]
+    scores: dict[str, list[list[float | None]]] = {name: rng.random((problems, n)).tolist() for name in names}
+    return ScoredAnswers(answers, right, [[3] * n] * problems, scores)
+
+
+def test_best_of_n_is_the_mean_over_all_subsets() -> None:
+    data = scored()
+    result = measure_answers(data)
+    for name, scores in data.scores.items():
+        for k, mean in zip(result["n"], result["best"][name], strict=True):
+            worths = []
+            for p, answers in enumerate(data.answers):
+                able = [i for i, a in enumerate(answers) if a is not None] or list(range(len(answers)))
+                subsets = list(itertools.combinations(range(len(answers)), k))
+                chosen = [max((i for i in s if i in able), key=lambda i: scores[p][i], default=None) for s in subsets]  # type: ignore[arg-type,return-value]
+                worths.append(np.mean([0.0 if i is None else data.right[p][i] for i in chosen]))
+            assert mean == pytest.approx(np.mean(worths), abs=1e-5), (name, k)
+    assert result["oracle"][-1] == pytest.approx(np.mean([max(r) for r in data.right]))
+    assert result["states nothing"] == sum(a is None for g in data.answers for a in g)
+
+
+def test_settings_are_chosen_on_the_validation_split_alone() -> None:
+    seeds = {
+        s: {"validation": measure_answers(scored(s)), "test": measure_answers(scored(s + 9)), "answers learned from": 8}
+        for s in range(3)
+    }
+    names = [name for name in seeds[0]["test"]["best"] if name.startswith("implicit-")]  # type: ignore[index]
+    for data in seeds.values():
+        for name in names:
+            data["validation"]["best"][name] = [0.1, 0.1, 0.1]  # type: ignore[index]
+            data["test"]["best"][name] = [0.9, 0.9, 0.9]  # type: ignore[index]
+        for name in ("implicit-1 ratio", "implicit-0.1 likelihood"):
+            data["validation"]["best"][name] = [0.1, 0.2, 0.3]  # type: ignore[index]
+            data["test"]["best"][name] = [0.5, 0.5, 0.25]  # type: ignore[index]
+    assert chosen_settings(seeds) == ("implicit-1 ratio", "implicit-0.1 likelihood")
+    curves = reported_curves(seeds)
+    assert curves["implicit"][0] == curves["log pi"][2] == [0.5, 0.5, 0.25]
+    assert curves["tuned"][0] == seeds[0]["test"]["best"]["tuned likelihood"]  # type: ignore[index]
+    text = "\n".join(JUDGES.report(seeds))
+    assert "out of 6 settings" in text and "`implicit-1 ratio`" in text and "within problems" in text
+
+
+@pytest.mark.nightly
+def test_judges_from_scratch(tmp_path: Path) -> None:
+    """The whole figure, with few steps: its judges are those that a guide by name is."""
+    from fakes import run_async
+    from ponder.cli import recipe_files
+    from ponder.models.guides import load_guide
+    from ponder.runs import read_traces
+
+    small = {"steps": 4, "limit": 6, "problems": 16, "samples": 4, "n": 8}
+
+    def build(name: str, **settings: Any) -> Any:
+        return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings | small)
+
+    run = FigureRun("tiny", 0, tmp_path / "runs", build, device="cpu", dtype="float32")
+    make_figure(JUDGES, run, [0], tmp_path / "book", lambda seed, data: None)
+    data = json.loads((tmp_path / "book" / "judges-tiny" / "0.json").read_text())
+    folder = tmp_path / "runs" / "judges-tiny" / "seed-0" / "judges"
+    traces = [t for _, t in read_traces(folder / "test")]
+    for reading in ("ratio", "logprob", "likelihood"):
+        guide = load_guide(f"reward+{reading}:{folder / 'implicit-0.2'}", None, device="cpu", dtype="float32")
+        assert guide is not None
+        right = []
+        for trace in traces:
+            able = [i for i in trace.answers() if trace.steps[i].text.rpartition("#### ")[1]]
+            scores = run_async(guide(trace, able))
+            best = able[int(np.argmax([s.value for s in scores]))]
+            right.append(trace.score(best, "sums") if "sums" in trace.steps[best].scores else None)
+        known = [r for r in right if r is not None]
+        if known:
+            assert data["test"]["best"][f"implicit-0.2 {reading}"][-1] == pytest.approx(np.mean(known), abs=1e-4)
