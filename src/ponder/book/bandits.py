@@ -134,11 +134,11 @@ def regret_curve(rule: str, arms: Sequence[float], plays: int, runs: int, seed: 
 def _choose(rule: str, count_RA: Floats, total_RA: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
     runs, arms = count_RA.shape
     if rule == "uniform":
-        return rng.integers(arms, size=runs)
+        return np.asarray(rng.integers(arms, size=runs))
     value_RA = total_RA / count_RA
     if rule == "ucb1":
         value_RA = value_RA + uct_bonus(count_RA)
-    chosen_R = value_RA.argmax(1)
+    chosen_R = np.asarray(value_RA.argmax(1))
     if rule == "epsilon":
         return np.where(rng.random(runs) < EPSILON, rng.integers(arms, size=runs), chosen_R)
     return chosen_R
