@@ -29,7 +29,7 @@ PAGES = [
     "docs/measuring.md", "docs/lecture.md", "docs/coming-from.md", "docs/how-to/own-task.md",
     "docs/how-to/own-reward.md", "docs/environments.md", "docs/how-to/tools.md", "docs/how-to/own-environment.md",
     "docs/how-to/several-gpus.md", "docs/how-to/outside-agent.md", "docs/serving.md", "docs/viewing.md",
-    "docs/pictures.md",
+    "docs/pictures.md", "docs/book/index.md",
 ]  # fmt: skip
 KEPT_PAGE = "docs/results.md"  # each of its rows is what its command gave; here once for each recipe
 SHORTER_FLAGS = {
@@ -152,6 +152,8 @@ def unreachable(line: str) -> str:
         return "it runs until it is stopped; tests/serve and tests/viewer start it"
     if "runs/played" in line:
         return "an agent plays against a server first; the tests run docs/snippets/outside_agent.py, which does"
+    if line.startswith("ponder book judges"):
+        return "it takes minutes a seed; tests/book make the figure with few steps"
     if "http://" in line:
         return "no server listens there"
     if line in TAKES_A_GPU and not _has_gpu():

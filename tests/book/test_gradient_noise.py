@@ -1,0 +1,81 @@
+"""The noise of policy gradients: the pool's sums are the learner's gradients, and drawn noise is the exact one."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import tiny_decoder, trace_group
+from ponder.book.gradient_noise import GradientPool, advantages, answer_gradient, center_pool, measure_noise
+from ponder.train.learner import Learner
+from ponder.train.policy_gradient import REINFORCE, RLOO
+from ponder.types import Trace
+
+
+@pytest.mark.parametrize(("estimator", "rule"), [
+    ("none", REINFORCE(baseline="none")), ("batch", REINFORCE()), ("loo", RLOO(kl=None)),
+])  # fmt: skip
+def test_weighted_sum_is_the_learners_gradient(estimator: str, rule: REINFORCE | RLOO) -> None:
+    groups = [
+        ([5, 6], [[7, 8, 2], [9, 2], [7, 7, 7, 2]], [1.0, 0.0, 1.0]),
+        ([11], [[3, 2], [4, 4, 2], [8, 2]], [0.0, 0.0, 1.0]),
+    ]
+
+    def traces() -> list[Trace]:
+        return [trace_group(*group) for group in groups]
+
+    learner = Learner(tiny_decoder(), REINFORCE(baseline="none"))
+    rewards = [np.array(r) for _, _, r in groups]
+    expected: torch.Tensor | float = 0.0
+    for trace, weights in zip(traces(), advantages(estimator, rewards), strict=True):
+        for leaf, weight in zip(trace.answers(), weights, strict=True):
+            expected = expected + answer_gradient(learner, trace, leaf) * float(weight) / 6
+    whole, own = traces(), Learner(tiny_decoder(), rule)
+    rule.credit(whole, "wanted", {})
+    result = own.gradient(whole)
+    flat = -torch.cat([result[name].flatten() for name in sorted(result)])
+    assert isinstance(expected, torch.Tensor)
+    assert torch.allclose(flat, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+def pool() -> GradientPool:
+    rng = np.random.default_rng(0)
+    gradient = rng.normal(size=(6, 4))
+    raw = GradientPool(np.array([1.0, 0, 1, 0, 0, 1]), np.array([0, 0, 0, 1, 1, 1]), gradient @ gradient.T)
+    centered = gradient - np.repeat([gradient[:3].mean(0), gradient[3:].mean(0)], 3, axis=0)
+    assert np.allclose(center_pool(raw).product_MM, centered @ centered.T)
+    return center_pool(raw)
+
+
+@pytest.mark.parametrize("estimator", ["none", "batch", "loo", "mean", "grpo"])
+def test_drawn_noise_is_that_of_all_groups(estimator: str) -> None:
+    """All 81 pairs of groups of two, each equally likely."""
+    own = pool()
+    weights = []
+    for first in itertools.product(range(3), repeat=2):
+        for second in itertools.product(range(3, 6), repeat=2):
+            drawn = [np.array(first), np.array(second)]
+            weight = np.zeros(6)
+            for i, a in zip(drawn, advantages(estimator, [own.reward_M[i] for i in drawn]), strict=True):
+                np.add.at(weight, i, a / 4)
+            weights.append(weight)
+    K, true = own.product_MM, own.reward_M / 6
+    mean = np.mean(weights, axis=0)
+    noise = np.mean([(w - mean) @ K @ (w - mean) for w in weights])
+    length = mean @ K @ true / (true @ K @ true)
+    result = measure_noise(own, estimator, 2, 6000, seed=1)
+    assert result.length == pytest.approx(length, abs=0.05)
+    assert result.noise == pytest.approx(np.sqrt(4 * noise / (true @ K @ true)) / abs(length), rel=0.05)
+    if estimator in ("none", "loo"):
+        assert length == pytest.approx(1.0), "unbiased"
+    if estimator == "mean":
+        assert length == pytest.approx(0.5), "shrunk by 1 - 1/G"
+
+
+def test_equal_rewards_leave_no_gradient_with_a_group_baseline() -> None:
+    own = replace(pool(), reward_M=np.ones(6))
+    assert all(not a.any() for a in advantages("loo", [own.reward_M[:3], own.reward_M[3:]]))
