@@ -194,7 +194,13 @@ class ImplicitRewardModel(StepScorer):
         """The score of each step on the way to this one, from its own tokens alone."""
         spans = self.step_spans(trace, step)
         sums, cost = await self._sums(trace.token_ids(step), spans)
-        return [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)], cost
+        return self._interpret_all(sums, spans), cost
+
+    async def part_scores(self, tokens: Ids, begin: int, ends: Sequence[int]) -> tuple[list[float], Cost]:
+        """The score of each part of a text: from `begin` to the first end, and from there to the next."""
+        spans = list(pairwise([begin, *ends]))
+        sums, cost = await self._sums(tokens, spans)
+        return self._interpret_all(sums, spans), cost
 
     async def log_sum(self, trace: Trace, step: int) -> tuple[float, int, Cost]:
         """The sum over all tokens that were written on the path, their number, and the cost."""
@@ -209,6 +215,9 @@ class ImplicitRewardModel(StepScorer):
         read, cost = await self.reader(tokens, positions)
         up_to = dict(zip(positions, read, strict=True))
         return [up_to[b - 1] - up_to[max(a - 1, 0)] for a, b in spans], cost
+
+    def _interpret_all(self, sums: Sequence[float], spans: Sequence[tuple[int, int]]) -> list[float]:
+        return [self._interpret(x, b - a) for x, (a, b) in zip(sums, spans, strict=True)]
 
     def _interpret(self, total: float, count: int) -> float:
         head = self.reader.head

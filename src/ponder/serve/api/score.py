@@ -2,7 +2,8 @@
 given positions.
 
 The text is a prompt (`prompt`, `token_ids` or `messages`) and what follows it: `completion`, or `steps`, a list of
-parts that are scored one by one. Each is a string or token ids. A scorer also takes `token_ids` with `positions`.
+parts that are scored one by one. Each is a string or token ids. A scorer also takes `token_ids` with `positions`; an
+implicit reward model then gives its running sum of log-probabilities there, and of parts their scores.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from ponder.models.base_policy import BasePolicy
 from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
-from ponder.models.reward_models import LearnedScorer
+from ponder.models.reward_models import ImplicitRewardModel, LearnedScorer
 from ponder.serve.api.prompt_fields import read_prompt, read_tokens
 from ponder.serve.errors import invalid
 from ponder.serve.json_body import Fields
@@ -71,7 +72,12 @@ async def _score_positions(fields: Fields, name: str, scorer: LearnedScorer) -> 
     text = _read_text(fields, policy) if positions is None else _read_positions(fields, policy, positions)
     fields.refuse_unread()
     at = [end - 1 for end in text.ends]
-    values, cost = await scorer.reader(text.tokens, at)
+    if isinstance(scorer, ImplicitRewardModel) and positions is None:
+        if text.ends[0] == text.prompt_length:
+            raise invalid("an implicit reward model scores what follows a prompt: give a completion or steps", "steps")
+        values, cost = await scorer.part_scores(text.tokens, text.prompt_length, text.ends)
+    else:
+        values, cost = await scorer.reader(text.tokens, at)
     return {
         "object": "score",
         "model": name,
