@@ -30,7 +30,7 @@ from ponder.types import Score, Trace
 
 Floats = NDArray[np.float64]
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)
-DRAWS = 2000  # of each group size
+DRAWS = 1000  # of each group size
 ESTIMATORS = {
     "none": "no baseline (REINFORCE)",
     "batch": "mean of the batch (REINFORCE)",
@@ -170,14 +170,13 @@ def measure_noise(pool: GradientPool, estimator: str, group_size: int, draws: in
     true_M = true_M / len(members)
     product = pool.product_MM
     true_square = float(true_M @ product @ true_M)
-    mean_M, square = np.zeros(len(true_M)), 0.0
-    for _ in range(draws):
+    weight_DM = np.zeros((draws, len(true_M)))  # D draws
+    for weight_M in weight_DM:
         drawn = [rng.choice(m, group_size) for m in members]
-        weight_M = np.zeros(len(true_M))
         for own, advantage in zip(drawn, advantages(estimator, [pool.reward_M[i] for i in drawn]), strict=True):
             np.add.at(weight_M, own, advantage / (group_size * len(members)))
-        square += float(weight_M @ product @ weight_M) / draws
-        mean_M += weight_M / draws
+    mean_M = weight_DM.mean(0)
+    square = float(((weight_DM @ product) * weight_DM).sum(1).mean())
     mean_square = float(mean_M @ product @ mean_M)
     length = float(mean_M @ product @ true_M) / true_square
     covariance = max(0.0, square - mean_square) * draws / max(1, draws - 1)
