@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from fakes import tiny_decoder, trace_group
-from ponder.book.gradient_noise import GradientPool, advantages, answer_gradient, center_pool, measure_noise
+from ponder.book.gradient_noise import (
+    GradientPool,
+    advantages,
+    answer_gradient,
+    answer_lengths,
+    center_pool,
+    measure_noise,
+)
 from ponder.train.learner import Learner
 from ponder.train.policy_gradient import REINFORCE, RLOO
 from ponder.types import Trace
@@ -79,3 +86,13 @@ def test_drawn_noise_is_that_of_all_groups(estimator: str) -> None:
 def test_equal_rewards_leave_no_gradient_with_a_group_baseline() -> None:
     own = replace(pool(), reward_M=np.ones(6))
     assert all(not a.any() for a in advantages("loo", [own.reward_M[:3], own.reward_M[3:]]))
+
+
+def test_least_noisy_baseline_is_the_minimum() -> None:
+    """Of the second moment of (r - b) g, which alone depends on the baseline."""
+    own = pool()
+    best = answer_lengths(own)["least noisy baseline"]
+    square = np.diag(own.product_MM)
+    tried = np.linspace(-1, 2, 3001)
+    moments = [float((((own.reward_M - b) ** 2) * square).mean()) for b in tried]
+    assert tried[int(np.argmin(moments))] == pytest.approx(best, abs=2e-3)

@@ -70,6 +70,7 @@ class GradientNoise:
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "draws": DRAWS, "group sizes": list(GROUP_SIZES)}
         out |= {"problems": int(pool.problem_M.max()) + 1, "answers": len(pool.reward_M)}
         out["accuracy"] = round(float(pool.reward_M.mean()), 4)
+        out |= answer_lengths(pool)
         for name in ESTIMATORS:
             noise = [measure_noise(pool, name, g, DRAWS, run.seed) for g in GROUP_SIZES]
             out[name] = {"noise": [n.noise for n in noise], "length": [n.length for n in noise]}
@@ -132,8 +133,15 @@ class GradientNoise:
             for x, g in zip(d["mean"]["length"], GROUP_SIZES, strict=True)
         )
         cells = "; ".join(f"G = {g}: {format_interval(gain[g], 1, 2)}" for g in (2, 8, 64))
+        longer = format_interval([d["wrong by right"] for d in seeds.values()], 1)
+        least = format_interval([d["least noisy baseline"] for d in seeds.values()], 1, 2)
+        reward = format_interval([d["accuracy"] for d in seeds.values()], 1, 2)
         return [
-            f"**Held?** No baseline is noisier than leave-one-out by a factor of {cells}.",
+            f"The squared gradient of a wrong answer is that of a right one times {longer}: right answers are"
+            " likely ones. Without a baseline wrong answers, whose reward is 0, add nothing, and with one they do. The constant"
+            f" baseline of least noise, E[r g^2] / E[g^2], is {least}, where the mean reward is {reward}.",
+            "",
+            f"**Held?** The noise without a baseline, by that of leave-one-out: {cells}.",
             "",
             f"- leave-one-out is unbiased (its mean is within 10 % of the true gradient's length):"
             f" **{_yes(unbiased)}**",
@@ -142,6 +150,15 @@ class GradientNoise:
             f"- the group's own mean shrinks the gradient by 1 - 1/G (within 0.1): **{_yes(shrinks)}**",
             "",
         ]
+
+
+def answer_lengths(pool: GradientPool) -> dict[str, float]:
+    """How long the gradients of right and wrong answers are, squared, and the constant baseline of least noise:
+    E[r |g|^2] / E[|g|^2] (Greensmith et al. 2004)."""
+    square_M = np.diag(pool.product_MM)
+    means = {kind: float(square_M[pool.reward_M == r].mean()) for kind, r in (("right", 1.0), ("wrong", 0.0))}
+    best = float((pool.reward_M * square_M).sum() / square_M.sum())
+    return {"wrong by right": round(means["wrong"] / means["right"], 3), "least noisy baseline": round(best, 4)}
 
 
 NOISE_LABEL = "noise per answer, by the true gradient's length"

@@ -50,6 +50,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         parts += [f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds)]
         cost = f"{took} for the seeds {', '.join(map(str, seeds))} ({machines})"
         parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
+    if not files:
+        parts += [f"Not made yet: `ponder book {figure.name}` makes it.", ""]
     page = out / f"{figure.name}.md"
     write_atomically(page, "\n".join(parts).rstrip() + "\n")
     return [*files, page]
