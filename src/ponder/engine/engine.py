@@ -36,6 +36,8 @@ from ponder.nets.decoder import Decoder
 # Tokens of prompts computed in one step. A GPU computes more in the same time.
 _PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}
 _PREFILL_CHUNK_TOKENS_GPU = 8192
+# On a CPU a small network computes more too. Sequences that come together then begin, and mostly end, in one step.
+_SMALL_NETWORK_PARAMETERS, _PREFILL_CHUNK_TOKENS_SMALL = 1 << 22, 4096
 # On a GPU, while callers hear their tokens as they come: steps of one launch, so that a new request waits less for the
 # launch before it; and launches between two of a single step, which brings the first tokens of new sequences at once.
 _STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
@@ -427,10 +429,18 @@ class Engine:
                 runner = self._runner = None
                 self._halve_cache(error)
                 continue
-            chunk = self.prefill_chunk_tokens or _PREFILL_CHUNK_TOKENS.get(net.device.type, _PREFILL_CHUNK_TOKENS_GPU)
-            self._runner, self._scheduler = runner, Scheduler(self.cache_tokens, self.max_num_seqs, chunk)
+            self._runner = runner
+            self._scheduler = Scheduler(self.cache_tokens, self.max_num_seqs, self._chunk_tokens())
             runner.adapters = self.adapters
         return self._scheduler, runner
+
+    def _chunk_tokens(self) -> int:
+        """Tokens of prompts that one step computes."""
+        kind = self.net.device.type
+        if not self.prefill_chunk_tokens and kind == "cpu":
+            if sum(p.numel() for p in self.net.parameters()) <= _SMALL_NETWORK_PARAMETERS:
+                return _PREFILL_CHUNK_TOKENS_SMALL
+        return self.prefill_chunk_tokens or _PREFILL_CHUNK_TOKENS.get(kind, _PREFILL_CHUNK_TOKENS_GPU)
 
     def _halve_cache(self, error: BaseException) -> None:
         """Others use the device's memory too: continue with half of the cache."""

@@ -81,7 +81,10 @@ class _PaddedChunks:
         (_, heads, size), groups = q_THD.shape, kv.shape[1]
         many, new = self.shape
         kv_2KMSD = kv.index_select(2, self.slots).view(2, groups, many, -1, size)
-        k_MHSD, v_MHSD = kv_2KMSD.transpose(1, 2).repeat_interleave(heads // groups, dim=2)
+        kv_2MHSD = kv_2KMSD.transpose(1, 2)
+        if heads > groups:
+            kv_2MHSD = kv_2MHSD.repeat_interleave(heads // groups, dim=2)
+        k_MHSD, v_MHSD = kv_2MHSD
         q_MHQD = q_THD.index_select(0, self.queries).view(many, new, heads, size).transpose(1, 2)
         if window not in self._masks:
             near = self.back_MQS >= 0 if window is None else (self.back_MQS >= 0) & (self.back_MQS < window)
