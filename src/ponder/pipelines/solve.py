@@ -11,6 +11,7 @@ from typing import Any
 from ponder import settings
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.models.guides import default_guide, load_guide
+from ponder.pipelines.frozen_opponent import with_opponent
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.episodes import EnvironmentFailed, Episodes
@@ -45,7 +46,7 @@ async def solve(
             "rename the guide"
         )
     settings.check_finite(strategy)
-    begin_episodes: Callable[[Problem], Episodes] | None = getattr(verifier, "episodes", None)
+    begin_episodes: Callable[[Problem], Episodes] | None = getattr(with_opponent(verifier, policy), "episodes", None)
     episodes = None if begin_episodes is None else begin_episodes(problem)
     if trace is None:
         trace = prompt_trace(problem, ids([]) if episodes else policy.encode(problem.messages))

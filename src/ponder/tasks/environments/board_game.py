@@ -1,4 +1,4 @@
-"""Games for two against one of ponder's own players, or against the policy itself, in turns.
+"""Games for two against one of ponder's own players, against a model, or against the policy itself, in turns.
 
 A problem is an opening of random moves, after which the policy moves, and a seed for the opponent. The reward is 1 for
 a win, 0.5 for a draw and 0 for a loss. A move that cannot be played costs the turn: the policy is told why and moves
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ponder.errors import UnknownName, UsageError
-from ponder.protocols import Environment
+from ponder.protocols import Environment, Policy
 from ponder.reason.episodes import Episodes
 from ponder.reason.games.alpha_beta import TO_THE_END, AlphaBetaPlayer, AlphaBetaSearch
 from ponder.reason.games.game import Game, state_after
@@ -22,6 +22,12 @@ from ponder.reason.games.language_model_player import TextGame
 from ponder.reason.self_play import SelfPlay
 from ponder.tasks.environments.environment_task import EnvironmentTask
 from ponder.tasks.environments.episode_reward import EpisodeReward
+from ponder.tasks.environments.model_opponent import (
+    MODEL_PREFIX,
+    ModelOpponent,
+    ModelOpponentReward,
+    missing_policy,
+)
 from ponder.tasks.generated.generated_task import require_at_least, require_at_most
 from ponder.tasks.split import stable_hash
 from ponder.types import Action, Message, Problem, Turn, user_messages
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from ponder.reason.games.players import Player
 
 SELF = "self"  # the opponent is the policy
-OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta", SELF)
+OPPONENTS = ("random", "lookahead:PLIES", "mcts:SIMULATIONS", "alphabeta", SELF, f"{MODEL_PREFIX}FOLDER")
 MAX_ILLEGAL_IN_A_ROW = 2
 MAX_SHARED_POSITIONS = 100_000  # in a table of positions that games share
 OPPONENT_SEEDS = 1_000_000
@@ -46,8 +52,9 @@ class GameStart(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardGameTask(EnvironmentTask[GameStart]):
-    """The base of such tasks. `opponent` is random, lookahead:PLIES, mcts:SIMULATIONS, alphabeta, which is perfect, or
-    self: the policy plays both sides, and each is an episode with a reward of its own.
+    """The base of such tasks. `opponent` is random, lookahead:PLIES, mcts:SIMULATIONS, alphabeta, which is perfect,
+    model:FOLDER, a model that does not learn, or self: the policy plays both sides, and each is an episode with a
+    reward of its own.
 
     A game begins with 0 to `opening` random moves.
     """
@@ -70,7 +77,9 @@ class BoardGameTask(EnvironmentTask[GameStart]):
         """A best move after these, or a good one where the game is too large to search to its end."""
 
     def check(self) -> None:
-        if self.opponent != SELF:
+        if self.opponent == MODEL_PREFIX:
+            raise UsageError("opponent is 'model:'; write a model behind the colon, as in model:runs/self")
+        if self.opponent != SELF and not self.opponent.startswith(MODEL_PREFIX):
             opponent_move(self.game, self.opponent, 0)
         require_at_least(0, opening=self.opening)
         require_at_most(4, opening=self.opening)
@@ -97,6 +106,16 @@ class BoardGameTask(EnvironmentTask[GameStart]):
         state = state_after(self.game, played)
         return user_messages(self.game.question(state) if self.show_rules else self.board_text(state), self.system)
 
+    def move_message(self, played: Sequence[int]) -> str:
+        """What a player is told after the other's move, which is the last of these."""
+        before, move = state_after(self.game, played[:-1]), played[-1]
+        return f"I play {self.game.move_text(before, move).strip()}.\n{self.board_text(state_after(self.game, played))}"
+
+    def refusal(self, move: int | None, legal: Sequence[int]) -> str:
+        """What a player is told that named no legal move."""
+        fault = "That names no move." if move is None else f"{move + 1} cannot be played."
+        return f"{fault} You can play {', '.join(str(one + 1) for one in legal)}."
+
     def environment(self) -> Environment:
         if self.opponent == SELF:
             return SelfPlayEpisode(self)
@@ -105,6 +124,9 @@ class BoardGameTask(EnvironmentTask[GameStart]):
     @property
     def verifier(self) -> EpisodeReward:
         base = super().verifier
+        if self.opponent.startswith(MODEL_PREFIX):
+            name = self.opponent.removeprefix(MODEL_PREFIX)
+            return ModelOpponentReward(base.open_environment, base.limits, opponent_model=name)
         return SelfPlayReward(base.open_environment, base.limits) if self.opponent == SELF else base
 
 
@@ -116,10 +138,14 @@ class BoardGameEpisode:
     played: tuple[int, ...] = ()
     seed: int = 0
     illegal_in_a_row: int = 0
+    opponent_policy: Policy | None = None  # where the opponent is a model
+    opponent: ModelOpponent | None = None
 
     def reset(self, problem: Problem, seed: int) -> Turn:
         self.played, self.illegal_in_a_row = tuple(problem.answer["opening"]), 0
         self.seed = random.Random(f"{seed} {problem.answer['opponent_seed']}").getrandbits(31)
+        if self.opponent_policy is not None:
+            self.opponent = ModelOpponent(self.opponent_policy, self.task, self.seed)
         return Turn()
 
     @property
@@ -139,21 +165,27 @@ class BoardGameEpisode:
         self.played = (*self.played, move)
         if (end := self.game.outcome(self.state)) is not None:
             return self._end(end)
-        reply = await opponent_move(self.game, self.task.opponent, self.seed)(self.played)
-        before = self.state
+        reply = await self._opponent_move()
+        if reply is None:
+            reason = f"won: the opponent made {MAX_ILLEGAL_IN_A_ROW} illegal moves in a row"
+            return Turn(reward=REWARDS[1], done=True, reason=reason)
         self.played = (*self.played, reply)
         if (end := self.game.outcome(self.state)) is not None:
             return self._end(-end)
-        text = f"I play {self.game.move_text(before, reply).strip()}.\n{self.task.board_text(self.state)}"
-        return Turn(({"role": "user", "content": text},))
+        return Turn(({"role": "user", "content": self.task.move_message(self.played)},))
+
+    async def _opponent_move(self) -> int | None:
+        if not self.task.opponent.startswith(MODEL_PREFIX):
+            return await opponent_move(self.game, self.task.opponent, self.seed)(self.played)
+        if self.opponent is None:
+            raise missing_policy(self.task.opponent)
+        return await self.opponent.move(self.played, MAX_ILLEGAL_IN_A_ROW)
 
     def _refuse(self, move: int | None, legal: Sequence[int]) -> Turn:
         self.illegal_in_a_row += 1
         if self.illegal_in_a_row >= MAX_ILLEGAL_IN_A_ROW:
             return Turn(reward=0.0, done=True, reason=f"lost by {MAX_ILLEGAL_IN_A_ROW} illegal moves in a row")
-        fault = "That names no move." if move is None else f"{move + 1} cannot be played."
-        numbers = ", ".join(str(one + 1) for one in legal)
-        return Turn(({"role": "user", "content": f"{fault} You can play {numbers}."},))
+        return Turn(({"role": "user", "content": self.task.refusal(move, legal)},))
 
     def _end(self, outcome: float) -> Turn:
         name = {1: "won", 0: "drawn", -1: "lost"}[round(outcome)]
@@ -166,7 +198,7 @@ class BoardGameEpisode:
         return str(rng.choice(self.game.moves(self.state)) + 1)
 
     def copy(self) -> BoardGameEpisode:
-        return replace(self)
+        return replace(self, opponent=None if self.opponent is None else self.opponent.copy())
 
     def close(self) -> None:
         pass
@@ -187,8 +219,7 @@ class SelfPlayEpisode(BoardGameEpisode):
         return self.task.first_messages(self.played)
 
     def act(self, action: Action) -> Turn:  # type: ignore[override]
-        move, before = self.game.parse_move(action.text), self.state
-        legal = self.game.moves(before)
+        move, legal = self.game.parse_move(action.text), self.game.moves(self.state)
         if move is None or move not in legal:
             turn = self._refuse(move, legal)
             if turn.done:
@@ -200,8 +231,7 @@ class SelfPlayEpisode(BoardGameEpisode):
             self._set_results(round(end))
             return self._end(end)
         self.player = 1 - self.player
-        text = f"I play {self.game.move_text(before, move).strip()}.\n{self.task.board_text(self.state)}"
-        return Turn(({"role": "user", "content": text},))
+        return Turn(({"role": "user", "content": self.task.move_message(self.played)},))
 
     def _set_results(self, outcome: int) -> None:
         """`outcome`: for the side that moved."""
