@@ -62,8 +62,8 @@ job = OfflineRL(
     data=("runs/played",),
     model="runs/start",
     algorithm=GRPO(kl=None, clip_high=5.0),  # what paid may become much likelier
-    optimizer=AdamW(lr=1e-2),
-    steps=60,
+    optimizer=AdamW(lr=3e-3),
+    steps=100,
     dtype="float32",
 )
 job("runs/agent")
