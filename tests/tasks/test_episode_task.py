@@ -15,7 +15,7 @@ from ponder.pipelines.solve import solve
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import job_json
 from ponder.tasks import EpisodeTask
-from ponder.tasks.environments.random_stream import RandomStream
+from ponder.tasks.environments.random_stream import EpisodeRandom
 from ponder.types import Action, Problem, Sampling, Trace, Turn
 from turn_policy import TurnPolicy, call
 
@@ -175,7 +175,7 @@ def test_random_stream_leaves_global_draws_alone() -> None:
     expected = random.random(), np.random.rand()
     random.seed(5)
     np.random.seed(5)
-    stream, other = RandomStream(1), RandomStream(1)
+    stream, other = EpisodeRandom(1), EpisodeRandom(1)
     with stream.use():
         a = random.random(), np.random.rand()
     assert (random.random(), np.random.rand()) == expected

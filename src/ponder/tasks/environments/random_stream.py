@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 
-class RandomStream:
+class EpisodeRandom:
     """The global generators of one episode: begun by a seed, continued from use to use, and put back after each.
 
     So each of several episodes in a process has draws of its own, which its seed decides.

@@ -20,7 +20,7 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.reason.tools.function_schema import function_signature
 from ponder.reason.tools.tool_environment import ToolEnvironment
-from ponder.tasks.environments.random_stream import RandomStream
+from ponder.tasks.environments.random_stream import EpisodeRandom
 from ponder.types import Action, Message, Problem, Turn
 
 NOT_TOOLS = ("reset", "get_reward", "close")
@@ -45,7 +45,7 @@ class TRLEnvironment:
         self._messages: list[Message] = []
 
     async def reset(self, problem: Problem, seed: int) -> Turn:
-        self._random = RandomStream(seed)
+        self._random = EpisodeRandom(seed)
         self._columns, self._prompt = columns_of(problem), [dict(message) for message in problem.messages]
         self._instance = await self._random.run(self.factory)
         row = self._columns | {"prompt": self._prompt}
@@ -119,7 +119,7 @@ def columns_of(problem: Problem) -> dict[str, Any]:
     return {**problem.tags, "answer": answer}
 
 
-def _with_stream(method: Callable[..., Any], stream: RandomStream) -> Callable[..., Any]:
+def _with_stream(method: Callable[..., Any], stream: EpisodeRandom) -> Callable[..., Any]:
     """The method as a tool that draws from the episode's own stream."""
 
     @functools.wraps(method)
