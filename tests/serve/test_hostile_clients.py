@@ -18,7 +18,7 @@ pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
 from ponder.serve.limits import Limits
-from serve.live_server import live_server, wait_until
+from serve.live_server import live_server, pausing_engine, wait_until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
@@ -143,6 +143,39 @@ def test_chunked_body_without_end_is_refused_where_it_is_too_large():
             reply = read_to_end(endless)
         assert is_served(server)
     assert not reply or split_reply(reply)[0] == 413
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [HEAD, HEAD + b"x: ", HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"],
+    ids=["headers", "header", "trailers"],
+)
+def test_head_without_end_is_refused_where_it_is_too_large(begin):
+    more = b"x-y: " + b"z" * 1000 + (b"" if begin.endswith(b"x: ") else b"\r\n")
+    with live_server() as server:
+        with raw_connection(server, begin) as endless:
+            sent = 0
+            try:
+                while sent < 1 << 26:
+                    endless.sendall(more)
+                    sent += len(more)
+            except OSError:
+                pass
+            assert sent < 1 << 25
+        assert is_served(server)
+
+
+def test_request_before_the_last_reply_does_not_hide_that_the_client_is_gone():
+    body = json.dumps({"model": "plain", "stream": True, "messages": [{"role": "user", "content": "2+2?"}],
+                       "max_completion_tokens": 400, "logit_bias": {"2": -100}}).encode()  # fmt: skip
+    ask = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+    with live_server() as server, pausing_engine(3) as go_on:
+        with raw_connection(server, ask) as hasty:
+            assert hasty.recv(12) == b"HTTP/1.1 200"
+            hasty.sendall(ask + ask)
+        wait_until(lambda: not len(server.service.running))
+        go_on.set()
+        assert is_served(server)
 
 
 def test_bodies_together_are_bounded():

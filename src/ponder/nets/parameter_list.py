@@ -27,9 +27,10 @@ class ParameterList:
 
     def _remember(self) -> None:
         modules = list(self.net.modules())
-        children, parameters = [m._modules for m in modules], [m._parameters for m in modules]
+        children: list[dict[str, Any]] = [m._modules for m in modules]
+        parameters: list[dict[str, Any]] = [m._parameters for m in modules]
         self._modules, self._parameters = [*filter(None, children)], [*filter(None, parameters)]
-        self._empty: list[dict[str, Any]] = [own for own in (*children, *parameters) if not own]
+        self._empty = [own for own in (*children, *parameters) if not own]
         self._children = self._find_children()
 
     def _find_children(self) -> list[nn.Module | None]:

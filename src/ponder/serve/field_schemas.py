@@ -92,6 +92,7 @@ class RecordingFields(Fields):
         return value
 
     def objects(self, field: str, max_items: int) -> list[Fields] | None:
+        self.seen.add(field)
         seen = self.seen.lists.setdefault(field, ObjectSchema())
         entries = super().objects(field, max_items)
         return None if entries is None else [RecordingFields(each.body, seen, each.path) for each in entries]

@@ -30,7 +30,7 @@ def bounded_protocol(limits: Limits) -> type[Any]:
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Protocol
     except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol  # type: ignore[assignment]
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
 
     most = limits.max_connections
     if resource is not None:
