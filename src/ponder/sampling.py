@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -114,10 +114,19 @@ class Sampling:
 
     def with_seed(self, seed: int) -> Sampling:
         """The same with this seed. As `dataclasses.replace`, in a third of the time: nothing else is checked again."""
+        return self._copy_with("seed", _seed("seed", seed))
+
+    def with_max_tokens(self, max_tokens: int) -> Sampling:
+        """The same with this bound, likewise."""
+        if type(max_tokens) is int and max(1, self.min_tokens, len(self.forced_token_ids)) <= max_tokens <= MAX_INT32:
+            return self._copy_with("max_tokens", max_tokens)
+        return replace(self, max_tokens=max_tokens)  # says what is wrong with it
+
+    def _copy_with(self, name: str, value: Any) -> Sampling:
         copy = object.__new__(Sampling)
-        for slot, value in zip(_SLOTS, _field_values(self), strict=True):
-            slot.__set__(copy, value)
-        object.__setattr__(copy, "seed", _seed("seed", seed))
+        for slot, own in zip(_SLOTS, _field_values(self), strict=True):
+            slot.__set__(copy, own)
+        object.__setattr__(copy, name, value)
         return copy
 
     @property

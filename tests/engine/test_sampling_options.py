@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -224,3 +225,16 @@ def test_with_seed_is_a_copy_with_another_seed() -> None:
     assert sampling.seed is None
     with pytest.raises(UsageError, match="seed is -1"):
         sampling.with_seed(-1)
+
+
+@pytest.mark.parametrize("bound", [-1, 0, 1, 3, 4, 5, 1 << 31, 2.0, True, "9"])
+def test_with_max_tokens_is_replace(bound: Any) -> None:
+    sampling = Sampling(min_tokens=3, forced_token_ids=(1, 2, 3, 4))
+
+    def outcome(change: Any) -> Any:
+        try:
+            return change()
+        except UsageError as error:
+            return str(error)
+
+    assert outcome(lambda: sampling.with_max_tokens(bound)) == outcome(lambda: replace(sampling, max_tokens=bound))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ponder.errors import UsageError
@@ -49,7 +50,7 @@ class ServedModel:
         own = {"likelihood": Likelihood(), "p_true": PTrue(self.policy)}  # need nothing but the policy
         object.__setattr__(self, "guides", {**own, **self.guides})
 
-    @property
+    @cached_property
     def base(self) -> BasePolicy | None:
         """The policy with the tokenizer; None for a policy that has none."""
         inner: Any = self.policy.policy if isinstance(self.policy, AdapterPolicy) else self.policy

@@ -83,7 +83,7 @@ def choose_approach(
 
 def _chain(bound: int, room: int, sampling: Sampling, prompt: Prompt = PLAIN) -> Approach:
     bound = min(bound, room)
-    return Approach(bound, replace(sampling, max_tokens=bound), prompt=prompt)
+    return Approach(bound, sampling.with_max_tokens(bound), prompt=prompt)
 
 
 def _longest_answer(approach: Approach, longest: int, room: int) -> int:
