@@ -2,8 +2,8 @@
 
 `--part overlap` has a sampler and a learner that only wait, equally long, so that nothing but the overlap is measured:
 the best step is as long as one of them. `--part accuracy` trains a tiny model from scratch on the CPU with staleness 0,
-1 and 4, several seeds each, and compares rewards seed by seed. `--part demo` does the same with `ponder run addition`,
-with held-out accuracy and time; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
+1 and 4, several seeds each, and compares rewards seed by seed, at the learning rate that `--lr` gives. `--part demo` does the same with `ponder run addition`,
+with held-out accuracy and time, and refuses to compare where staleness 0 has learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
 
 ALPHABET = "0123456789+-*/=()ab ?:"
+MIN_DEMO_ACCURACY = 0.3  # of staleness 0 after training; below it, equal accuracies say nothing
 TEMPLATE = "{{ messages[-1].content }}"
 
 
@@ -72,10 +73,10 @@ class Digits:
         return str(problem.answer)
 
 
-def digits_job(seed: int, steps: int, **more: Any) -> RL:
+def digits_job(seed: int, steps: int, lr: float = 1e-3, **more: Any) -> RL:
     return RL(
         Digits(), ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=16, seed=seed), TEMPLATE,
-        Samples(8, Sampling(max_tokens=1)), GRPO(kl=None), AdamW(lr=1e-3), steps=steps, problems_per_step=10,
+        Samples(8, Sampling(max_tokens=1)), GRPO(kl=None), AdamW(lr=lr), steps=steps, problems_per_step=10,
         preflight=False, save_every=steps, max_steps_without_signal=0, seed=seed, device="cpu", dtype="float32", **more,
     )  # fmt: skip
 
@@ -126,7 +127,7 @@ def measure_overlap(seconds: float, steps: int) -> None:
     )
 
 
-def measure_accuracy(seeds: int, steps: int, staleness: Sequence[int], replicas: int) -> None:
+def measure_accuracy(seeds: int, steps: int, lr: float, staleness: Sequence[int], replicas: int) -> None:
     """Greedy accuracy at the end, and the mean reward of the last quarter of the steps, seed by seed."""
     ends: dict[int, list[float]] = {s: [] for s in staleness}
     greedy: dict[int, list[float]] = {s: [] for s in staleness}
@@ -135,7 +136,7 @@ def measure_accuracy(seeds: int, steps: int, staleness: Sequence[int], replicas:
         for s in staleness:
             for seed in range(seeds):
                 run = Path(folder) / f"{s}-{seed}"
-                digits_job(seed, steps, staleness=s, replicas=replicas, eval_every=steps)(run)
+                digits_job(seed, steps, lr, staleness=s, replicas=replicas, eval_every=steps)(run)
                 rows = read_metrics(run)
                 ends[s].append(float(np.mean([r["reward"] for r in rows[-steps // 4 :]])))
                 greedy[s].append(rows[-1]["eval/accuracy"])
@@ -144,7 +145,7 @@ def measure_accuracy(seeds: int, steps: int, staleness: Sequence[int], replicas:
     for s in staleness[1:]:
         gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
         out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
-    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "replicas": replicas,
+    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr, "replicas": replicas,
                       "reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}))  # fmt: skip
 
 
@@ -165,6 +166,10 @@ def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int
                 check(Path(folder) / f"eval-{s}-{seed}")
                 traces = [t for _, t in read_traces(Path(folder) / f"eval-{s}-{seed}")]
                 right[s] += [(t.score(t.answers()[-1], job.task.verifier.name) or 0) >= 1 for t in traces]
+    if np.mean(right[staleness[0]]) < MIN_DEMO_ACCURACY:
+        raise SystemExit(
+            f"staleness {staleness[0]} has {np.mean(right[staleness[0]]):.1%}: nothing was learned to compare"
+        )
     out: dict[str, Any] = {}
     for s in staleness:
         pairs = paired_difference(right[s], right[staleness[0]])
@@ -179,6 +184,9 @@ def main() -> None:
     flags.add_argument("--part", choices=["overlap", "accuracy", "demo"], default="overlap")
     flags.add_argument("--seconds", type=float, default=0.5, help="of the simulated sampler and learner")
     flags.add_argument("--steps", type=int, default=20)
+    flags.add_argument(
+        "--lr", type=float, default=1e-3, help="of --part accuracy: old samples cost more at a higher one"
+    )
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="the first is compared with")
     flags.add_argument("--replicas", type=int, default=0)
@@ -186,7 +194,7 @@ def main() -> None:
     if args.part == "overlap":
         measure_overlap(args.seconds, args.steps)
     elif args.part == "accuracy":
-        measure_accuracy(args.seeds, args.steps, args.staleness, args.replicas)
+        measure_accuracy(args.seeds, args.steps, args.lr, args.staleness, args.replicas)
     else:
         measure_demo(args.seeds, args.steps, args.staleness, args.replicas, args.device)
 
