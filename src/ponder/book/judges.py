@@ -146,7 +146,10 @@ class Judges:
             }
             low = [over_seeds(g)[1] for g in gaps.values()]
             high = [over_seeds(g)[2] for g in gaps.values()]
-            held = "yes" if min(low) > 0 else "no" if max(high) < 0 else "not clear"
+            each = [x for gap in gaps.values() for x in gap]
+            held = (
+                "yes" if min(low) > 0 else "no" if max(high) < 0 else "in every seed" if min(each) > 0 else "not clear"
+            )
             cells = "; ".join(
                 f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (least, max(n))
             )
