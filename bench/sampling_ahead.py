@@ -2,8 +2,9 @@
 
 `--part overlap` has a sampler and a learner that only wait, equally long, so that nothing but the overlap is measured:
 the best step is as long as one of them. `--part accuracy` trains a tiny model from scratch on the CPU with staleness 0,
-1 and 4, several seeds each, and compares rewards seed by seed, at the learning rate that `--lr` gives. `--part demo` does the same with `ponder run addition`,
-with held-out accuracy and time, and refuses to compare where staleness 0 has learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
+1 and 4, several seeds each, and compares rewards seed by seed, at the learning rate that `--lr` gives. `--part demo`
+does the same with `ponder run addition`, with held-out accuracy and time, and refuses to compare where staleness 0 has
+learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ def measure_accuracy(seeds: int, steps: int, lr: float, staleness: Sequence[int]
     for s in staleness[1:]:
         gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
         out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
-    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr, "replicas": replicas,
-                      "reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}))  # fmt: skip
+    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr,
+                      "replicas": replicas, "reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}))  # fmt: skip
 
 
 def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int, device: str) -> None:
@@ -185,7 +186,7 @@ def main() -> None:
     flags.add_argument("--seconds", type=float, default=0.5, help="of the simulated sampler and learner")
     flags.add_argument("--steps", type=int, default=20)
     flags.add_argument(
-        "--lr", type=float, default=1e-3, help="of --part accuracy: old samples cost more at a higher one"
+        "--lr", type=float, default=1e-3, help="of --part accuracy"
     )
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="the first is compared with")
