@@ -146,8 +146,9 @@ def measure_accuracy(seeds: int, steps: int, lr: float, staleness: Sequence[int]
     for s in staleness[1:]:
         gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
         out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
-    print(json.dumps({"part": "accuracy", "hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr,
-                      "replicas": replicas, "reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}))  # fmt: skip
+    settings = {"hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr, "replicas": replicas}
+    results = {"reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}
+    print(json.dumps({"part": "accuracy", **settings, **results}))
 
 
 def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int, device: str) -> None:
@@ -185,9 +186,7 @@ def main() -> None:
     flags.add_argument("--part", choices=["overlap", "accuracy", "demo"], default="overlap")
     flags.add_argument("--seconds", type=float, default=0.5, help="of the simulated sampler and learner")
     flags.add_argument("--steps", type=int, default=20)
-    flags.add_argument(
-        "--lr", type=float, default=1e-3, help="of --part accuracy"
-    )
+    flags.add_argument("--lr", type=float, default=1e-3, help="of --part accuracy")
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="the first is compared with")
     flags.add_argument("--replicas", type=int, default=0)
