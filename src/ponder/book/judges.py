@@ -79,9 +79,8 @@ class Judges:
                 points = [over_seeds([curves[name][s][k] for s in seeds]) for k in range(len(n))]
                 mean = [100 * p[0] for p in points]
                 axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name])
-                if len(seeds) > 1:
-                    low, high = ([100 * _clip(p[i]) for p in points] for i in (1, 2))
-                    axes.fill_between(n, low, high, color=COLOURS[colour], alpha=0.08, lw=0)
+                for seed in seeds if len(seeds) > 1 else ():
+                    axes.plot(n, [100 * x for x in curves[name][seed]], color=COLOURS[colour], lw=0.6, alpha=0.4)
                 rows.extend({"judge": ROWS[name], "n": k, "accuracy": m / 100} for k, m in zip(n, mean, strict=True))
             axes.set_xscale("log", base=2)
             axes.set_xticks(n, [str(k) for k in n])
@@ -259,10 +258,6 @@ def _sizes(seeds: Mapping[int, SeedData]) -> list[int]:
 
 def _means(curve: Any) -> list[float]:
     return [round(float(x), 5) for x in curve.mean]
-
-
-def _clip(x: float) -> float:
-    return x if math.isnan(x) else min(1.0, max(0.0, x))
 
 
 FIGURE = Judges()
