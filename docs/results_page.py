@@ -250,8 +250,12 @@ def guided(rows: Rows) -> list[str]:
 def agents(rows: Rows) -> list[str]:
     """What acting in an environment gained over its cold start, and a tool over none."""
     cells, tools = [], []
-    for run, title, after, before in AGENT_ROWS:
-        name = next((name for name, _ in rows if name == run or name.startswith(f"{run} ")), run)
+    kept = [
+        (run, name, title if name == run else f"{title} (`{name.removeprefix(run).strip()}`)", after, before)
+        for run, title, after, before in AGENT_ROWS
+        for name in dict.fromkeys(name for name, _ in rows if name == run or name.startswith(f"{run} "))
+    ]
+    for run, name, title, after, before in kept:
         if not (seeds := seeds_of(rows, name)):
             continue
         later, first = ([found(rows, name, stage, s) for s in seeds] for stage in (after, before))
