@@ -136,8 +136,10 @@ def test_agents_are_shown_with_the_gain_over_their_start() -> None:
         return {"stages": [measured("before", before), learned, measured("after", after)]}
 
     rows = {("agent --task grid-walk --lr 1", seed): row([1, 2, 1, 0], [3, 3.5, 3, 2.5]) for seed in (0, 1, 2)}
+    rows |= {("agent --task grid-walk", 0): row([1, 2, 1, 0], [0, 0, 0, 0])}
     text = "\n".join(results_page.agents(rows))
-    assert "| grid-walk | 25.0 % (25.0, 25.0, 25.0) | 75.0 % (75.0, 75.0, 75.0) | +50.0 (" in text
+    assert "| grid-walk (`--lr 1`) | 25.0 % (25.0, 25.0, 25.0) | 75.0 % (75.0, 75.0, 75.0) | +50.0 (" in text
+    assert "| grid-walk | 25.0 % (25.0) | 0.0 % (0.0) | -25.0 (" in text, "every setting that is kept is shown"
     assert "calculator" not in text and results_page.agents({}) == []
 
 
