@@ -135,9 +135,7 @@ def stages(job: Stages, folder: Path) -> Iterator[dict[str, Any]]:
         if (at / "checkpoints").is_dir():
             rows = read_metrics(at)
             output["trained"] = round(sum(row.get("num_trained_tokens", 0.0) for row in rows))
-            output |= {
-                k: round(v, 4) for k, v in rows[-1].items() if k in KEPT_METRICS
-            }
+            output |= {k: round(v, 4) for k, v in rows[-1].items() if k in KEPT_METRICS}
         if isinstance(stage.job, Evaluate):
             output |= outcomes(stage.job, at)
         yield output
