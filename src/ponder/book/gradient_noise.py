@@ -137,8 +137,8 @@ class GradientNoise:
         least = format_interval([d["least noisy baseline"] for d in seeds.values()], 1, 2)
         reward = format_interval([d["accuracy"] for d in seeds.values()], 1, 2)
         return [
-            f"The squared gradient of a wrong answer is that of a right one times {longer}: right answers are"
-            " likely ones. Without a baseline wrong answers, whose reward is 0, add nothing, and with one they do. The"
+            f"The squared gradient of a wrong answer is that of a right one times {longer}."
+            " Without a baseline wrong answers, whose reward is 0, add nothing, and with one they do. The"
             f" constant baseline of least noise, E[r g^2] / E[g^2], is {least}, where the mean reward is {reward}.",
             "",
             f"**Held?** The noise without a baseline, by that of leave-one-out: {cells}.",

@@ -24,8 +24,9 @@ def make_figure(
     for seed in seeds:
         path = out / figure_folder(figure, run) / f"{seed}.json"
         if not path.is_file():
-            began = time.time()
-            data = figure.run(replace(run, seed=seed, folder=run.folder / figure_folder(figure, run) / f"seed-{seed}"))
+            began, folder = time.time(), run.folder / figure_folder(figure, run) / f"seed-{seed}"
+            resumed = folder.exists()
+            data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
@@ -44,7 +45,7 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         files += figure.draw(seeds).save(folder)
         model = folder.name.removeprefix(f"{figure.name}-")
         command = f"ponder book {figure.name}" + (f" --on {model}" if figure.models else "")
-        took = ", ".join(f"{data['seconds']} s" for data in seeds.values())
+        took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
         parts += [f"## {model}", ""] if figure.models else []
         parts += [f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds)]
