@@ -54,6 +54,13 @@ def same(ours: list[Any], theirs: list[Any]) -> None:
             assert [x.tobytes() for x in a.top_logprobs] == [x.tobytes() for x in b.top_logprobs]
 
 
+def nearly_same(ours: list[Any], theirs: list[Any]) -> None:
+    """The same tokens, with log-probabilities that may be rounded otherwise."""
+    for (a,), (b,) in zip(ours, theirs, strict=True):
+        assert a.token_ids.tolist() == b.token_ids.tolist() and a.text == b.text
+        np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+
+
 async def run_with_bad_request(policy: PonderPolicy, bad: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """What a bad call and the good ones beside it come to."""
     policy.reseed(0)
@@ -101,9 +108,7 @@ def test_bad_option_fails_only_its_request(policy: PonderPolicy, alone: list[Any
     for value, came in zip(HOSTILE_VALUES, bad, strict=True):
         assert isinstance(came, list | UsageError | ModelError), f"{name}={value!r:.60}: {came!r:.300}"
         assert isinstance(came, list) or "\n" not in str(came)
-    for (ours,), (theirs,) in zip(others, alone, strict=True):
-        assert ours.token_ids.tolist() == theirs.token_ids.tolist() and ours.text == theirs.text
-        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-4)
+    nearly_same(others, alone)
 
 
 class Panic(BaseException):
@@ -129,12 +134,12 @@ KEY = rng.stream_keys(BAD_SEED, 1)[0]
 # Where host code handles a row: what is replaced, and how to know the bad call there.
 PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
     "penalties": (sampler, "process_logits", lambda logits, row, eos: row.request.seed == BAD_SEED),
-    "forced tokens": (sampling_step, "_forced_token", lambda row, at: row.request.seed == BAD_SEED),
+    "forced tokens": (sampling_step, "_forced_token", lambda sampling, at: sampling.seed == BAD_SEED),
     "finish_reason": (sampling_step, "finish_reason", lambda row, eos, stopped: row.request.seed == BAD_SEED),
     "token_stats": (
         sampling_step,
         "_record_measures",
-        lambda logits, rows: any(r.request.seed == BAD_SEED for r in rows),
+        lambda logits, sampling: any(s.seed == BAD_SEED for s in sampling),
     ),
     "random numbers": (rng, "uniforms", lambda keys, places: KEY in keys),
     "warp": (sampler, "warp", lambda logits, rules: any(s.seed == BAD_SEED for s in rules)),
@@ -149,7 +154,9 @@ def test_host_error_fails_only_its_sequence(
 ) -> None:
     owner, name, guilty = PLACES[place]
     monkeypatch.setattr(owner, name, raising(getattr(owner, name), guilty, error))
-    rule = Sampling(max_tokens=4, seed=BAD_SEED, min_tokens=1, stop=("zz",), logit_bias=((0, 1e9),))
+    rule = Sampling(
+        max_tokens=4, seed=BAD_SEED, min_tokens=1, stop=("zz",), logit_bias=((0, 1e9),), forced_token_ids=(0,)
+    )
     bad, others = run_async(run_with_bad_request(policy, lambda: policy.generate(ids([3, 4]), rule)))
     assert isinstance(bad, BaseException) and "odd" in str(bad)
     same(others, alone)
@@ -240,7 +247,7 @@ def test_adapter_load_error_fails_only_its_requests(
     monkeypatch.setattr(adapters, "_loaded", {"odd": {"layers.0": (torch.ones(1, 1), None)}})
     bad, others = run_async(run_with_bad_request(policy, lambda: _adapted(policy)))
     assert isinstance(bad, Exception)
-    same(others, alone)
+    nearly_same(others, alone)  # an engine with adapters merges no layers, which rounds otherwise
 
 
 async def _adapted(policy: PonderPolicy) -> list[SequenceState]:

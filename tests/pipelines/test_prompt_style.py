@@ -51,7 +51,9 @@ from ponder.verify.answers.style import ANSWER_STYLES, answer_instruction, find_
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of data sets")
 LOADED = ("arc", "bbh", "cruxeval", "game24", "gsm8k", "humaneval", "math500", "mawps", "mbpp", "processbench", "svamp")
 PLAYED = [name for name, kind in TASKS.items() if kind.__module__.startswith("ponder.tasks.environments.")]
-DRAWN = [name for name in TASKS if name not in (*LOADED, *PLAYED, "questions", "custom", "reasoning-gym")]
+DRAWN = [
+    name for name in TASKS if name not in (*LOADED, *PLAYED, "questions", "custom", "coco", "refcoco", "reasoning-gym")
+]
 WAYS = (
     "chain", "direct", "cot", "cot-sc", "majority-vote", "best-of-n", "beam-search", "mcts", "self-refine",
     "tree-of-thoughts", "graph-of-thoughts", "llama-berry", "rstar-style", "budget-forcing", "token-control",

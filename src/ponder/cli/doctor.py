@@ -28,7 +28,7 @@ EXTRAS = {
     "data": ("datasketch",),
     "pictures": ("pillow",),
     "proofs": ("z3-solver",),
-    "serve": ("starlette", "uvicorn"),
+    "serve": ("starlette", "uvicorn", "httptools", "uvloop"),
     "textarena": ("textarena",),
     "track": ("tensorboard", "trackio", "wandb"),
     "vllm": ("vllm",),
