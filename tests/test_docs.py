@@ -23,6 +23,7 @@ SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
 MAX_BLOCK_CHARS = 105
 GENERATED = {"reference/cli.md", "reference/catalog.md", "reference/api.md", "benchmarks.md"}  # by docs/build_hooks.py
 FIRST = {"rewards_table.py": "grpo_own_reward.py"}  # a snippet that reads what another one wrote
+NIGHTLY = ("outside_agent.py",)  # a server, and two trainings
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,17 @@ def programs() -> Iterator[ForkedPrograms]:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, id=p.name, marks=pytest.mark.xdist_group(FIRST.get(p.name, p.name))) for p in SNIPPETS],
+    [
+        pytest.param(
+            p,
+            id=p.name,
+            marks=[
+                pytest.mark.xdist_group(FIRST.get(p.name, p.name)),
+                *([pytest.mark.nightly] if p.name in NIGHTLY else []),
+            ],
+        )
+        for p in SNIPPETS
+    ],
 )
 def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path], programs: ForkedPrograms) -> None:
     skip_without_smollm2(path)
@@ -70,7 +81,7 @@ def check_recorded_round(folder: Path, output: str) -> None:
     by_step: dict[int, list[bytes]] = {}
     for step, trace in read_traces(folder / "runs" / "agent"):
         by_step.setdefault(step, []).extend(s.token_ids.tobytes() for s in trace.steps if s.advantages is not None)
-    assert sorted(by_step[0]) == sampled and len(by_step) == 60
+    assert sorted(by_step[0]) == sampled and len(by_step) == 100
 
 
 def skip_without_smollm2(path: Path) -> None:
