@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ponder.errors import ModelError, UnknownName
+from ponder.nets.vision_config import tower_size
 
 QWEN_VISION_FAMILY, QWEN_VISION_CLASS = "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"
 QWEN_TEXT_TYPE = "qwen2_5_vl_text"
@@ -67,13 +69,7 @@ class QwenVisionConfig:
 def qwen_vision_from_hf(raw: Mapping[str, Any]) -> QwenVisionConfig:
     """Read the vision part of a `config.json`."""
     vision = raw["vision_config"]
-
-    def size(name: str, default: int) -> int:
-        value = vision.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ModelError(f"the vision tower's {name} is {value!r:.60}; it is a whole number")
-        return value
-
+    size = partial(tower_size, vision)
     activation = vision.get("hidden_act", "silu")
     if activation != "silu":
         raise UnknownName("activation of a vision tower", str(activation), ["silu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ponder.errors import ModelError, UnknownName
@@ -61,16 +62,18 @@ class VisionConfig:
         return self.width * self.shuffle**2
 
 
+def tower_size(vision: Mapping[str, Any], name: str, default: int) -> int:
+    """A whole number of a tower's configuration."""
+    value = vision.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ModelError(f"the vision tower's {name} is {value!r:.60}; it is a whole number")
+    return value
+
+
 def vision_from_hf(raw: Mapping[str, Any]) -> VisionConfig:
     """Read the vision part of a `config.json`."""
     vision = raw["vision_config"]
-
-    def size(name: str, default: int) -> int:
-        value = vision.get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ModelError(f"the vision tower's {name} is {value!r:.60}; it is a whole number")
-        return value
-
+    size = partial(tower_size, vision)
     activation = vision.get("hidden_act", "gelu_pytorch_tanh")
     if activation != "gelu_pytorch_tanh":
         raise UnknownName("activation of a vision tower", str(activation), ["gelu_pytorch_tanh"])
