@@ -15,7 +15,7 @@ pytest.importorskip("uvicorn", reason="needs the extra serve")
 from browser import Page, open_browser
 from ponder.errors import UsageError
 from ponder.viewer.ask_proxy import MAX_BODY_BYTES, AskError, AskServer, read_question
-from serve.live_server import LiveServer, live_server
+from serve.live_server import LiveServer, live_server, pausing_engine, wait_until
 from viewer.live_viewer import LiveViewer, live_viewer
 from viewer.page_checks import check_sizes_and_themes
 
@@ -99,11 +99,14 @@ def test_stop_ends_the_request_on_the_server(page: Page, viewer: LiveViewer, ser
     page.wait_for("document.querySelectorAll('select[name=model] option').length === 2")
     page.click("[name=question]")
     page.type("2+2?")
-    page.press("Enter")
-    page.wait_for("document.querySelector('.ask-thought')?.hidden === false")
-    page.click(".ask-form button[type=button]")
-    page.wait_for("document.querySelector('.ask-cost').textContent.startsWith('stopped')")
-    page.wait_for("!document.querySelector('.ask-form button.main').disabled")
+    with pausing_engine():
+        page.press("Enter")
+        wait_until(lambda: len(server.service.running) == 1)
+        page.wait_for("!document.querySelector('.ask-form button[type=button]').hidden")
+        page.click(".ask-form button[type=button]")
+        page.wait_for("document.querySelector('.ask-cost').textContent.startsWith('stopped')")
+        page.wait_for("!document.querySelector('.ask-form button.main').disabled")
+        wait_until(lambda: not len(server.service.running))
 
 
 # the proxy
