@@ -1,14 +1,20 @@
-"""Run a coroutine from synchronous code, also where an event loop is already running, as in a notebook."""
+"""Run a coroutine from synchronous code, also where an event loop is already running, as in a notebook; and let a
+loop share the interpreter with the engine's thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+_SWITCH_SECONDS = 1e-4
+_GC_THRESHOLD = 20_000  # objects; by default 700, which a request makes several times
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -42,3 +48,13 @@ def _run_in_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
                 loop, task = running[0]
                 loop.call_soon_threadsafe(task.cancel)
             raise
+
+
+def share_interpreter() -> None:
+    """Let the engine's thread take its turns at once while the loop is busy: by default a thread waits 5 ms for each,
+    and one step takes hundreds. What was loaded so far is never garbage, so collections need not look at it; and
+    requests leave few cycles, so they may be rare."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 20, 50)

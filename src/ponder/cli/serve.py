@@ -35,6 +35,9 @@ def serve(
     template: opt.Template = None,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    replicas: Annotated[
+        int | None, "sampler processes of each model, on the GPUs in turn; 0: this process samples; default: 1 on a GPU"
+    ] = None,
     access_log: Annotated[bool, "write a line for each request to stderr"] = False,
 ) -> int:  # fmt: skip
     """Serve models over HTTP: chat, responses, completions, tokens and scores. Ctrl-C or SIGTERM lets requests finish.
@@ -48,6 +51,8 @@ def serve(
     keys = _api_keys(api_key)
     from ponder.local_http import bind, is_loopback
     from ponder.serve.guard import GuardSettings
+    from ponder.serve.load_models import load_served_models
+    from ponder.serve.service import Service
 
     if not is_loopback([host]) and not keys:
         raise UsageError(
@@ -60,7 +65,9 @@ def serve(
     with ExitStack() as stack:
         stack.callback(listener.close)
         limits = _limits(max_tokens, max_concurrent)
-        service = _load_service(models, template, device, dtype, limits)
+        if replicas is not None and replicas < 0:
+            raise UsageError(f"--replicas is {replicas}; it must be 0 or more")
+        service = Service(load_served_models(models, template, device, dtype, replicas=replicas), limits)
         if traces is not None:
             _record(service, traces, models, template, episode_seconds, stack)
         _run(service, guard, listener, access_log)
@@ -90,15 +97,6 @@ def _limits(max_tokens: int, max_concurrent: int) -> Limits:
     if max_tokens < 1 or max_concurrent < 1:
         raise UsageError("--max-tokens and --max-concurrent must be at least 1")
     return Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent)
-
-
-def _load_service(
-    models: tuple[str, ...], template: str | None, device: str, dtype: str, limits: Limits
-) -> Service:  # fmt: skip
-    from ponder.serve.load_models import load_served_models
-    from ponder.serve.service import Service
-
-    return Service(load_served_models(models, template, device, dtype), limits)
 
 
 def _record(

@@ -14,6 +14,7 @@ from ponder.engine.mailbox import TokenChunk, TokenEvent
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
+from ponder.models.chunk_policy import ChunkPolicy
 from ponder.models.engine_policy import EnginePolicy
 from ponder.models.picture_prompt import encode_pictures
 from ponder.models.tokenizer import Tokenizer
@@ -27,7 +28,7 @@ from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
 _data_ptr = torch.Tensor.data_ptr
 
 
-class PonderPolicy(EnginePolicy):
+class PonderPolicy(EnginePolicy, ChunkPolicy):
     """A `Policy` over a `Decoder`. Its engine batches calls continuously."""
 
     def __init__(
@@ -174,7 +175,7 @@ class PonderPolicy(EnginePolicy):
         return self.weights_stamp[: 1 + len(self._weights)]
 
 
-class AdapterPolicy(PolicyWrapper):
+class AdapterPolicy(PolicyWrapper, ChunkPolicy):
     """A `PonderPolicy` with a LoRA adapter. It shares the other's weights and batches."""
 
     policy: PonderPolicy

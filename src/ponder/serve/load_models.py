@@ -7,22 +7,25 @@ for the policies that share its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ponder.errors import ModelError, PonderError, UsageError
+from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_inference_policy
 from ponder.models.load_scorer import load_implicit_scorer, load_scorer, load_shared_scorer
 from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_prefix
 from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas.model_replicas import ModelReplicas, ReplicaModel, decoder_config
 from ponder.models.reward_models import LearnedScorer
 from ponder.models.server_discovery import is_server_address
 from ponder.models.weight_sharing import runs_on
 from ponder.nets import hf, lora
+from ponder.nets.hardware import pick_device
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import Likelihood
@@ -61,15 +64,22 @@ def load_served_models(
     device: str = "auto",
     dtype: str = "auto",
     seed: int = 0,
+    replicas: int | None = 0,
 ) -> ServedModels:
-    """Load MODEL or NAME=MODEL, each a policy, an adapter or a scorer."""
+    """Load MODEL or NAME=MODEL, each a policy, an adapter or a scorer. `replicas`: sampler processes for each policy,
+    which load it when the server starts; 0: this process samples; None: one process on a GPU, where that can be."""
     specs = [ServedModelSpec.parse(model) for model in models]
     if repeated := {spec.name for spec in specs if sum(spec.name == other.name for other in specs) > 1}:
         raise UsageError(f"two models are named {min(repeated)!r}: give one another name, as NAME=MODEL")
     kinds = {spec.name: _kind(spec.model) for spec in specs}
     served: list[ServedModel] = []
+    count = _replica_count(specs, kinds, device, replicas)
     for spec in (spec for spec in specs if kinds[spec.name] == "policy"):
-        policy = load_inference_policy(spec.model, template, device, dtype, seed)
+        policy: BasePolicy
+        if count:
+            policy = ModelReplicas(ReplicaModel(spec.model, template, device, dtype, seed), count)
+        else:
+            policy = load_inference_policy(spec.model, template, device, dtype, seed)
         served.append(ServedModel(spec.name, policy, find_think_markers(policy), root=spec.model))
     served += [_with_adapter(served, spec) for spec in specs if kinds[spec.name] == "adapter"]
     bases = [model.policy for model in served if isinstance(model.policy, PonderPolicy)]
@@ -81,6 +91,25 @@ def load_served_models(
         for m in served
     ]
     return ServedModels(with_guides, scorers)
+
+
+def _replica_count(
+    specs: Sequence[ServedModelSpec], kinds: Mapping[str, str], device: str, replicas: int | None
+) -> int:
+    """Adapters and scorers run in a policy's own engine, so they need it in this process; and other libraries'
+    networks and pictures are not for replicas."""
+    if replicas == 0 or (replicas is None and pick_device(device).type != "cuda"):
+        return 0
+    unfit = [spec.name for spec in specs if kinds[spec.name] != "policy" or not _is_own_text_model(spec.model)]
+    if unfit and replicas is not None:
+        raise UsageError(f"replicas run ponder's own text models, without adapters and judges: leave out --replicas, or"
+                         f" {unfit[0]}")  # fmt: skip
+    return 0 if unfit else 1 if replicas is None else replicas
+
+
+def _is_own_text_model(model: str) -> bool:
+    is_elsewhere = model.startswith(OPENAI_PREFIX) or split_library_prefix(model)[0]
+    return not is_elsewhere and decoder_config(model).vision is None
 
 
 def own_guides(policy: Policy) -> dict[str, Scorer]:

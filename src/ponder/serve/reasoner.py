@@ -10,6 +10,7 @@ from functools import partial
 
 from ponder.errors import ModelError, UsageError
 from ponder.models.engine_policy import EnginePolicy
+from ponder.models.replicas.model_replicas import ModelReplicas
 from ponder.serve.choice_run import ChoiceRun
 from ponder.serve.errors import ApiError, cancelled, invalid
 from ponder.serve.event_queue import EventQueue
@@ -156,7 +157,7 @@ async def _check_sampling(request: GenerationRequest, model: ServedModel, prompt
             400, f"{name} builds an answer from steps, so {what} cannot hold for it: take chain, majority-vote or"
             " best-of-n", param=field,
         )  # fmt: skip
-    if isinstance(base := model.base, EnginePolicy):
+    if isinstance(base := model.base, EnginePolicy | ModelReplicas):
         check = partial(base.check_call, prompt, approach.sampling)
         await asyncio.to_thread(check) if has_grammar else check()
 

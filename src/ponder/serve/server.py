@@ -1,23 +1,24 @@
-"""uvicorn in one process: one event loop for HTTP, the engine in its thread. SIGTERM lets running requests finish."""
+"""uvicorn in one process: one event loop for HTTP, the engine in its thread or in a process of its own. SIGTERM lets
+running requests finish."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ponder.errors import MissingExtra
+from ponder.event_loop import share_interpreter
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas.model_replicas import ModelReplicas
+from ponder.models.warm_up import warm_up
 from ponder.serve.http_protocol import bounded_protocol, raise_file_limit
 from ponder.serve.service import Service
-from ponder.serve.warm_up import warm_up
 
 _BACKLOG = 2048  # as the socket's (local_http.bind)
 _KEEP_ALIVE_SECONDS = 30
-_SWITCH_SECONDS = 1e-4
-_GC_THRESHOLD = 20_000  # objects; by default 700, which a request makes several times
 
 
 def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
@@ -54,25 +55,29 @@ def run_server(
     server = make_uvicorn(app, service, access_log)
 
     async def main() -> None:
-        await warm_up(service.models, service.limits.max_concurrent)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not (server.started or serving.done()):
-            await asyncio.sleep(0.01)
-        if not serving.done():
-            on_ready()
-        await serving
+        async with ready_models(service):
+            serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+            while not (server.started or serving.done()):
+                await asyncio.sleep(0.01)
+            if not serving.done():
+                on_ready()
+            await serving
 
     event_loop_runner()(main())
 
 
-def share_interpreter() -> None:
-    """Let the engine's thread take its turns at once while the loop is busy: by default a thread waits 5 ms for each,
-    and one step takes hundreds. What was loaded so far is never garbage, so collections need not look at it; and
-    requests leave few cycles, so they may be rare."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD, 20, 50)
+@asynccontextmanager
+async def ready_models(service: Service) -> AsyncIterator[None]:
+    """Within this block the models can sample: their processes run, and engines on a GPU are warm."""
+    policies = {id(model.base): model.base for model in service.models.models.values()}.values()
+    async with AsyncExitStack() as stack:
+        for policy in policies:
+            if isinstance(policy, ModelReplicas):
+                stack.push_async_callback(policy.close)
+                await policy.start()
+            elif isinstance(policy, PonderPolicy):
+                await warm_up(policy, service.limits.max_concurrent)
+        yield
 
 
 def event_loop_runner() -> Callable[[Any], None]:

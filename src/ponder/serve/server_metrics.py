@@ -10,6 +10,7 @@ from typing import Any
 
 from ponder.engine.engine import EngineLoad
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas.model_replicas import ModelReplicas
 from ponder.reason.effort import EFFORTS
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES
@@ -178,4 +179,7 @@ def _strategy_name(request: GenerationRequest, suffix: str) -> str:
 
 
 def _load(model: ServedModel) -> EngineLoad | None:
-    return model.base.engine.load if isinstance(model.base, PonderPolicy) else None
+    base = model.base
+    if isinstance(base, ModelReplicas):
+        return base.load
+    return base.engine.load if isinstance(base, PonderPolicy) else None

@@ -13,7 +13,7 @@ from typing import Any
 from ponder.engine.mailbox import TokenChunk
 from ponder.errors import BudgetExhausted
 from ponder.models.base_policy import RawCompletion, build_completion
-from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
+from ponder.models.chunk_policy import ChunkPolicy
 from ponder.protocols import PolicyWrapper
 from ponder.serve.running_requests import Control
 from ponder.serve.served_models import ServedModel
@@ -64,7 +64,7 @@ class StreamingPolicy(PolicyWrapper):
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
     async def _sample(self, prefix: Ids, sampling: Sampling, n: int, listener: Listener | None) -> list[Completion]:
-        if not isinstance(self.policy, PonderPolicy | AdapterPolicy):
+        if not isinstance(self.policy, ChunkPolicy):
             work = self.policy.generate(prefix, sampling, n)
             completions = await self._unless_ended(work, lambda: [])
             if listener is not None and completions:
@@ -77,7 +77,7 @@ class StreamingPolicy(PolicyWrapper):
         return await self._unless_ended(work, lambda: [self._partial(p) for p in heard.close() if p.token_ids])
 
     async def _stream(self, prefix: Ids, sampling: Sampling, n: int, heard: _HeardTokens) -> list[Completion]:
-        assert isinstance(self.policy, PonderPolicy | AdapterPolicy)
+        assert isinstance(self.policy, ChunkPolicy)
         task = asyncio.current_task()
         assert task is not None
         heard.on_error = task.cancel

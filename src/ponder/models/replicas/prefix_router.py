@@ -48,6 +48,8 @@ class PrefixRouter:
         with_room = [i for i in ready if (load[i] or 0) + sequences <= capacity]
         if not with_room:
             return min(ready, key=lambda i: (load[i], i), default=None)
+        if len(with_room) == 1:
+            return with_room[0]
         return min(with_room, key=lambda i: (-self.shared_tokens(i, prefix), load[i], i))
 
 

@@ -1,4 +1,4 @@
-"""One sampler process, seen from the learner: start it, ask it, feed it weights, notice that it died or hangs."""
+"""One sampler process, seen from outside: start it, ask it, feed it weights, notice that it died or hangs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ponder.engine.engine import EngineLoad
+from ponder.engine.mailbox import TokenChunk
 from ponder.errors import PonderError
-from ponder.models.replicas.frames import frame, read_frame
+from ponder.models.replicas.frames import chunks_from_json, frame, read_frame, request_error
 from ponder.nets.publish_weights import WeightManifest
 
 MAX_LAST_WORDS_CHARS = 2000
@@ -42,6 +44,7 @@ class Replica:
         self.index, self.deadlines = index, deadlines
         self.log = folder / f"replica-{index}.log"
         self.sequences = 0  # in flight
+        self.load_of_engine = EngineLoad()  # as of the last ping
         self.ready = False
         self.lost = asyncio.Event()
         self.lost_reason = ""
@@ -50,6 +53,7 @@ class Replica:
         self._hello: asyncio.Future[None]
         self._loaded: asyncio.Future[dict[str, Any]] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._on_chunk: dict[int, Callable[[TokenChunk], None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = (0, 0.0)  # tokens sampled, and when that number last changed
         self._ponged_at = 0.0
@@ -74,6 +78,18 @@ class Replica:
         """Say which network it is, and give it weights. Then it is ready."""
         self._send({"kind": "configure", **settings})
         await self._load(manifest, self.deadlines.start)
+        self._be_ready()
+
+    async def open_model(self, settings: Mapping[str, Any]) -> None:
+        """Let it load a model by name. Then it is ready. Raises what it says where it cannot."""
+        self._loaded = asyncio.get_running_loop().create_future()
+        self._send({"kind": "open", **settings})
+        await self._within(self._loaded, self.deadlines.start, "load its model")
+        if "error" in (reply := self._loaded.result()):
+            raise request_error(reply)
+        self._be_ready()
+
+    def _be_ready(self) -> None:
         self._ponged_at = time.monotonic()
         self._progress = (0, time.monotonic())
         self._tasks.append(asyncio.create_task(self._watch()))
@@ -89,11 +105,16 @@ class Replica:
         self._send({"kind": "weights", "manifest": manifest.to_json()})
         await self._within(self._loaded, deadline, "load weights")
 
-    async def ask(self, number: int, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to a request. Raises `ReplicaLost` when the process ends or hangs before."""
+    async def ask(
+        self, number: int, request: Mapping[str, Any], on_chunk: Callable[[TokenChunk], None] | None = None
+    ) -> dict[str, Any]:
+        """The reply to a request, and its tokens as they are drawn to `on_chunk`. Raises `ReplicaLost` when the process
+        ends or hangs before."""
         self._require_ready()
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
+        if on_chunk is not None:
+            self._on_chunk[number] = on_chunk
         self.sequences += request["n"]
         try:
             self._send({"kind": "ask", "id": number, **request})
@@ -103,6 +124,7 @@ class Replica:
             raise
         finally:
             self._answers.pop(number, None)
+            self._on_chunk.pop(number, None)
             self.sequences -= request["n"]
 
     def _require_ready(self) -> None:
@@ -154,6 +176,11 @@ class Replica:
 
     def _take(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
+        if kind == "chunks":
+            for number, chunk in chunks_from_json(message):
+                if (hear := self._on_chunk.get(number)) is not None:
+                    hear(chunk)
+            return
         if kind == "answer":
             future = self._answers.get(message["id"])
         elif kind == "loaded":
@@ -164,6 +191,7 @@ class Replica:
             return
         else:  # pong
             self._ponged_at = time.monotonic()
+            self.load_of_engine = EngineLoad(**message["load"])
             if message["tokens"] != self._progress[0]:
                 self._progress = (message["tokens"], self._ponged_at)
             return

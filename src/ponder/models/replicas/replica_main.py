@@ -1,7 +1,7 @@
 """The process of a replica: an engine that reads requests from standard input and writes replies to standard output.
 
-It has no files of the model: the learner sends configuration and tokenizer, and publishes the weights. It ends when the
-learner does, because its input then ends.
+A learner sends configuration and tokenizer, and publishes the weights; a server names the model, and gets tokens as
+they are drawn. The process ends when the one that started it does, because its input then ends.
 """
 
 from __future__ import annotations
@@ -12,15 +12,26 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from ponder.errors import PonderError
+from ponder.engine.mailbox import TokenChunk
+from ponder.event_loop import share_interpreter
+from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.replicas.frames import completion_to_json, frame, read_frame, sampling_from_json
+from ponder.models.replicas.frames import (
+    chunks_to_json,
+    completion_to_json,
+    error_to_json,
+    frame,
+    read_frame,
+    sampling_from_json,
+)
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.warm_up import warm_up
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
 from ponder.nets.decoder import Decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
@@ -34,6 +45,7 @@ class ReplicaServer:
         self._weights = WeightReader()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._tokens = 0
+        self._chunks: list[tuple[int, TokenChunk]] = []  # of this turn of the loop, with their requests
 
     async def serve(self) -> None:
         """Answer until the input ends."""
@@ -45,11 +57,25 @@ class ReplicaServer:
             elif kind == "cancel" and (task := self._tasks.get(message["id"])) is not None:
                 task.cancel()
             elif kind == "ping":
-                self._send({"kind": "pong", "tokens": self._tokens})
+                load = {} if self._policy is None else asdict(self._policy.engine.load)
+                self._send({"kind": "pong", "tokens": self._tokens, "load": load})
             elif kind == "configure":
                 self._policy = self._build_policy(message)
             elif kind == "weights":
                 self._load(WeightManifest.from_json(message["manifest"]))
+            elif kind == "open":
+                self._send({"kind": "loaded", **await self._open_model(message)})
+
+    async def _open_model(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            named = {name: message[name] for name in ("model", "template", "device", "dtype", "seed")}
+            self._policy = load_policy(**named)
+            self._policy.on_tokens = self._count
+            await warm_up(self._policy, message["warm_sequences"])
+        except Exception as error:
+            return error_to_json(error)
+        share_interpreter()
+        return {}
 
     def _build_policy(self, message: Mapping[str, Any]) -> PonderPolicy:
         torch.set_num_threads(message["threads"])
@@ -81,22 +107,40 @@ class ReplicaServer:
         self._send({"kind": "loaded", "version": manifest.version, "seconds": time.perf_counter() - began})
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
-        assert self._policy is not None
         number = message["id"]
         try:
-            completions = await self._policy.generate(
-                ids(message["prefix"]), sampling_from_json(message["sampling"]), message["n"]
-            )
-            reply: dict[str, Any] = {"completions": [completion_to_json(c) for c in completions]}
+            reply = await self._sample(number, message)
         except asyncio.CancelledError:
             return
-        except PonderError as error:
-            reply = {"error": str(error), "type": type(error).__name__}
         except Exception as error:
-            reply = {"error": f"{type(error).__name__}: {error}", "type": ""}
+            reply = error_to_json(error)
         finally:
             self._tasks.pop(number, None)
+        self._send_chunks()
         self._send({"kind": "answer", "id": number, **reply})
+
+    async def _sample(self, number: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._policy is not None
+        prefix = ids(message["prefix"])
+        if (text := message.get("text")) is not None:
+            return {"logprobs": (await self._policy.token_logprobs(prefix, ids(text))).tolist()}
+        sampling, n, streamed = sampling_from_json(message["sampling"]), message["n"], message.get("stream", False)
+        if streamed:
+            completions = await self._policy.generate_with_chunks(prefix, sampling, n, partial(self._hear, number))
+        else:
+            completions = await self._policy.generate(prefix, sampling, n)
+        return {"completions": [completion_to_json(c, streamed) for c in completions]}
+
+    def _hear(self, number: int, chunk: TokenChunk) -> None:
+        """Chunks that one look at the device brought are sent together."""
+        if not self._chunks:
+            asyncio.get_running_loop().call_soon(self._send_chunks)
+        self._chunks.append((number, chunk))
+
+    def _send_chunks(self) -> None:
+        if self._chunks:
+            self._send({"kind": "chunks", **chunks_to_json(self._chunks)})
+            self._chunks = []
 
     def _send(self, message: Mapping[str, Any]) -> None:
         payload = memoryview(frame(message))

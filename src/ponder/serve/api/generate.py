@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ponder.engine.mailbox import TokenChunk
-from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
+from ponder.models.chunk_policy import ChunkPolicy
 from ponder.sampling import Sampling
 from ponder.serve.api.prompt_fields import read_tokens
 from ponder.serve.api.sampling_params import read_sampling_params
@@ -98,7 +98,7 @@ async def generate_stream(call: GenerateCall, request_id: str) -> AsyncGenerator
 async def _token_chunks(call: GenerateCall) -> AsyncGenerator[TokenChunk | list[Completion]]:
     """Tokens as they come; then the completions. A policy that runs in another program gives its tokens at the end."""
     policy = call.model.policy
-    if isinstance(policy, PonderPolicy | AdapterPolicy):
+    if isinstance(policy, ChunkPolicy):
         async with aclosing(policy.stream_chunks(call.prefix, call.sampling, call.n)) as chunks:
             async for chunk in chunks:
                 yield chunk

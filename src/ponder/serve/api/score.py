@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ponder.models.base_policy import BasePolicy
-from ponder.models.ponder_policy import AdapterPolicy, PonderPolicy
+from ponder.models.chunk_policy import ChunkPolicy
 from ponder.models.reward_models import ImplicitRewardModel, LearnedScorer
 from ponder.serve.api.prompt_fields import read_prompt, read_tokens
 from ponder.serve.errors import invalid
@@ -45,7 +45,7 @@ async def score(fields: Fields, models: ServedModels) -> dict[str, Any]:
         return await _score_positions(fields, name or next(iter(models.scorers)), scorer)
     model, _ = models.find(name)
     policy = model.policy
-    if not isinstance(policy, PonderPolicy | AdapterPolicy):
+    if not isinstance(policy, ChunkPolicy):
         raise invalid(f"{model.name!r} runs in another program, which gives no log-probabilities of a text", "model")
     assert model.base is not None
     text = _read_text(fields, model.base)
@@ -61,7 +61,7 @@ async def score(fields: Fields, models: ServedModels) -> dict[str, Any]:
         "token_ids": rest.tolist(),
         "logprobs": json_numbers(logprobs.tolist()),
         "scores": json_numbers(sums.tolist()),
-        "weight_version": policy.version,
+        "weight_version": model.base.version,
         "usage": _usage(len(text.tokens)),
     }
 

@@ -6,22 +6,20 @@ from __future__ import annotations
 import asyncio
 
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.serve.served_models import ServedModels
 from ponder.types import Sampling, user_messages
 
 _MAX_SEQUENCES = 256
 
 
-async def warm_up(models: ServedModels, max_concurrent: int) -> None:
-    policies = {id(model.base): model.base for model in models.models.values()}
-    for policy in policies.values():
-        if not isinstance(policy, PonderPolicy) or policy.net.device.type != "cuda":
-            continue
-        await _ask(policy, 1)
-        await asyncio.to_thread(policy.engine.wait_for_kernels)
-        for size in policy.engine.batch_sizes:
-            if size <= min(_MAX_SEQUENCES, max_concurrent):
-                await _ask(policy, size)
+async def warm_up(policy: PonderPolicy, max_sequences: int) -> None:
+    """Sample with each batch size up to `max_sequences`; on a CPU there is nothing to prepare."""
+    if policy.net.device.type != "cuda":
+        return
+    await _ask(policy, 1)
+    await asyncio.to_thread(policy.engine.wait_for_kernels)
+    for size in policy.engine.batch_sizes:
+        if size <= min(_MAX_SEQUENCES, max_sequences):
+            await _ask(policy, size)
 
 
 async def _ask(policy: PonderPolicy, count: int) -> None:
