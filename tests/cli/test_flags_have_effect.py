@@ -517,6 +517,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "max_concurrent": "| --max-concurrent 7", "allowed_host": "| --allowed-host pc.example",
         "allowed_origin": "| --allowed-origin https://a.example", "template": "| --template qa",
         "device": "| --device cpu", "dtype": "| --dtype bfloat16", "access_log": "| --access-log",
+        "replicas": "| --replicas 1",
     }),
     "view": ("view {places}", {
         "runs": ("view {places}", "view {run}"), "port": "| --port 8001", "serve": "| --serve http://127.0.0.1:8000",

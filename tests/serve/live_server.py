@@ -24,7 +24,7 @@ from ponder.serve.app import make_app
 from ponder.serve.guard import GuardSettings
 from ponder.serve.limits import Limits
 from ponder.serve.served_models import ServedModel, ServedModels, ThinkMarkers
-from ponder.serve.server import make_uvicorn
+from ponder.serve.server import make_uvicorn, ready_models
 from ponder.serve.service import Service
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -114,7 +114,8 @@ def live_server(
     def serve() -> None:
         async def main() -> None:
             loops.append(asyncio.get_running_loop())
-            await server.serve(sockets=[listener])
+            async with ready_models(service):
+                await server.serve(sockets=[listener])
 
         asyncio.run(main())
 
