@@ -68,10 +68,12 @@ def run_server(
 
 @asynccontextmanager
 async def ready_models(service: Service) -> AsyncIterator[None]:
-    """Within this block the models can sample: their processes run, and engines on a GPU are warm."""
+    """Within this block the models can sample: their processes run, engines on a GPU are warm, tables are made."""
     policies = {id(model.base): model.base for model in service.models.models.values()}.values()
     async with AsyncExitStack() as stack:
         for policy in policies:
+            if policy is not None:
+                policy.tokenizer.decode([0], keep_special=True)  # the first one makes a table of all tokens
             if isinstance(policy, ModelReplicas):
                 stack.push_async_callback(policy.close)
                 await policy.start()
