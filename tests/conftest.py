@@ -61,14 +61,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-JAILED = ("tests/verify/", "tests/tasks/", "tests/fuzz/")
+# Where the longest files are. They start first, so that no process is left alone with one of them at the end.
+LONG = (
+    "tests/test_docs.py", "tests/pipelines/test_training_over_ranks.py", "tests/train/test_distributed.py",
+    "tests/pipelines/test_recipes.py", "tests/verify/sandbox/", "tests/tasks/", "tests/cli/", "tests/engine/",
+    "tests/viewer/", "tests/pipelines/", "tests/serve/", "tests/models/",
+)  # fmt: skip
 
 
-@pytest.hookimpl(tryfirst=True)  # before the processes are told who runs what
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:  # a file stays in one process; so do all jails, which may see each other on the lower rung
-        name = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("jails" if name.startswith(JAILED) else name))
+    items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:

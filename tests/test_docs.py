@@ -40,17 +40,7 @@ def programs() -> Iterator[ForkedPrograms]:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(
-            p,
-            id=p.name,
-            marks=[
-                pytest.mark.xdist_group(FIRST.get(p.name, p.name)),
-                *([pytest.mark.nightly] if p.name in NIGHTLY else []),
-            ],
-        )
-        for p in SNIPPETS
-    ],
+    [pytest.param(p, id=p.name, marks=[pytest.mark.nightly] if p.name in NIGHTLY else []) for p in SNIPPETS],
 )
 def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Path], programs: ForkedPrograms) -> None:
     skip_without_smollm2(path)

@@ -30,8 +30,6 @@ from ponder.models.replicas.replica import ReplicaDeadlines, last_words
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.types import Completion, Cost, Sampling, ids
 
-pytestmark = pytest.mark.xdist_group("replicas")  # its fixtures are dear: made in one worker
-
 SAMPLING = Sampling(max_tokens=12, logprobs=2, token_stats=("entropy",))
 
 

@@ -26,8 +26,6 @@ from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
 from ponder.nets.weight_files import WEIGHTS_FILE, WEIGHTS_INDEX_FILE
 
-pytestmark = pytest.mark.xdist_group("malicious model files")  # its fixtures are dear: made in one worker
-
 pytest.importorskip("gguf")
 
 MAX_EXTRA_MEGABYTES = 400  # that a process may take beyond what an honest model took

@@ -40,8 +40,6 @@ from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
-pytestmark = pytest.mark.xdist_group("resume after kill")  # its fixtures are dear: made in one worker
-
 JOB = RL(
     task=DigitTask(), model=ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32), template=QUESTION_TEMPLATE,
     strategy=Samples(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=None), optimizer=AdamW(lr=3e-3, warmup_steps=2),

@@ -36,8 +36,6 @@ from ponder.train.ppo import PPO
 from ponder.train.ranks import join_ranks
 from ponder.types import Problem, Sampling, Trace
 
-pytestmark = pytest.mark.xdist_group("training over ranks")  # its fixtures are dear: made in one worker
-
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 COMMON: Any = {
     "optimizer": AdamW(lr=3e-3, warmup_steps=2), "steps": 4, "save_every": 2, "max_tokens_per_microbatch": 20,

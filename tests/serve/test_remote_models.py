@@ -38,8 +38,6 @@ from serve.live_server import LiveServer, live_server
 from serve.served_folders import save_policy, save_scorer
 from serve.served_process import served_processes
 
-pytestmark = pytest.mark.xdist_group("remote models")  # its fixtures are dear: made in one worker
-
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
 DRAW = Sampling(max_tokens=40)
 CUT = parse_cut("tokens:6")

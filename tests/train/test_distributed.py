@@ -21,10 +21,7 @@ from rank_program import CASES, run_case
 BFLOAT16 = 2e-2  # the sums are float32, what is summed is not
 Results = dict[int, list[dict[Any, Any]]]  # by number of ranks, then by rank
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:mkldnn_matmul"),
-    pytest.mark.xdist_group("distributed"),  # its fixture is dear: made in one worker
-]
+pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 
 
 @pytest.fixture(scope="module")
