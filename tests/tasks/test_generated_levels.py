@@ -14,6 +14,7 @@ from ponder.protocols import Task
 from ponder.runs import job_json
 from ponder.tasks import TASKS, Addition, EnvironmentTask, GeneratedTask
 from ponder.types import Step, ids, prompt_trace
+from sizes import size
 
 GENERATED_TASKS = {  # those with an environment have tests of their own
     name: kind
@@ -40,7 +41,7 @@ def scores(task, problem, *texts):
 def test_verifier_accepts_gold_only(name, level):
     task = GENERATED_TASKS[name](level=level, test_size=1)  # the protocol's check looks at `test`, which makes it
     assert isinstance(task, Task) and task.name == name
-    problems = task.train[: 4 if (name, level) in SLOW else 50 if level < 4 else 10]
+    problems = task.train[: size(3, 4) if (name, level) in SLOW else size(15, 50) if level < 4 else size(5, 10)]
     golds = [task.gold(problem) for problem in problems]
     for problem, gold, other in zip(problems, golds, [*golds[1:], golds[0]], strict=True):
         hedged = f"{gold} or {other}" if other != gold else ""
@@ -51,7 +52,7 @@ def test_verifier_accepts_gold_only(name, level):
 def test_another_problems_answer_is_mostly_wrong(name, level):
     """Some problems share answers; a verifier that took any answer would show here."""
     task = GENERATED_TASKS[name](level=level)
-    problems = task.train[: 4 if (name, level) in SLOW else 8]
+    problems = task.train[: 4 if (name, level) in SLOW else size(6, 8)]
     golds = {task.gold(p) for p in problems}
     taken = [scores(task, p, *golds) for p in problems]
     assert sum(value == 1.0 for row in taken for value in row) < 0.7 * sum(map(len, taken))
@@ -71,7 +72,7 @@ def test_train_and_test_are_disjoint(name):
     task = GENERATED_TASKS[name](level=2, test_size=15)
     held = [p.messages for p in task.test]
     assert held and len({json.dumps(p.answer) + str(p.messages) for p in task.test}) == len(held)
-    drawn = [p.messages for seed in (0, 5) for p in GENERATED_TASKS[name](level=2, seed=seed).train[:60]]
+    drawn = [p.messages for seed in (0, 5) for p in GENERATED_TASKS[name](level=2, seed=seed).train[: size(20, 60)]]
     assert not [asked for asked in drawn if asked in held]
 
 

@@ -27,11 +27,13 @@ from ponder.tasks.environments import worker_pool
 from ponder.tasks.environments.process_environment import ProcessEnvironment
 from ponder.tasks.environments.tool_task import ToolTask
 from ponder.types import Action, Problem, Sampling, Turn, user_messages
+from sizes import size
 from tasks.hostile_environments import KINDS
 from turn_policy import TurnPolicy, call
 
 FILE = Path(__file__).with_name("hostile_environments.py")
 NAME = f"{FILE}:Hostile"
+GOOD = size(100, 500)  # episodes beside the hostile ones
 
 
 @pytest.fixture(autouse=True)
@@ -96,15 +98,16 @@ def test_process_environment_answers_as_in_process() -> None:
     ],
 )
 def test_process_environment_fails_its_call_with_the_reason(kind: str, message: str) -> None:
+    seconds = 0.5 if "within" in message else 30.0  # a busy machine is no failure of its own
     with pytest.raises(EnvironmentFailed, match=message):
-        run_async(play(ProcessEnvironment(NAME, call_seconds=0.5), problem(kind)))
+        run_async(play(ProcessEnvironment(NAME, call_seconds=seconds), problem(kind)))
 
 
 def test_other_episodes_of_a_lost_worker_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
 
     async def both() -> list[Turn]:
-        good, bad = ProcessEnvironment(NAME, 0.5), ProcessEnvironment(NAME, 0.5)
+        good, bad = ProcessEnvironment(NAME, 30.0), ProcessEnvironment(NAME, 30.0)
         await good.reset(problem(), 0)
         await bad.reset(problem("os._exit"), 0)
         out = [await good.act(Action("a"))]
@@ -127,7 +130,7 @@ def test_a_cancelled_call_is_closed_in_its_worker(monkeypatch: pytest.MonkeyPatc
         slow = ProcessEnvironment(NAME, 1.0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(slow.reset(problem("hang in reset"), 0), 0.3)
-        return await play(ProcessEnvironment(NAME, 1.0), problem())
+        return await play(ProcessEnvironment(NAME, 30.0), problem())
 
     assert run_async(work())[-1].done
 
@@ -232,7 +235,11 @@ def test_workers_end_with_their_parent(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=dict(os.environ)) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == b"ready\n"
-        (worker,) = children(parent.pid)
+        for _ in range(600):
+            if found := children(parent.pid):
+                break
+            time.sleep(0.1)
+        (worker,) = found
         parent.kill()
     for _ in range(100):
         if not Path(f"/proc/{worker}").exists():
@@ -256,11 +263,11 @@ def test_process_environment_needs_a_name() -> None:
 
 
 @pytest.mark.slow
-def test_five_hundred_episodes_go_on_beside_hostile_ones() -> None:
+def test_good_episodes_go_on_beside_hostile_ones() -> None:
     """Undecided episodes are counted, never 0; afterwards no process or thread is left (the fixture looks)."""
-    rows = [{"prompt": "Play.", "kind": kind, "i": i} for i, kind in enumerate([*["good"] * 500, *KINDS])]
+    rows = [{"prompt": "Play.", "kind": kind, "i": i} for i, kind in enumerate([*["good"] * GOOD, *KINDS])]
     task = EpisodeTask(
-        environment=NAME, data=rows, test_data=[{"prompt": "Play.", "kind": "good", "i": -1}], call_seconds=1.0,
+        environment=NAME, data=rows, test_data=[{"prompt": "Play.", "kind": "good", "i": -1}], call_seconds=3.0,
         max_seconds=600.0,
     )  # fmt: skip
     assert task.in_workers
@@ -270,7 +277,7 @@ def test_five_hundred_episodes_go_on_beside_hostile_ones() -> None:
     for trace in traces:
         kind = trace.problem.answer["columns"]["kind"]
         by_kind.setdefault(kind, []).extend(trace.score(i, "reward") for i in trace.answers())
-    assert by_kind.pop("good") == [1.0] * 500
+    assert by_kind.pop("good") == [1.0] * GOOD
     for kind, rewards in by_kind.items():
         harmless = kind in ("hang in close", "raise in close")  # the episode was over
         assert rewards == [1.0 if harmless else None], kind

@@ -16,6 +16,7 @@ from ponder.protocols import Task
 from ponder.runs import job_json
 from ponder.tasks import TASKS, Addition, CheckAnswer, CodeFeedback, EnvironmentTask
 from ponder.tasks.environments.scripted_play import action_of, gold_play, play, random_play
+from sizes import size
 
 from .hostile_texts import HOSTILE_TEXTS
 
@@ -26,8 +27,9 @@ each = pytest.mark.parametrize("name", ENVIRONMENT_TASKS)
 levels = pytest.mark.parametrize(
     ("name", "level"), [(name, n) for name, kind in ENVIRONMENT_TASKS.items() for n in range(1, len(kind.LEVELS) + 1)]
 )
+EPISODES = size(15, 50)
 # A gold move of connect four is a tree search of some ten milliseconds.
-GOLD_EPISODES = {("connect-four", 1): 20, ("connect-four", 2): 3, ("connect-four", 3): 3, ("connect-four", 4): 3}
+GOLD_EPISODES = {("connect-four", 1): size(4, 20), **{("connect-four", n): size(1, 3) for n in (2, 3, 4)}}
 
 
 @cache
@@ -61,7 +63,7 @@ def play_texts(task, problem, texts, seed=1):
 def test_gold_earns_the_full_reward_on_held_out_problems(name, level):
     task = task_at(name, level)
     assert isinstance(task, Task) and task.name == name
-    problems = task.test[: GOLD_EPISODES.get((name, level), 50)]
+    problems = task.test[: GOLD_EPISODES.get((name, level), EPISODES)]
     assert len(task.test) == 50
     episodes = [gold_play(task, problem) for problem in problems]
     rewards = [episode.reward for episode in episodes]
@@ -76,7 +78,7 @@ def test_gold_earns_the_full_reward_on_held_out_problems(name, level):
 @levels
 def test_random_play_earns_less_than_gold(name, level):
     task, rng = task_at(name, level), random.Random(0)
-    rewards = [random_play(task, problem, rng).reward for problem in task.test[: 10 if "mcts" in str(task) else 50]]
+    rewards = [random_play(task, problem, rng).reward for problem in task.test[: 10 if "mcts" in str(task) else size(25, 50)]]
     assert all(0 <= reward <= 1 for reward in rewards)
     assert sum(rewards) / len(rewards) < 0.75
 
