@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
+NIGHTLY = bool(os.environ.get("PONDER_FUZZ"))  # which `make nightly` sets
+
 
 def size(every_change: int, nightly: int) -> int:
-    """`make nightly` sets PONDER_FUZZ."""
-    return nightly if os.environ.get("PONDER_FUZZ") else every_change
+    return nightly if NIGHTLY else every_change

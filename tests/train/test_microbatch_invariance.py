@@ -28,11 +28,14 @@ from ponder.train.pack import PackedBatch, chains
 from ponder.train.ppo import PPO
 from ponder.types import Score, Step, Trace, ids
 from reference_decoder import plain_logprobs, weights64
+from sizes import NIGHTLY
 
 HEAT = 0.8
 BY = 0.01  # two fifths of the ratios then lie outside the clip range
 MICRO = {"alone": 1, "three": 30, "all": 10**9}
 ALGORITHMS = {**ONLINE, **OFFLINE}
+# Of layout, head and micro-batch: all 18, or the half in which every pair of them is met.
+ALL_WAYS = NIGHTLY
 
 
 # the two other layouts
@@ -144,8 +147,8 @@ class Case:
     def everywhere(self, patch: pytest.MonkeyPatch) -> Iterator[tuple[str, float64_losses.Grads]]:
         apart_traces = [unshared(t) for t in self.traces]
         layouts = {"shared": self.traces, "packed": apart_traces, "padded": apart_traces}
-        for layout, traces in layouts.items():
-            for way in ("chunked", "plain") if self.name != "critic" else ("none",):
+        for row, (layout, traces) in enumerate(layouts.items()):
+            for turn, way in enumerate(("chunked", "plain") if self.name != "critic" else ("none",)):
                 with patch.context() as m:
                     if layout == "padded":
                         m.setattr(Learner, "hidden_states", padded_hidden)
@@ -154,15 +157,16 @@ class Case:
                     else:
                         m.setattr(readouts, "token_logprobs", float64_losses.full_logprobs)
                         m.setattr(readouts, "divergence", full_divergence)
-                    for size, micro in MICRO.items():
-                        yield f"{layout}, {way} head, {size}", self.gradient(micro, traces)
+                    for column, (size, micro) in enumerate(MICRO.items()):
+                        if ALL_WAYS or way == "none" or (row + turn + column) % 2 == 0:
+                            yield f"{layout}, {way} head, {size}", self.gradient(micro, traces)
 
 
 def check(name: str, kind: str, patch: pytest.MonkeyPatch) -> None:
     case = Case(name, kind)
     _, expected = float64_losses.step(name, case.net, case.traces, case.reference, HEAT)
     ways, result = zip(*case.everywhere(patch), strict=True)
-    assert len(ways) == (9 if name == "critic" else 18)
+    assert len(ways) == (18 if ALL_WAYS and name != "critic" else 9)
     for way, grads in zip(ways, result, strict=True):
         assert float64_losses.gap(grads, expected) < 1e-5, way
     flat = torch.stack([torch.cat([g[n].double().flatten() for n in expected]) for g in result])

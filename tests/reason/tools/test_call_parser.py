@@ -18,6 +18,7 @@ from ponder.reason.tools.call_parser import (
     join_pieces,
     parse_answer,
 )
+from sizes import size
 
 NAMES = {"add", "weather"}
 _WORDS = st.text(alphabet='ab"\\{}[]<>/é\n\u2028😀', max_size=8)
@@ -141,7 +142,7 @@ def check_prefix(part, whole):
     assert len(part.calls) <= len(whole.calls)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=size(60, 150), deadline=None)
 @given(
     st.lists(
         st.tuples(
