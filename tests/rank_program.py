@@ -24,6 +24,7 @@ from ponder.train.objective import Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
+from sizes import NIGHTLY
 
 ALGORITHMS = {**ONLINE, **OFFLINE}
 # Losses of every kind, and beside them: one trace for all ranks, a critic, adapters, other types and kinds of network.
@@ -33,9 +34,11 @@ CASES_OF_2 = (
 )  # fmt: skip
 EPS = 1e-3  # else Adam makes whole steps of gradients that are rounding errors
 CASES_OF_4 = ("grpo", "critic", "lora")
+# The other cases differ in what is summed, not in how: on every change they are sharded, which sums in parts.
+REPLICATED_TOO = CASES_OF_2 if NIGHTLY else ("grpo", "ppo", "one trace", "critic", "lora", "bfloat16")
 # What is trained on how many ranks: (case, sharded).
 CASES = {
-    size: [(case, sharded) for case in cases for sharded in (False, True)]
+    size: [(case, sharded) for case in cases for sharded in (False, True) if sharded or case in REPLICATED_TOO]
     for size, cases in ((2, CASES_OF_2), (4, CASES_OF_4))
 }
 

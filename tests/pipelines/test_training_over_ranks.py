@@ -47,8 +47,8 @@ JOB = RL(
 )  # fmt: skip
 JOBS: dict[str, Any] = {
     "grpo": replace(JOB, preflight=True),
-    "ppo": replace(JOB, algorithm=PPO(), epochs_per_batch=2),
-    "lora": replace(JOB, lora=LoRA(rank=4)),
+    "ppo": replace(JOB, algorithm=PPO(), epochs_per_batch=2, steps=2, eval_every=0),
+    "lora": replace(JOB, lora=LoRA(rank=4), steps=2, eval_every=0),
     "sft": FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, batch_size=6, **COMMON),
 }
 
