@@ -78,7 +78,9 @@ def test_gold_earns_the_full_reward_on_held_out_problems(name, level):
 @levels
 def test_random_play_earns_less_than_gold(name, level):
     task, rng = task_at(name, level), random.Random(0)
-    rewards = [random_play(task, problem, rng).reward for problem in task.test[: 10 if "mcts" in str(task) else size(25, 50)]]
+    rewards = [
+        random_play(task, problem, rng).reward for problem in task.test[: 10 if "mcts" in str(task) else size(25, 50)]
+    ]
     assert all(0 <= reward <= 1 for reward in rewards)
     assert sum(rewards) / len(rewards) < 0.75
 
