@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import socket
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +23,8 @@ PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 SNIPPETS = sorted((DOCS / "snippets").glob("*.py"))
 MAX_BLOCK_CHARS = 105
 GENERATED = {"reference/cli.md", "reference/catalog.md", "reference/api.md", "benchmarks.md"}  # by docs/build_hooks.py
-FIRST = {"rewards_table.py": "grpo_own_reward.py"}  # a snippet that reads what another one wrote
-NIGHTLY = ("outside_agent.py",)  # a server, and two trainings
+FIRST = {"rewards_table.py": "readme.py"}  # a snippet that reads what another one wrote
+NIGHTLY = ("outside_agent.py", "grpo_own_reward.py")  # a server and two trainings; the job of readme.py once more
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,9 @@ def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Pat
         if first.name not in snippet_folders:
             programs.run(first, tmp_path)
         folder = snippet_folders.get(first.name, tmp_path)
+        (folder / "runs" / "times-three").symlink_to("readme")  # the same job: see below
+    if path.name == "serve_client.py":
+        path = with_free_port(path, tmp_path)
     output = programs.run(path, folder)
     snippet_folders[path.name] = folder
     if path.name == "own_task.py":
@@ -57,6 +61,27 @@ def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Pat
         assert last > first + 0.3, output
     if path.name == "outside_agent.py":
         check_recorded_round(folder, output)
+
+
+def with_free_port(path: Path, folder: Path) -> Path:
+    """The program with a port that nobody listens on, and a quarter of the tokens."""
+    program = path.read_text()
+    assert program.count("8123") == 3 and program.count("max_completion_tokens=400") == 1
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    (folder / path.name).write_text(program.replace("8123", port).replace("tokens=400", "tokens=100"))
+    return folder / path.name
+
+
+def test_own_reward_snippet_is_the_readme_job() -> None:
+    """So its run is too, and rewards_table.py can read it."""
+    own, readme = (
+        re.search(r"^rows = .*^job = RL\([^\n]+$", (DOCS / "snippets" / name).read_text(), re.S | re.M)
+        for name in ("grpo_own_reward.py", "readme.py")
+    )
+    assert own and readme
+    assert own[0] == re.sub("  # .*", "", readme[0])
+    assert 'job("runs/times-three")' in (DOCS / "snippets" / "grpo_own_reward.py").read_text()
 
 
 def check_recorded_round(folder: Path, output: str) -> None:
