@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.types import Sampling, ids
 from reference_decoder import plain_logits, weights64
 
-peft = pytest.importorskip("peft")
+# Not imported here: that takes seconds, in every process that collects the tests.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 IDS = [5, 9, 3, 22, 40, 17, 33, 33, 8, 60]
 SMALL_LORA = LoRA(4, 8.0)
@@ -230,6 +232,8 @@ def test_peft_loads_saved_adapter(
     about = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
     assert about["base_model_name_or_path"] == str(tmp_path / "base") and about["lora_dropout"] == 0
     model = AutoModelForCausalLM.from_pretrained(about["base_model_name_or_path"], dtype=torch.float32)
+    import peft
+
     theirs = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
     torch.testing.assert_close(logits(theirs), logits(net), rtol=0, atol=1e-3)
     assert (logits(net) - before).abs().max() > 0.1
@@ -242,6 +246,8 @@ def test_adapter_saved_by_peft_loads(
     model = build("llama")
     model.save_pretrained(tmp_path / "base")
     settings = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "up_proj"], **more}
+    import peft
+
     theirs = peft.get_peft_model(model, peft.LoraConfig(**settings, init_lora_weights=False, task_type="CAUSAL_LM"))
     theirs = theirs.eval()
     theirs.save_pretrained(tmp_path / "adapter")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.lora import LoRA
 from ponder.nets.weight_files import WEIGHTS_FILE
 
-pytest.importorskip("peft")
+# Not imported here: that takes seconds, in every process that collects the tests.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 SETTINGS = LoRA(3, 10.0)  # a scale that is no power of two
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

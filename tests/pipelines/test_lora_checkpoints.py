@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO
 from ponder.types import Sampling
 
-pytest.importorskip("peft")
+# Not imported here: that takes seconds, in every process that collects the tests.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 SCRATCH = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=32)
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
