@@ -15,7 +15,7 @@ import pytest
 
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
-from ponder.book.figure import FigureRun, SeedData, format_interval, over_seeds
+from ponder.book.figure import COSINE, SHARE, FigureRun, SeedData, format_interval, over_seeds
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
@@ -70,6 +70,18 @@ def test_interval_over_seeds_is_students() -> None:
     mean, low, high = over_seeds([1.0, 2.0, 3.0])
     assert (mean, low, high) == pytest.approx((2.0, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
     assert math.isnan(over_seeds([1.0])[1])
+
+
+def test_interval_of_shares_stays_within_its_bounds() -> None:
+    """By hand: angles of 0.5 and 0.75 are pi/4 and pi/3, Student's t of one degree of freedom is 12.7062."""
+    mean, low, high = over_seeds([1.0, 1.0, 0.992], SHARE)
+    assert mean == pytest.approx(0.99733333) and 0.95 < low < mean < high == 1.0
+    middle, half = math.pi * 7 / 24, 12.706205 * math.pi / 12 / 2
+    assert over_seeds([0.5, 0.75], SHARE)[1:] == (pytest.approx(max(0.0, middle - half)), 1.0)
+    near = over_seeds([0.50, 0.51, 0.52], SHARE)  # far from the bounds it is nearly the plain one
+    assert near == pytest.approx(over_seeds([0.50, 0.51, 0.52]), abs=1e-4)
+    low, high = over_seeds([0.96, 0.99, 1.0], COSINE)[1:]
+    assert low < 0.96 and high <= 1.0
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

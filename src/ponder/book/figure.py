@@ -32,13 +32,21 @@ class FigureRun:
     dtype: str = "auto"
     progress: Progress = NoProgress()
 
-    def run_recipe(self, name: str, **settings: Any) -> Path:
-        """Run a shipped recipe on this model, task and seed, or what is left of it; returns its folder."""
-        given = {"model": self.model, "task": self.task, "task_settings": dict(self.task_settings), "seed": self.seed}
-        job = self.build_recipe(name, **given, **settings)
+    def run_recipe(self, name: str, folder: Path | None = None, **settings: Any) -> Path:
+        """Run a shipped recipe on this model, task and seed, or what is left of it; returns its folder.
+
+        Figures that give the same `folder` and settings share the run.
+        """
+        folder = folder or self.folder / name
+        job = self.recipe_job(name, **settings)
         job = replace(job, stages=tuple(replace(stage, job=self._placed(stage.job)) for stage in job.stages))
-        job(self.folder / name, self.progress)
-        return self.folder / name
+        job(folder, self.progress)
+        return folder
+
+    def recipe_job(self, name: str, **settings: Any) -> Any:
+        """The job of a shipped recipe on this model, task and seed."""
+        given = {"model": self.model, "task": self.task, "task_settings": dict(self.task_settings), "seed": self.seed}
+        return self.build_recipe(name, **given, **settings)
 
     def _placed(self, job: Any) -> Any:
         """The job on this device and in this dtype, where it has such settings."""
@@ -76,20 +84,43 @@ class BookFigure(Protocol):
         ...
 
 
-def over_seeds(values: Sequence[float]) -> tuple[float, float, float]:
-    """The mean over seeds with Student's 95 % interval; NaN bounds for a single seed."""
+Bounds = tuple[float, float]
+SHARE: Bounds = (0.0, 1.0)
+COSINE: Bounds = (-1.0, 1.0)
+
+
+def over_seeds(values: Sequence[float], bounds: Bounds | None = None) -> tuple[float, float, float]:
+    """The mean over seeds with Student's 95 % interval; NaN bounds for a single seed.
+
+    What lies between `bounds` has an interval that does, too: Student's of arcsin(sqrt(x)), which unlike the logit is
+    finite where a seed is at a bound.
+    """
     mean = float(np.mean(values))
     if len(values) < 2:
         return mean, float("nan"), float("nan")
     from scipy.special import stdtrit
 
-    half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    return mean, mean - half, mean + half
+    t = float(stdtrit(len(values) - 1, 0.975)) / np.sqrt(len(values))
+    if bounds is None:
+        half = t * float(np.std(values, ddof=1))
+        return mean, mean - half, mean + half
+    low, span = bounds[0], bounds[1] - bounds[0]
+    angles = np.arcsin(np.sqrt(np.clip((np.asarray(values) - low) / span, 0.0, 1.0)))
+    half = t * float(np.std(angles, ddof=1))
+    ends = np.clip([angles.mean() - half, angles.mean() + half], 0.0, np.pi / 2)
+    first, last = (low + span * np.sin(ends) ** 2).tolist()
+    return mean, float(first), float(last)
 
 
-def format_interval(values: Sequence[float], scale: float = 100.0, digits: int = 1, sign: bool = False) -> str:
+def format_interval(
+    values: Sequence[float],
+    scale: float = 100.0,
+    digits: int = 1,
+    sign: bool = False,
+    bounds: Bounds | None = None,
+) -> str:
     """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4)."""
-    mean, low, high = (scale * x for x in over_seeds(values))
+    mean, low, high = (scale * x for x in over_seeds(values, bounds))
     plus = "+" if sign else ""
     each = ", ".join(f"{scale * x:{plus}.{digits}f}" for x in values)
     interval = f" [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}]" if len(values) > 1 else ""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ponder.book.figure import FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import COSINE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.models.load import load_policy
@@ -110,7 +110,9 @@ class GradientNoise:
             rows = []
             for name, title in ESTIMATORS.items():
                 each = [data[name][kind] for data in seeds.values()]
-                rows.append([title, *(format_interval([x[GROUP_SIZES.index(g)] for x in each], 1, 2) for g in shown)])
+                bounds = COSINE if kind == "cosine" else None
+                columns = [[x[GROUP_SIZES.index(g)] for x in each] for g in shown]
+                rows.append([title, *(format_interval(column, 1, 2, bounds=bounds) for column in columns)])
             tables += [*markdown_table([label, *(f"G = {g}" for g in shown)], rows)]
         return [
             f"{first['answers']:,} answers to {first['problems']} training problems of a policy that is right in"

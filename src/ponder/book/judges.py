@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.measure import auroc, auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
@@ -97,7 +97,7 @@ class Judges:
         shown = [k for k in n if k in (1, 4, 8, 16, 64)]
         rows = []
         for name, title in ROWS.items():
-            cells = [format_interval([curves[name][s][n.index(k)] for s in seeds]) for k in shown]
+            cells = [format_interval([curves[name][s][n.index(k)] for s in seeds], bounds=SHARE) for k in shown]
             rows.append([title, *cells])
         beta, log_pi = chosen_settings(seeds)
         first = next(iter(seeds.values()))
@@ -105,7 +105,8 @@ class Judges:
         out = [
             f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
             f" held-out problems, {max(n)} samples of each. In every cell the mean over seeds, its 95 % interval"
-            " (Student's), and each seed.",
+            " (Student's, of arcsin sqrt, so that it stays within 0 and 100), and each seed. Differences below have"
+            " Student's own.",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
             f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
@@ -123,9 +124,8 @@ class Judges:
             pooled, within = (
                 [seeds[s]["test"][kind][name] for s in seeds] for kind in ("auroc", "auroc within problems")
             )
-            rows.append(
-                [ROWS[row].removeprefix("best by "), format_interval(pooled, 1, 3), format_interval(within, 1, 3)]
-            )
+            cells = [format_interval(x, 1, 3, bounds=SHARE) for x in (pooled, within)]
+            rows.append([ROWS[row].removeprefix("best by "), *cells])
         return [
             "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems. Best"
             " of N chooses within a problem.",
