@@ -15,7 +15,7 @@ import pytest
 
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
-from ponder.book.figure import COSINE, SHARE, FigureRun, SeedData, format_interval, over_seeds
+from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, over_seeds
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
@@ -82,6 +82,8 @@ def test_interval_of_shares_stays_within_its_bounds() -> None:
     assert near == pytest.approx(over_seeds([0.50, 0.51, 0.52]), abs=1e-4)
     low, high = over_seeds([0.96, 0.99, 1.0], COSINE)[1:]
     assert low < 0.96 and high <= 1.0
+    half = 12.706205 * math.log(2) / 2  # of the logs 0 and 2 log 2, deviation sqrt(2) log 2
+    assert over_seeds([1.0, 4.0], POSITIVE)[1] == pytest.approx(2 * math.exp(-2 * half))
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

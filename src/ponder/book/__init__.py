@@ -12,6 +12,7 @@ FIGURES: dict[str, str] = {
     "judges": "ponder.book.judges",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",
+    "poker": "ponder.book.poker",
 }
 
 

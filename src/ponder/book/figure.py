@@ -87,13 +87,14 @@ class BookFigure(Protocol):
 Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)
 COSINE: Bounds = (-1.0, 1.0)
+POSITIVE: Bounds = (0.0, float("inf"))
 
 
 def over_seeds(values: Sequence[float], bounds: Bounds | None = None) -> tuple[float, float, float]:
     """The mean over seeds with Student's 95 % interval; NaN bounds for a single seed.
 
     What lies between `bounds` has an interval that does, too: Student's of arcsin(sqrt(x)), which unlike the logit is
-    finite where a seed is at a bound.
+    finite where a seed is at a bound; of log(x) where only 0 bounds it.
     """
     mean = float(np.mean(values))
     if len(values) < 2:
@@ -104,6 +105,10 @@ def over_seeds(values: Sequence[float], bounds: Bounds | None = None) -> tuple[f
     if bounds is None:
         half = t * float(np.std(values, ddof=1))
         return mean, mean - half, mean + half
+    if bounds == POSITIVE:
+        logs = np.log(values)
+        half = t * float(np.std(logs, ddof=1))
+        return mean, float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
     low, span = bounds[0], bounds[1] - bounds[0]
     angles = np.arcsin(np.sqrt(np.clip((np.asarray(values) - low) / span, 0.0, 1.0)))
     half = t * float(np.std(angles, ddof=1))
