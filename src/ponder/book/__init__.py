@@ -13,6 +13,10 @@ FIGURES: dict[str, str] = {
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",
     "poker": "ponder.book.poker",
+    "votes": "ponder.book.votes",
+    "monkeys": "ponder.book.monkeys",
+    "tokens": "ponder.book.tokens",
+    "two-axes": "ponder.book.two_axes",
 }
 
 

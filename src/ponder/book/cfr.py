@@ -84,7 +84,8 @@ class GameTree:
         own_N = np.where(self.mover_N == player, self._edge_chances(strategy_S), 1.0)
         self._back_up(value_N, lambda begin, end: own_N[begin:end])
         is_own = self.mover_N == player
-        return np.bincount(self.slot_N[is_own], value_N[is_own], len(strategy_S)), value_N
+        action_S = np.bincount(self.slot_N[is_own], value_N[is_own], len(strategy_S)).astype(np.float64)
+        return action_S, value_N
 
     def best_response(self, strategy_S: Floats, player: int) -> tuple[Floats, Floats]:
         """A player's best response to the other's strategy, as a strategy; and the value of each node under it."""

@@ -20,8 +20,8 @@ TITLES = {"kuhn": "Kuhn poker", "leduc": "Leduc poker"}
 GAME_VALUES = {"kuhn": -1 / 18, "leduc": -0.0856}
 MARKS = (1, 3, 10, 30, 100, 300, 1000)
 SAMPLED_MARKS = tuple(n for n in MARKS if n <= 100)  # sampled passes are slower
-SOLVERS: dict[Variant, str] = {"cfr": "CFR", "cfr+": "CFR+"}
-SAMPLED = "external sampling"
+SOLVERS: tuple[Variant, ...] = ("cfr", "cfr+")
+LINES: dict[str, str] = {"cfr": "CFR", "cfr+": "CFR+", "sampled": "external sampling"}
 # Blueprints: the average strategy after so many iterations of CFR+ in Leduc.
 BLUEPRINTS = (3, 10, 30, 100)
 SEARCHES = {"blueprint": "blueprint alone", "unsafe": "unsafe search", "safe": "safe search (re-solving)"}
@@ -57,7 +57,7 @@ class Poker:
 
         def paint(figure: Any, panels: list[Any]) -> None:
             for axes, (game, title) in zip(panels, TITLES.items(), strict=False):
-                for i, (solver, label) in enumerate({**SOLVERS, "sampled": SAMPLED}.items()):
+                for i, (solver, label) in enumerate(LINES.items()):
                     x = SAMPLED_MARKS if solver == "sampled" else MARKS
                     each = [[d[game][solver]["exploitability"][k] for d in seeds.values()] for k in range(len(x))]
                     _plot(axes, x, each, i, label)
@@ -98,7 +98,7 @@ class Poker:
         shown = (10, 100, 1000)
         for game, title in TITLES.items():
             rows = []
-            for solver, label in {**SOLVERS, "sampled": SAMPLED}.items():
+            for solver, label in LINES.items():
                 of = [d[game][solver]["exploitability"] for d in seeds.values()]
                 known = SAMPLED_MARKS if solver == "sampled" else MARKS
                 cells = [
@@ -152,8 +152,7 @@ class Poker:
             for s, b in zip(d["blueprints"]["safe"], d["blueprints"]["blueprint"], strict=True)
         )
         fits = "; ".join(
-            f"{TITLES[game]}, {SOLVERS[solver]} {format_interval(each, 1, 2)}"
-            for (game, solver), each in slopes.items()
+            f"{TITLES[game]}, {LINES[solver]} {format_interval(each, 1, 2)}" for (game, solver), each in slopes.items()
         )
         return [
             f"The exponent of exploitability over iterations, from 100 on (-0.5 is the proven rate): {fits}.",
@@ -222,7 +221,7 @@ def compare_searches(tree: GameTree, seed: int) -> dict[str, list[float]]:
         blueprint = solver.average()
         out["blueprint"].append(round(tree.exploitability(blueprint), 6))
         for mode in ("unsafe", "safe"):
-            searched = search_all(tree, blueprint, mode, SEARCH_ITERATIONS)  # type: ignore[arg-type]
+            searched = search_all(tree, blueprint, mode, SEARCH_ITERATIONS)
             out[mode].append(round(tree.exploitability(searched), 6))
     return out
 

@@ -49,7 +49,7 @@ def _kuhn_node(hands: tuple[str, str], played: str) -> GameNode:
 
 def leduc() -> GameNode:
     nodes, chances = [], []
-    for hands in product(LEDUC_RANKS, repeat=2):
+    for hands in product(LEDUC_RANKS, LEDUC_RANKS):
         nodes.append(_leduc_node(hands, "", ("", ""), (1, 1)))
         chances.append((2 if hands[0] == hands[1] else 4) / 30)  # cards of two suits, one after the other
     return GameNode(CHANCE, tuple(nodes), tuple(chances))

@@ -1,0 +1,51 @@
+"""Two axes of compute: a model at several points of its training, and many samples of each held-out problem from each.
+
+`ponder book two-axes` draws accuracy over training FLOPs and over the FLOPs of a vote, and the landscape of both.
+"""
+
+from typing import Annotated
+
+from _bases import (
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
+
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Samples
+from ponder.train.optimizer import AdamW
+
+
+def recipe(
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 24,
+    n: Count = 64, steps: Steps = 320, lr: Lr = None,
+    halvings: Annotated[int, "earlier checkpoints, each at half the steps of the next"] = 4, seed: int = 0,
+) -> Stages:  # fmt: skip
+    from dataclasses import replace
+
+    from ponder.models.scratch_model import ScratchModel
+
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    steps = steps or 320
+    first = max(1, steps >> halvings)
+    start = replace(b.model, seed=seed) if isinstance(b.model, ScratchModel) else b.model
+    train = FineTune(
+        b.task, start, b.template, optimizer=AdamW(lr=lr or b.cold_start.lr, warmup_steps=first), steps=steps,
+        batch_size=64, save_every=first, keep_checkpoints=steps // first, seed=seed,
+    )  # fmt: skip
+    stages = [Stage("train", train)]
+    for halving in range(halvings, -1, -1):
+        at = steps >> halving
+        checkpoint = f"stage:train/checkpoints/step-{at:06d}/model"
+        stages.append(Stage(f"at-{at}", b.evaluate_with(Samples(n, b.sampling), checkpoint, seed, max_concurrency=4)))
+    return Stages(tuple(stages))

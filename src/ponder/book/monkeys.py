@@ -1,0 +1,264 @@
+"""Large Language Monkeys on one's own samples: coverage over a thousand samples, its law, and what selection keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.sampled_answers import (
+    SampledProblem,
+    read_samples,
+    right_counts,
+    sample_answers,
+    sampling_cost,
+    sampling_cost_line,
+    vote_counts,
+)
+from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
+from ponder.measure.figures.canvas import FigureWithData, log_spaced_ints, make_panels, set_cost_axis, set_k_axis
+from ponder.measure.figures.theme import COLOURS, MARKERS
+
+FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
+SUBSETS = 100
+SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
+    "majority": "majority",
+    "best": "best by log-probability",
+    "weighted": "vote weighted by probability",
+}
+MODEL_SIZES = {"large": "the model", "small": "the smaller model"}
+
+
+class Monkeys:
+    name = "monkeys"
+    title = "Coverage over a thousand samples"
+    source = "Brown et al. 2024, arXiv:2407.21787 (Large Language Monkeys)"
+    claim = (
+        "Coverage, the share of problems that some sample solves, grows over orders of magnitude of samples as exp(a"
+        " k^b); majority vote and other selection without a verifier stop growing far below it; a smaller model with"
+        " more samples can reach more for the same FLOPs."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder, verifier = sample_answers(run)
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)}
+        for size in MODEL_SIZES:
+            problems = read_samples(folder, size, verifier)
+            if problems:
+                out[size] = measure_coverage(problems, run.seed)
+        out["selection"] = measure_selection(read_samples(folder, "large", verifier), run.seed)
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+        first = data[0]
+        k = first["large"]["k"]
+
+        def add(panel: str, line: str, x: Sequence[float], y: Sequence[float]) -> None:
+            rows.extend({"panel": panel, "line": line, "x": a, "value": b} for a, b in zip(x, y, strict=True))
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            axes = panels[0]
+            for i, (size, label) in enumerate(_sizes(data)):
+                mean = _mean([d[size]["coverage"] for d in data])
+                axes.plot(k, mean, color=COLOURS[i], marker=MARKERS[i], ms=3, label=label)
+                law = _mean([np.exp(d[size]["law"]["a"] * np.array(k) ** d[size]["law"]["b"]) for d in data])
+                axes.plot(k, law, color=COLOURS[i], ls=":", lw=1.2, label=f"exp(a k^b), {label}")
+                add("coverage", label, k, mean)
+                add("coverage", f"law, {label}", k, law)
+            set_k_axis(axes, k[-1])
+            axes.set_title("coverage and its law", fontsize=9)
+            axes = panels[1]
+            cover = _mean([d["large"]["coverage"] for d in data])
+            axes.plot(k, cover, color=COLOURS[0], label="coverage (a perfect verifier)")
+            of = first["selection"]["k"]
+            for i, (rule, label) in enumerate(SELECTIONS.items(), 2):
+                mean = _mean([d["selection"][rule]["mean"] for d in data])
+                sd = _mean([d["selection"][rule]["sd"] for d in data])
+                axes.plot(of, mean, color=COLOURS[i], marker=MARKERS[i], ms=3, label=label)
+                axes.fill_between(of, np.array(mean) - sd, np.array(mean) + sd, color=COLOURS[i], alpha=0.2, lw=0)
+                add("selection", label, of, mean)
+            set_k_axis(axes, k[-1])
+            axes.set_title("selection against coverage", fontsize=9)
+            axes = panels[2]
+            spans = []
+            for i, (size, label) in enumerate(_sizes(data)):
+                x = np.mean([np.array(k) * d[size]["flops per sample"] for d in data], axis=0)
+                axes.plot(
+                    x,
+                    _mean([d[size]["coverage"] for d in data]),
+                    color=COLOURS[i],
+                    marker=MARKERS[i],
+                    ms=3,
+                    label=label,
+                )
+                spans += [float(x[0]), float(x[-1])]
+                add("FLOPs", label, x.tolist(), _mean([d[size]["coverage"] for d in data]))
+            set_cost_axis(axes, min(spans), max(spans), "FLOPs a problem")
+            axes.set_title("coverage over compute", fontsize=9)
+            for axes in panels[:3]:
+                axes.set_ylim(0, 1.02)
+                axes.legend(fontsize=7, loc="lower right")
+            axes = panels[3]
+            own = sorted(zip(first["large"]["share right"], first["large"]["vote right"], strict=True))
+            colours = [COLOURS[2] if vote else COLOURS[1] for _, vote in own]
+            axes.bar(range(len(own)), [100 * p for p, _ in own], color=colours, width=0.9)
+            for colour, label in ((COLOURS[2], "the vote is right"), (COLOURS[1], "the vote is wrong")):
+                axes.bar([0], [0], color=colour, label=label)
+            axes.set_title(f"each problem, seed {next(iter(seeds))}", fontsize=9)
+            axes.set_xlabel("problems, hardest first")
+            axes.set_ylabel("right samples, %")
+            axes.legend(fontsize=7, loc="upper left")
+            panels[0].set_ylabel("share of problems")
+            add("problems", "share right", list(range(len(own))), [p for p, _ in own])
+
+        return FigureWithData(make_panels(4, paint, "", size=(3.8, 3.2)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        k = data[0]["large"]["k"]
+        shown = [n for n in (1, 16, 128, k[-1]) if n in k]
+        rows = [
+            [label, *(format_interval([d[size]["coverage"][k.index(n)] for d in data], bounds=SHARE) for n in shown)]
+            for size, label in _sizes(data)
+        ]
+        of = data[0]["selection"]["k"]
+        for rule, label in SELECTIONS.items():
+            at = [n for n in shown if n in of]
+            rows.append(
+                [
+                    label,
+                    *(
+                        format_interval([d["selection"][rule]["mean"][of.index(n)] for d in data], bounds=SHARE)
+                        for n in at
+                    ),
+                ]
+            )
+        laws = [
+            [label, *(format_interval([d[size]["law"][key] for d in data], 1, 2) for key in ("a", "b")),
+             format_interval([d[size]["law"]["error"] for d in data], bounds=SHARE),
+             format_interval([d[size]["law"]["extrapolation error"] for d in data], bounds=SHARE)]
+            for size, label in _sizes(data)
+        ]  # fmt: skip
+        first = data[0]["large"]
+        return [
+            f"{first['samples']:,} samples of each of {first['problems']} held-out problems, at temperature 1. Coverage"
+            f" is the unbiased estimate of pass@k; selection is the mean over {SUBSETS} random subsets of k samples."
+            " Over seeds with a 95 % interval that stays within 0 and 100.",
+            *markdown_table(["%", *(f"k = {n:,}" for n in shown)], rows),
+            "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
+            f" k = {FIT_UP_TO} at the k above, in points:",
+            *markdown_table(["", "a", "b", "error", "error of the prediction"], laws),
+            *self._verdict_lines(data, k, of),
+        ]
+
+    def _verdict_lines(self, data: Sequence[SeedData], k: Sequence[int], of: Sequence[int]) -> list[str]:
+        gain = [d["large"]["coverage"][-1] - d["large"]["coverage"][0] for d in data]
+        half = of[-1] // 8
+        late = {rule: [d["selection"][rule]["mean"][-1] - d["selection"][rule]["mean"][of.index(half)] for d in data]
+                for rule in SELECTIONS}  # fmt: skip
+        gap = {
+            rule: [d["large"]["coverage"][-1] - d["selection"][rule]["mean"][-1] for d in data] for rule in SELECTIONS
+        }
+        best = max(SELECTIONS, key=lambda rule: float(np.mean([d["selection"][rule]["mean"][-1] for d in data])))
+        fits = all(d["large"]["law"]["error"] < 0.02 for d in data)
+        lost = sum(d["large"]["lost by the vote"] for d in data)
+        lines = [
+            "**Held?**",
+            "",
+            f"- coverage grows from 1 sample to {k[-1]:,} by {format_interval(gain, sign=True)} points, and exp(a k^b)"
+            f" fits it to less than 2 points: **{_yes(fits)}**",
+            *(
+                f"- {SELECTIONS[rule]}, from {half} samples to {of[-1]:,}: {format_interval(late[rule], sign=True)}"
+                f" points; below coverage at the end by {format_interval(gap[rule])}"
+                for rule in SELECTIONS
+            ),
+            f"- selection stays below coverage at the end in every seed, {SELECTIONS[best]} too, the best here:"
+            f" **{_yes(min(gap[best]) > 0)}**; {lost} problems over all seeds have a right sample and lose the vote",
+        ]
+        if all("small" in d for d in data):
+            shares = [_same_flops(d) for d in data]
+            better = all(small > large for small, large in shares)
+            lines.append(
+                f"- at the same FLOPs, all that the smaller model spent, the smaller model covers"
+                f" {format_interval([s for s, _ in shares], bounds=SHARE)}, the model"
+                f" {format_interval([x for _, x in shares], bounds=SHARE)}. The smaller one reaches more:"
+                f" **{_yes(better)}**"
+            )
+        return [*lines, "", sampling_cost_line([d["cost"] for d in data]), ""]
+
+
+def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str, Any]:
+    n, c = [len(p.right) for p in problems], right_counts(problems)
+    k = log_spaced_ints(min(n), 12)
+    curve = pass_at_k(n, c, k).mean(axis=0)
+    law = fit_coverage_law_to_counts(n, c, k, seed=seed)
+    further = extrapolate_coverage(
+        n, c, [x for x in k if x <= FIT_UP_TO], [x for x in k if x > FIT_UP_TO], seed=seed
+    ) if min(n) > FIT_UP_TO else None  # fmt: skip
+    votes = [vote_counts(p) for p in problems]
+    won = [right > max(wrong, default=0) for right, wrong in votes]
+    return {
+        "samples": min(n), "problems": len(n), "k": k, "coverage": curve.round(5).tolist(),
+        "law": {
+            "a": round(law.a, 4), "b": round(law.b, 4),
+            "error": round(float(np.abs(law(k) - curve).mean()), 5),
+            "extrapolation error": round(further.error, 5) if further else 0.0,
+        },
+        "flops per sample": sum(p.flops for p in problems) / sum(n),
+        "tokens per sample": round(sum(sum(p.lengths) for p in problems) / sum(n), 2),
+        "share right": [round(x / y, 5) for x, y in zip(c, n, strict=True)],
+        "vote right": won,
+        "lost by the vote": sum(bool(x) and not w for x, w in zip(c, won, strict=True)),
+    }  # fmt: skip
+
+
+def measure_selection(problems: Sequence[SampledProblem], seed: int) -> dict[str, Any]:
+    """What each way to choose without a verifier makes of k samples, over random subsets."""
+    k = [x for x in (2**i for i in range(20)) if x <= min(len(p.right) for p in problems)]
+    answers, right = [p.answers for p in problems], [p.right for p in problems]
+    logprobs = [p.logprobs for p in problems]
+    scores = {"best": logprobs, "weighted": [np.exp(x).tolist() for x in logprobs]}
+    # An attempt is chosen by its log-probability, not an answer: it stands for itself, unless it states nothing.
+    own = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
+    out: dict[str, Any] = {"k": k}
+    for rule in SELECTIONS:
+        curve = selection_curve(
+            rule,
+            own if rule == "best" else answers,
+            right,
+            k,
+            scores.get(rule),
+            "subsets",
+            SUBSETS,
+            seed=seed,
+        )
+        sd = curve.sd if curve.sd is not None else np.zeros(len(k))
+        out[rule] = {"mean": np.round(curve.mean, 5).tolist(), "sd": np.round(sd, 5).tolist()}
+    return out
+
+
+def _same_flops(d: SeedData) -> tuple[float, float]:
+    """The coverage of the smaller model with all its samples, and of the model with as many FLOPs."""
+    small, large = d["small"], d["large"]
+    k = small["k"][-1] * small["flops per sample"] / large["flops per sample"]
+    return float(small["coverage"][-1]), float(np.interp(np.log(k), np.log(large["k"]), large["coverage"]))
+
+
+def _sizes(data: Sequence[SeedData]) -> list[tuple[str, str]]:
+    return [(size, label) for size, label in MODEL_SIZES.items() if all(size in d for d in data)]
+
+
+def _mean(curves: Sequence[Any]) -> list[float]:
+    return [over_seeds([float(c[i]) for c in curves])[0] for i in range(len(curves[0]))]
+
+
+def _yes(held: bool) -> str:
+    return "yes" if held else "no"
+
+
+FIGURE = Monkeys()

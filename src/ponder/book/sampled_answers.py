@@ -1,0 +1,115 @@
+"""The samples of the recipe `repeated_sampling`, its pieces put together by problem."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.book.figure import FigureRun
+from ponder.measure.figures.canvas import format_amount
+from ponder.reason.operators.uncertainty import sum_logprob
+from ponder.runs import read_traces
+from ponder.types import Trace
+
+Floats = NDArray[np.float64]
+
+
+N_SAMPLES = 1024  # of each problem
+SHARED = "samples"  # the folder of the samples that several figures read
+
+
+def sample_answers(run: FigureRun) -> tuple[Path, Any]:
+    """The samples of the model, and beside the tiny model of a smaller one; and the task's verifier. They are made once
+    for all figures that read them."""
+    settings = {"n": N_SAMPLES, "small": "tiny" if run.model == "tiny" else None, "token_stats": True}
+    place = run.folder.parent.name.partition("-")[2]  # the model, and a task of the user's
+    folder = run.folder.parents[1] / f"{SHARED}-{place}" / run.folder.name
+    run.run_recipe("repeated_sampling", folder, **settings)
+    return folder, run.recipe_job("repeated_sampling", **settings).stages[-1].job.task.verifier
+
+
+def sampling_cost(folder: Path) -> dict[str, float]:
+    """What the samples took: seconds of the clock, over all stages, and what was sampled by the one meter."""
+    seconds = tokens = flops = 0.0
+    for status in folder.glob("*/status.json"):
+        seconds += json.loads(status.read_text())["time"] - (status.parent / "job.json").stat().st_mtime
+    for size in ("large", "small"):
+        for piece in pieces(folder, size):
+            for _, trace in read_traces(piece):
+                tokens += trace.cost.generated_tokens
+                flops += trace.cost.flops
+    return {"seconds": round(seconds), "tokens": tokens, "flops": flops}
+
+
+def sampling_cost_line(costs: Sequence[Mapping[str, float]]) -> str:
+    seconds = ", ".join(f"{c['seconds']:.0f} s" for c in costs)
+    return (
+        f"The samples, shared by the figures votes, monkeys and tokens, are {format_amount(costs[0]['tokens'])} tokens"
+        f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; training and sampling took {seconds}."
+    )
+
+
+@dataclass
+class SampledProblem:
+    """All answers to one problem: what each states, whether it is right, its log-probability and its tokens."""
+
+    id: str
+    question: str
+    prompt_tokens: int
+    answers: list[str | None] = field(default_factory=list)
+    right: list[float] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    flops: float = 0.0
+
+    def add(self, trace: Trace, verifier: Any) -> None:
+        for i in trace.answers():
+            self.answers.append(verifier.extract_answer(trace.text(i)))
+            self.right.append(float(trace.score(i, verifier.name) or 0.0))
+            self.logprobs.append(float(sum_logprob(trace, i) or 0.0))
+            self.lengths.append(len(trace.steps[i].token_ids))
+        self.flops += trace.cost.flops
+
+
+def read_samples(folder: Path, size: str, verifier: Any) -> list[SampledProblem]:
+    """The problems of one model, in the order of their ids."""
+    return read_run(pieces(folder, size), verifier)
+
+
+def read_run(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]:
+    """The answers of several runs on the same problems, in the order of the problems' ids."""
+    out: dict[str, SampledProblem] = {}
+    for piece in folders:
+        for _, trace in read_traces(piece):
+            problem = trace.problem
+            own = out.setdefault(
+                problem.id, SampledProblem(problem.id, problem.question, len(trace.steps[0].token_ids))
+            )
+            own.add(trace, verifier)
+    return [out[key] for key in sorted(out)]
+
+
+def pieces(folder: Path, size: str) -> list[Path]:
+    numbered = [path for path in folder.glob(f"{size}-*") if path.name.rpartition("-")[2].isdigit()]
+    return sorted(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
+
+
+def vote_counts(problem: SampledProblem) -> tuple[int, list[int]]:
+    """The votes of the right answer, and those of each wrong one, most first; what states nothing has no vote."""
+    right, wrong = 0, dict[str, int]()
+    for answer, is_right in zip(problem.answers, problem.right, strict=True):
+        if is_right:
+            right += 1
+        elif answer is not None:
+            wrong[answer] = wrong.get(answer, 0) + 1
+    return right, sorted(wrong.values(), reverse=True)
+
+
+def right_counts(problems: Sequence[SampledProblem]) -> list[int]:
+    return [int(sum(problem.right)) for problem in problems]

@@ -1,0 +1,236 @@
+"""What single tokens tell: entropy, varentropy and Gini's measure along worked sums, and length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
+from ponder.measure import auroc_within_problems
+from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_traces
+from ponder.sampling import TOKEN_STATS
+from ponder.types import Step
+
+Floats = NDArray[np.float64]
+SHOWN_TOKENS = 36  # positions that are drawn
+TOP_SHARE = 0.2  # of the tokens, those of highest entropy
+# Of "3+4=7\n7+0=7\n#### 7", what each character is.
+KINDS = {
+    "copied": "numbers copied into a step, and +", "equals": "=", "result": "results of steps", "newline": "line ends",
+    "mark": "####", "answer": "final answer", "end": "end of the text",
+}  # fmt: skip
+
+
+@dataclass
+class TokenTable:
+    """Every sampled token of some answers: its statistics, its kind, place and answer; and what each answer is."""
+
+    stats: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in TOKEN_STATS})
+    kinds: list[str] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    owners: list[int] = field(default_factory=list)
+    problems: list[int] = field(default_factory=list)  # of each answer
+    right: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+
+    def add(self, step: Step, problem: int, right: float) -> None:
+        count = len(step.token_ids)
+        for name in TOKEN_STATS:
+            self.stats[name] += step.notes[name].tolist()
+        self.kinds += token_kinds(step.text, count)
+        self.places += range(count)
+        self.owners += [len(self.right)] * count
+        self.problems.append(problem)
+        self.right.append(right)
+        self.lengths.append(count)
+
+
+class Tokens:
+    name = "tokens"
+    title = "Entropy along worked answers, and length against correctness"
+    source = (
+        "Wang et al. 2025, arXiv:2506.01939 (a minority of tokens, at which the text forks, holds the entropy); Hassid"
+        " et al. 2025, arXiv:2505.17813 (of several chains of thought the shorter are right more often); the measures"
+        " as in Besta et al. 2025, arXiv:2501.11223"
+    )
+    claim = (
+        "Few tokens hold most of the entropy, and they are where the work is done; an answer whose tokens are uncertain"
+        " is more often wrong; among the answers to one problem the shorter are right more often."
+    )
+    models = ("tiny",)
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder, verifier = sample_answers(run)
+        table = TokenTable()
+        for number, (_, trace) in enumerate(read_traces(pieces(folder, "large")[0])):
+            for leaf in trace.answers():
+                table.add(trace.steps[leaf], number, float(trace.score(leaf, verifier.name) or 0.0))
+        return {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)} | measure_tokens(table)
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            axes = panels[0]
+            for i, (name, label) in enumerate((("right", "right answers"), ("wrong", "wrong answers"))):
+                mean = _mean([d["along"][name] for d in data])
+                axes.plot(range(SHOWN_TOKENS), mean, color=COLOURS[2 - i], label=label)
+                rows.extend({"panel": "along", "group": label, "x": x, "value": y} for x, y in enumerate(mean))
+            axes.set_xlabel("place in the answer, tokens")
+            axes.set_ylabel("entropy, nats")
+            axes.legend(fontsize=7)
+            axes = panels[1]
+            for i, name in enumerate(TOKEN_STATS):
+                mean = [over_seeds([d["kinds"][kind][name] for d in data])[0] for kind in KINDS]
+                axes.barh(np.arange(len(KINDS)) + 0.27 * (1 - i), mean, 0.25, color=COLOURS[i], label=name)
+                rows.extend(
+                    {"panel": "kinds", "group": name, "x": KINDS[kind], "value": y}
+                    for kind, y in zip(KINDS, mean, strict=True)
+                )
+            axes.set_yticks(range(len(KINDS)), KINDS.values(), fontsize=7)
+            axes.invert_yaxis()
+            axes.set_xlabel("mean over tokens")
+            axes.legend(fontsize=7)
+            axes = panels[2]
+            for i, d in enumerate(data):
+                bins = d["by length"]
+                x = [b["length"] for b in bins]
+                y = [b["right"] for b in bins]
+                axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=3, label=f"seed {list(seeds)[i]}")
+                rows.extend(
+                    {"panel": "length", "group": f"seed {list(seeds)[i]}", "x": a, "value": b}
+                    for a, b in zip(x, y, strict=True)
+                )
+            axes.set_xlabel("length of the answer, tokens")
+            axes.set_ylabel("share right")
+            axes.set_ylim(0, 1.02)
+            axes.legend(fontsize=7)
+
+        return FigureWithData(make_panels(3, paint, ""), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        rows = [
+            [
+                label,
+                format_interval([d["kinds"][kind]["share"] for d in data], bounds=SHARE),
+                *(format_interval([d["kinds"][kind][name] for d in data], 1, 3) for name in TOKEN_STATS),
+            ]
+            for kind, label in KINDS.items()
+        ]
+        top = [d["top share"] for d in data]
+        names = {"entropy": "mean entropy", "max entropy": "highest entropy", "length": "length"}
+        areas = [
+            [label, format_interval([d["auroc"][name] for d in data], 1, 3, bounds=SHARE)]
+            for name, label in names.items()
+        ]
+        work = all(d["kinds"]["result"]["entropy"] > max(d["kinds"][k]["entropy"] for k in ("copied", "equals", "mark"))
+                   for d in data)  # fmt: skip
+        sure = min(over_seeds([d["auroc"]["entropy"] for d in data], SHARE)[1:]) > 0.5
+        low, high = over_seeds([d["auroc"]["length"] for d in data], SHARE)[1:]
+        shorter = "yes" if low > 0.5 else "no" if high < 0.5 else "not clear"
+        return [
+            f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out sums, {data[0]['tokens']:,}"
+            " tokens in the first seed. Over seeds with a 95 % interval.",
+            *markdown_table(["tokens", "share of all tokens, %", *TOKEN_STATS], rows),
+            "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 knows"
+            " nothing):",
+            *markdown_table(["low value of", "AUROC within problems"], areas),
+            "**Held?**",
+            "",
+            f"- the {TOP_SHARE:.0%} most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the entropy;"
+            f" more than half: **{_yes(min(top) > 0.5)}**. Results of steps are less certain than what is copied"
+            f" and marked: **{_yes(work)}**",
+            f"- answers of low entropy are right more often: **{_yes(sure)}**",
+            f"- shorter answers to the same problem are right more often: **{shorter}**. Right answers to these sums"
+            " all have about one length, with a line for each number, so that both a missing and a needless line are"
+            " wrong; the source's chains can differ in length and agree.",
+            "",
+            sampling_cost_line([d["cost"] for d in data]),
+            "",
+        ]
+
+
+def token_kinds(text: str, count: int) -> list[str]:
+    """What each character of an answer is; tokens after the text are its end."""
+    out: list[str] = []
+    for line in text.splitlines(keepends=True):
+        seen_equals = False
+        for character in line:
+            if character == "\n":
+                out.append("newline")
+            elif line.startswith("#"):
+                out.append("answer" if character.isdigit() else "mark")
+            elif character == "=":
+                seen_equals = True
+                out.append("equals")
+            else:
+                out.append("result" if seen_equals else "copied")
+    return [*out, *["end"] * (count - len(out))][:count]
+
+
+def measure_tokens(table: TokenTable) -> dict[str, Any]:
+    kinds, places, owners = np.array(table.kinds), np.array(table.places), np.array(table.owners)
+    right, lengths = np.array(table.right), np.array(table.lengths)
+    stats = {name: np.array(values, dtype=float) for name, values in table.stats.items()}
+    entropy = stats["entropy"]
+    is_right = right[owners] > 0
+    mean_entropy = np.bincount(owners, entropy) / np.bincount(owners)
+    max_entropy = np.zeros(len(right))
+    np.maximum.at(max_entropy, owners, entropy)
+    area = {
+        name: auroc_within_problems((-x).tolist(), right.tolist(), table.problems, resamples=2).area
+        for name, x in (("entropy", mean_entropy), ("max entropy", max_entropy), ("length", lengths.astype(float)))
+    }
+    return {
+        "answers": len(right), "problems": len(set(table.problems)), "tokens": len(entropy),
+        "accuracy": round(float(right.mean()), 4),
+        "along": {
+            name: [round(float(entropy[own & (places == i)].mean()), 4) if (own & (places == i)).any() else 0.0
+                   for i in range(SHOWN_TOKENS)]
+            for name, own in (("right", is_right), ("wrong", ~is_right))
+        },
+        "kinds": {kind: _kind_means(stats, kinds == kind) for kind in KINDS},
+        "top share": round(top_share(entropy), 4),
+        "auroc": {name: round(float(x), 4) for name, x in area.items()},
+        "by length": by_length(lengths, right),
+    }  # fmt: skip
+
+
+def _kind_means(stats: Mapping[str, Floats], own: NDArray[np.bool_]) -> dict[str, float]:
+    means = {name: round(float(values[own].mean()), 4) if own.any() else 0.0 for name, values in stats.items()}
+    return {"share": round(float(own.mean()), 4)} | means
+
+
+def top_share(entropy: Floats) -> float:
+    """How much of all entropy the tokens of highest entropy hold."""
+    ordered = np.sort(entropy)[::-1]
+    return float(ordered[: max(1, round(TOP_SHARE * len(ordered)))].sum() / ordered.sum())
+
+
+def by_length(lengths: NDArray[np.int64], right: Floats) -> list[dict[str, float]]:
+    """The share of right answers by length, where there are enough to tell."""
+    return [
+        {"length": int(n), "answers": int((lengths == n).sum()), "right": round(float(right[lengths == n].mean()), 4)}
+        for n in np.unique(lengths)
+        if (lengths == n).sum() >= 20
+    ]
+
+
+def _mean(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [over_seeds([c[i] for c in curves])[0] for i in range(len(curves[0]))]
+
+
+def _yes(held: bool) -> str:
+    return "yes" if held else "no"
+
+
+FIGURE = Tokens()

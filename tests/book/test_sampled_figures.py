@@ -1,0 +1,188 @@
+"""Figures on a thousand samples (votes, monkeys, tokens): their numbers against counting by hand and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ponder.book import monkeys, tokens, votes
+from ponder.book.figure import FigureRun
+from ponder.book.make import make_figure
+from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
+from ponder.errors import UsageError
+from ponder.measure import plurality_accuracy
+from ponder.types import Step, ids
+
+
+def problem(number: int, right: int, wrong: list[int], silent: int = 0) -> SampledProblem:
+    """A problem with so many samples of the right answer, of each wrong one, and without an answer, shuffled."""
+    texts = ["r"] * right + [f"w{i}" for i, n in enumerate(wrong) for _ in range(n)] + [None] * silent
+    order = np.random.default_rng(number).permutation(len(texts))
+    answers = [texts[i] for i in order]
+    logprobs = np.random.default_rng([number, 1]).normal(-5, 2, len(texts)).tolist()
+    own = SampledProblem(f"p{number}", "?", 3, answers, [float(a == "r") for a in answers], logprobs)  # type: ignore[arg-type]
+    own.lengths, own.flops = [10] * len(texts), 100.0 * len(texts)
+    return own
+
+
+def test_condorcet_is_the_binomial_tail() -> None:
+    for p, n in ((0.3, 5), (0.6, 9), (0.8, 17)):
+        brute = sum(
+            math.prod([p if x else 1 - p for x in voters]) for voters in itertools.product([0, 1], repeat=n)
+            if sum(voters) > n / 2
+        ) if n < 10 else plurality_accuracy([p, 1 - p], n)  # fmt: skip
+        assert votes.condorcet(p, n) == pytest.approx(brute)
+    assert votes.condorcet(0.6, 3) == pytest.approx(0.648)  # 0.6^3 + 3 * 0.6^2 * 0.4
+
+
+def test_measured_votes_by_difficulty() -> None:
+    problems = [
+        problem(0, 60, [40, 30, 20, 10, 0]), problem(1, 8, [152]), problem(2, 120, [40]), problem(3, 40, [60, 50], 10),
+    ]  # fmt: skip
+    result = votes.measure_votes(problems)
+    assert [result["bins"][name]["problems"] for name in votes.BINS] == [1, 1, 1, 1]
+    assert result["won below half"] == [1, 3]  # the first wins with 60 of 160, the others lose
+    assert result["lost though most frequent right"] == 0
+    rng, at = np.random.default_rng(0), votes.AT
+    for own, vote in zip(problems, result["vote"], strict=True):
+        drawn = [Counter(own.answers[i] for i in rng.permutation(160)[:at]) for _ in range(1500)]
+        won = np.mean([max((a for a in c if a), key=lambda a: (c[a], rng.random())) == "r" for c in drawn])
+        assert vote == pytest.approx(won, abs=0.04)
+    assert result["worst difference"] < 0.2  # samples without replacement are not independent, but near it
+    assert vote_counts(problems[3]) == (40, [60, 50])
+
+
+def test_coverage_and_its_law() -> None:
+    problems = [problem(0, 1, [7]), problem(1, 3, [5]), problem(2, 0, [4, 4])]
+    result = monkeys.measure_coverage(problems, seed=0)
+    for k, value in zip(result["k"], result["coverage"], strict=True):
+        each = [
+            np.mean([any(own.right[i] for i in subset) for subset in itertools.combinations(range(8), k)])
+            for own in problems
+        ]
+        assert value == pytest.approx(np.mean(each), abs=1e-5), k
+    assert result["flops per sample"] == 100 and result["tokens per sample"] == 10
+    assert result["vote right"] == [False, False, False] and result["lost by the vote"] == 2
+
+
+def test_selection_of_all_samples_is_the_plain_choice() -> None:
+    problems = [problem(0, 5, [3]), problem(1, 3, [4, 1]), problem(2, 2, [1], 5)]
+    result = monkeys.measure_selection(problems, seed=0)
+    assert result["k"] == [1, 2, 4, 8]
+    assert result["majority"]["mean"][-1] == pytest.approx(2 / 3, abs=1e-5)  # the second loses 3 to 4
+    able = [[i for i, a in enumerate(p.answers) if a is not None] for p in problems]
+    best = [p.right[max(own, key=lambda i: p.logprobs[i])] for p, own in zip(problems, able, strict=True)]
+    assert result["best"]["mean"][-1] == pytest.approx(np.mean(best), abs=1e-5)
+    weight = []
+    for p in problems:
+        totals: Counter[str] = Counter()
+        for a, x in zip(p.answers, p.logprobs, strict=True):
+            if a is not None:
+                totals[a] += np.exp(x)  # type: ignore[assignment]
+        weight.append(totals.most_common(1)[0][0] == "r")
+    assert result["weighted"]["mean"][-1] == pytest.approx(np.mean(weight), abs=1e-5)
+
+
+def test_same_flops_reads_the_larger_model_where_it_has_spent_as_much() -> None:
+    data = {
+        "small": {"k": [1, 8], "coverage": [0.1, 0.4], "flops per sample": 50.0},
+        "large": {"k": [1, 2, 4, 8], "coverage": [0.2, 0.3, 0.5, 0.6], "flops per sample": 100.0},
+    }
+    assert monkeys._same_flops(data) == (0.4, pytest.approx(0.5))
+
+
+def test_kinds_of_tokens() -> None:
+    text = "3+4=7\n7+10=17\n#### 17"
+    kinds = tokens.token_kinds(text, len(text) + 1)
+    assert kinds[:6] == ["copied", "copied", "copied", "equals", "result", "newline"]
+    assert kinds[11:14] == ["result", "result", "newline"] and kinds[14:19] == ["mark"] * 5
+    assert kinds[19:] == ["answer", "answer", "end"]
+
+
+def step(text: str, entropy: list[float]) -> Step:
+    stats = {name: np.array(entropy, dtype=np.float32) for name in ("entropy", "varentropy", "gini")}
+    return Step(0, text, ids(range(len(entropy))), np.zeros(len(entropy), dtype=np.float32), notes=stats)
+
+
+def test_token_statistics_by_hand() -> None:
+    table = tokens.TokenTable()
+    table.add(step("1+1=2", [0, 0, 0, 0, 1]), 0, 1.0)
+    table.add(step("1+1=3", [0, 0, 0, 0, 3]), 0, 0.0)
+    table.add(step("1+1=2\n", [0, 0, 0, 0, 2, 0]), 0, 1.0)
+    table.add(step("2+1=", [1, 1, 1, 1]), 1, 1.0)
+    result = tokens.measure_tokens(table)
+    assert result["answers"] == 4 and result["tokens"] == 20 and result["problems"] == 2
+    assert result["kinds"]["result"]["entropy"] == 2 and result["kinds"]["result"]["share"] == 0.15
+    assert result["kinds"]["copied"]["entropy"] == 0.25
+    assert result["top share"] == pytest.approx((3 + 2 + 1 + 1) / 10)
+    assert result["along"]["right"][4] == 1.5 and result["along"]["wrong"][4] == 3
+    # within the first problem: mean entropies 0.2 and 1/3 of the right against 0.6; lengths 5 and 6 against 5
+    assert result["auroc"]["entropy"] == 1.0 and result["auroc"]["length"] == 0.25
+
+
+def test_pieces_in_their_order(tmp_path: Path) -> None:
+    for name in ("large-10", "large-2", "large-start", "small-0"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in pieces(tmp_path, "large")] == ["large-2", "large-10"]
+
+
+def build(name: str, **settings: Any) -> Any:
+    from ponder.cli import recipe_files
+
+    return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+
+def test_recipe_samples_in_pieces_of_both_sizes() -> None:
+    stages = build("repeated_sampling", n=512, piece=256, small="tiny").stages
+    assert [s.name for s in stages] == ["large-start", "large-0", "large-1", "small-start", "small-0", "small-1"]
+    assert len({s.job.seed for s in stages if s.name[-1].isdigit()}) == 2
+    assert stages[3].job.model.width * 2 == stages[0].job.model.width
+    with pytest.raises(UsageError, match="do not come in pieces"):
+        build("repeated_sampling", n=100, piece=64)
+    other = build("repeated_sampling", model="some/model", task="countdown", small="a/smaller", n=8, piece=8).stages
+    assert [(s.name, s.job.model) for s in other] == [("large-0", "some/model"), ("small-0", "a/smaller")]
+
+
+@pytest.mark.nightly
+def test_figures_share_their_samples_and_resume_after_a_stop(tmp_path: Path) -> None:
+    few = {"n": 160, "piece": 80, "limit": 3, "start_steps": 4}
+    done: list[str] = []
+
+    def build_few(name: str, **settings: Any) -> Any:
+        return build(name, **settings | few)
+
+    class Stopped(Exception):
+        pass
+
+    class Progress:
+        def __getattr__(self, name: str) -> Any:
+            def told(*args: Any, **more: Any) -> None:
+                done.append(name)
+                if len(done) == stop_at:
+                    raise Stopped
+
+            return told
+
+    from ponder.protocols import NoProgress
+
+    def run(progress: Any) -> FigureRun:
+        return FigureRun("tiny", 0, tmp_path / "runs", build_few, device="cpu", dtype="float32", progress=progress)
+
+    stop_at = 60
+    with pytest.raises(Stopped):
+        make_figure(votes.FIGURE, run(Progress()), [0], tmp_path / "book", lambda seed, data: None)
+    for figure in (votes.FIGURE, monkeys.FIGURE, tokens.FIGURE):
+        make_figure(figure, run(NoProgress()), [0], tmp_path / "book", lambda seed, data: None)
+    whole = tmp_path / "whole"
+    fresh = FigureRun("tiny", 0, whole / "runs", build_few, device="cpu", dtype="float32")
+    make_figure(monkeys.FIGURE, fresh, [0], whole / "book", lambda seed, data: None)
+    kept = [json.loads((f / "book" / "monkeys-tiny" / "0.json").read_text()) for f in (tmp_path, whole)]
+    assert kept[0]["large"] == kept[1]["large"] and kept[0]["selection"] == kept[1]["selection"]
+    assert kept[0]["large"]["samples"] == 160 and kept[0]["large"]["problems"] == 3
