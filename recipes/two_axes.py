@@ -19,6 +19,7 @@ from _bases import (
     find_base,
 )
 
+from ponder.errors import UsageError
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
@@ -37,7 +38,9 @@ def recipe(
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     steps = steps or 320
-    first = max(1, steps >> halvings)
+    if steps % (1 << halvings):
+        raise UsageError(f"{steps} steps cannot be halved {halvings} times: give --steps a multiple of {1 << halvings}")
+    first = steps >> halvings
     start = replace(b.model, seed=seed) if isinstance(b.model, ScratchModel) else b.model
     train = FineTune(
         b.task, start, b.template, optimizer=AdamW(lr=lr or b.cold_start.lr, warmup_steps=first), steps=steps,

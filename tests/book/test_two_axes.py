@@ -12,6 +12,7 @@ import pytest
 from ponder.book import two_axes
 from ponder.book.sampled_answers import SampledProblem
 from ponder.book.two_axes import cheapest_way, measure_checkpoint, thinking_axis, training_axis
+from ponder.errors import UsageError
 from ponder.measure import fit_log_linear
 
 
@@ -82,4 +83,6 @@ def test_recipe_evaluates_halves_of_the_training() -> None:
     stages = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {}).stages
     assert [s.name for s in stages] == ["train", "at-20", "at-40", "at-80", "at-160", "at-320"]
     assert stages[0].job.keep_checkpoints * stages[0].job.save_every == stages[0].job.steps
+    with pytest.raises(UsageError, match="multiple of 16"):
+        recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 100})
     assert stages[1].job.model == "stage:train/checkpoints/step-000020/model"

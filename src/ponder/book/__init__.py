@@ -17,6 +17,7 @@ FIGURES: dict[str, str] = {
     "monkeys": "ponder.book.monkeys",
     "tokens": "ponder.book.tokens",
     "two-axes": "ponder.book.two_axes",
+    "connect-four": "ponder.book.connect_four",
 }
 
 
