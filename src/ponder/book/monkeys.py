@@ -30,6 +30,15 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
 }
 MODEL_SIZES = {"large": "the model", "small": "the smaller model"}
 
+TRIED = {
+    "tiny": [
+        "",
+        "The tiny model adds two to eight numbers. A first try with sums of five numbers, all about equally hard, was"
+        " covered by a hundred samples and left the law: its shape comes from problems of very different difficulty"
+        " (Schaeffer et al. 2025, arXiv:2502.17578).",
+    ]
+}
+
 
 class Monkeys:
     name = "monkeys"
@@ -102,7 +111,7 @@ class Monkeys:
             axes.set_title("coverage over compute", fontsize=9)
             for axes in panels[:3]:
                 axes.set_ylim(0, 1.02)
-                axes.legend(fontsize=7, loc="lower right")
+                axes.legend(fontsize=7, loc="best")
             axes = panels[3]
             own = sorted(zip(first["large"]["share right"], first["large"]["vote right"], strict=True))
             colours = [COLOURS[2] if vote else COLOURS[1] for _, vote in own]
@@ -149,6 +158,7 @@ class Monkeys:
             f"{first['samples']:,} samples of each of {first['problems']} held-out problems, at temperature 1. Coverage"
             f" is the unbiased estimate of pass@k; selection is the mean over {SUBSETS} random subsets of k samples."
             " Over seeds with a 95 % interval that stays within 0 and 100.",
+            *TRIED.get(str(data[0]["model"]), []),
             *markdown_table(["%", *(f"k = {n:,}" for n in shown)], rows),
             "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
             f" k = {FIT_UP_TO} at the k above, in points:",

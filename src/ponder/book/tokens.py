@@ -98,7 +98,7 @@ class Tokens:
             axes.set_yticks(range(len(KINDS)), KINDS.values(), fontsize=7)
             axes.invert_yaxis()
             axes.set_xlabel("mean over tokens")
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc="lower right")
             axes = panels[2]
             for i, d in enumerate(data):
                 bins = d["by length"]
@@ -111,7 +111,7 @@ class Tokens:
                 )
             axes.set_xlabel("length of the answer, tokens")
             axes.set_ylabel("share right")
-            axes.set_ylim(0, 1.02)
+            axes.set_ylim(bottom=0)
             axes.legend(fontsize=7)
 
         return FigureWithData(make_panels(3, paint, ""), tuple(rows))

@@ -84,7 +84,7 @@ class Votes:
             ):
                 axes.set_title(title, fontsize=9)
                 axes.set_ylim(-0.03, 1.03)
-                axes.legend(fontsize=7)
+                axes.legend(fontsize=6, loc="lower left" if axes is panels[0] else "best")
             for axes in panels[:2]:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(SIZES, [str(n) for n in SIZES])
