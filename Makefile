@@ -72,7 +72,7 @@ docs: $(DOCS)
 	@echo "open build/site/index.html"
 
 # What the scripts in bench/ share.
-PARTS := harness llama_server maths_cases plain_loop roofline sampling_backends sampling_harness serve_clients training_harness write_readme
+PARTS := cluster_cases cluster_costs cluster_events harness llama_server maths_cases plain_loop roofline sampling_backends sampling_harness serve_clients training_harness write_readme
 
 bench: $(DEV)
 	@set -e; for script in $(filter-out $(PARTS:%=bench/%.py),$(wildcard bench/*.py)); do \
