@@ -94,8 +94,7 @@ class Setup:
         return PassCost(MODELS[self.model], GPUS[self.gpu], rates, self.tensor_parallel, self.pass_overhead)
 
     def publish(self) -> float:
-        parts = 1 if self.learner_gpus else self.tensor_parallel
-        return publish_seconds(MODELS[self.model], NETWORKS[self.publish_network or self.network], parts)
+        return publish_seconds(MODELS[self.model], NETWORKS[self.publish_network or self.network])
 
     def workload(self, seed: int = 0) -> Workload:
         return Workload(self.batch, long_tailed(self.mean, self.cap, self.spread), self.prompt, seed)
@@ -103,7 +102,8 @@ class Setup:
     def cluster(self) -> Cluster:
         return Cluster(
             self.replicas, self.sampler(), self.learner().update_seconds, self.publish(), self.staleness, self.rule,
-            self.fetches, self.recompute_cache, verifiers=CORES_PER_NODE * max(1, self.gpus // 8), verify=verify_seconds(),
+            self.fetches, self.recompute_cache, verifiers=CORES_PER_NODE * max(1, self.gpus // 8),
+            verify=verify_seconds(),
         )  # fmt: skip
 
     def run(self, steps: int = 4, seed: int = 0) -> Outcome:
@@ -136,7 +136,7 @@ def _verl(gpus: int, steps: tuple[float, float]) -> Published:
 
 
 def _areal(model: str, nodes: int, hours: tuple[float, float]) -> Published:
-    # R1-Distill-Qwen on H800, 512 prompts x 16, at most 27,648 tokens, 4 mini-batches; three quarters of the GPUs sample.
+    # R1-Distill-Qwen on H800, 512 prompts x 16, at most 27,648 tokens, 4 mini-batches; 3 of 4 GPUs sample.
     gpus = 8 * nodes
     sync = Setup(model, "H800", gpus, 0, R1_DISTILL_MEAN, 27648, 8192, minibatches=4, recompute_logprobs=True)
     after = replace(sync, learner_gpus=gpus // 4, staleness=4, rule="first", recompute_cache=True)

@@ -1,9 +1,10 @@
 """What a piece of RL work takes on given GPUs and wires, in seconds: by FLOPs and bytes, at rates that were measured.
 
-One GPU was measured: an H200, whose figures are read from bench/results. Other GPUs reach the same shares of their data
-sheets. Rules, each a formula below: a decoding pass takes a time for each layer and for each sequence, and the longer of
-reading and multiplying, times a factor; an update takes the model's FLOPs at the share of the matrix rate that the
-trainer reached; FSDP gathers weights twice and scatters gradients once for each micro-batch, beside the computation.
+One GPU was measured: an H200, whose figures are read from bench/results. Other GPUs reach the same shares of their
+data sheets. Rules, each a formula below: a decoding pass takes a time for each layer and for each sequence, and the
+longer of reading and multiplying, times a factor; an update takes the model's FLOPs at the share of the matrix rate
+that the trainer reached; FSDP gathers weights twice and scatters gradients once for each micro-batch, beside the
+computation.
 """
 
 from __future__ import annotations
@@ -276,8 +277,9 @@ class LearnerCost:
             total["imbalance"] += most - mean + bubble
             return
         count = max(1, math.ceil(float(share.max()) / MICROBATCH_TOKENS))
-        wires = count * (gathers * self.collective_seconds(self.model.weight_bytes, self.shard)
-                         + scatters * self.collective_seconds(GRADIENT_BYTES * self.model.parameters, self.shard))  # fmt: skip
+        gather = self.collective_seconds(self.model.weight_bytes, self.shard)
+        scatter = self.collective_seconds(GRADIENT_BYTES * self.model.parameters, self.shard)
+        wires = count * (gathers * gather + scatters * scatter)
         total["imbalance"] += most - mean
         total["wires"] += max(0.0, wires - most)  # the rest goes on beside the computation
 
@@ -311,8 +313,8 @@ class LearnerCost:
 
 
 def balance(seconds: Array, tokens: Array, ranks: int) -> tuple[Array, Array]:
-    """Seconds and tokens of each rank, when the longest sequences are dealt first, each to the rank with least work: what
-    `DataParallelGroup.shard` does."""
+    """Seconds and tokens of each rank, when the longest sequences are dealt first, each to the rank with least work:
+    what `DataParallelGroup.shard` does."""
     load, share = np.zeros(ranks), np.zeros(ranks)
     order = [(0.0, rank) for rank in range(ranks)]
     for i in np.argsort(-seconds, kind="stable"):
@@ -328,10 +330,10 @@ def publish_share() -> float:
     return float(np.exp(np.mean(np.log(rates))))
 
 
-def publish_seconds(model: LanguageModel, network: Network, parts: int = 1) -> float:
-    """From the learner to all samplers: a pipelined broadcast, so it does not grow with their number. Where the same
-    GPUs learn and sample, each gathers its own of so many parts."""
-    return model.weight_bytes / parts / (network.nic * publish_share()) + network.latency
+def publish_seconds(model: LanguageModel, network: Network) -> float:
+    """From the learner to all samplers: a pipelined broadcast, so it does not grow with their number. The same where one
+    set of GPUs learns and samples: each gathers the weights in the other layout."""
+    return model.weight_bytes / (network.nic * publish_share()) + network.latency
 
 
 def verify_seconds() -> float:

@@ -1,4 +1,4 @@
-"""A discrete-event model of RL on many GPUs: replicas sample, verifiers grade, a learner updates, weights are published.
+"""A discrete-event model of RL on many GPUs: replicas sample, verifiers grade, a learner updates and publishes weights.
 
 Times come from cost functions, so that closed-form cases can be run as well as measured ones. Two rules of which
 samples a step learns from: "batch", ponder's, in which the batch of step b begins when version b - S of the weights is
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -279,7 +279,7 @@ class Simulation:
         rows = sum(r.row_seconds - x for r, (_, x) in zip(self.replicas, marks, strict=True))
         ends = [began, *self._step_ends[warmup : warmup + steps]]
         return Outcome(
-            [b - a for a, b in zip(ends, ends[1:], strict=False)],
+            [b - a for a, b in pairwise(ends)],
             sum(self._busy[warmup : warmup + steps]) / span,
             steps * self.cluster.publish / span,
             busy / span / len(self.replicas),

@@ -1,4 +1,4 @@
-"""RL on 8 to 1,024 GPUs by simulation, fed with what one H200 was measured at; checked against a real run and others' figures.
+"""RL on 8 to 1,024 GPUs by simulation, fed with figures of one H200, and checked against a real run and other projects.
 
 The peer is this machine: `--part overlap` runs `sampling_ahead.py`'s sampler and learner, which only wait, and the
 simulator with the same two times. `--part fit` looks for the two numbers that nobody published (the spread of lengths,
@@ -13,7 +13,7 @@ import asyncio
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -81,8 +81,10 @@ def simulate_published(overhead: float, spread: float) -> list[dict[str, Any]]:
     return rows
 
 
-def log_errors(rows: Sequence[dict[str, Any]], keep: Callable[[str], bool] = lambda name: True) -> list[float]:
-    return [math.log(r["simulated"] / r["published"]) for r in rows if keep(r["name"])]
+def log_errors(rows: Sequence[dict[str, Any]], only: str = "", but: str = "-") -> list[float]:
+    """Of the rows of one source, or of all but one."""
+    kept = [r for r in rows if r["name"].startswith(only) and not r["name"].startswith(but)]
+    return [math.log(r["simulated"] / r["published"]) for r in kept]
 
 
 def rms_factor(errors: Sequence[float]) -> float:
@@ -105,10 +107,11 @@ def summarise_fit(grid: list[dict[str, Any]]) -> dict[str, Any]:
     best = min(grid, key=lambda g: g["rms"])
     left_out = {}
     for source in sorted({r["name"].split(",")[0] for r in best["rows"]}):
-        others = min(grid, key=lambda g: rms_factor(log_errors(g["rows"], lambda n: not n.startswith(source))))
+        errors = [rms_factor(log_errors(g["rows"], but=source)) for g in grid]
+        others = grid[errors.index(min(errors))]
         left_out[source] = {
             "overhead": others["overhead"], "spread": others["spread"],
-            "rms": rms_factor(log_errors(others["rows"], lambda n: n.startswith(source))),
+            "rms": rms_factor(log_errors(others["rows"], only=source)),
         }  # fmt: skip
     return {
         "overhead": best["overhead"], "spread": best["spread"], "rms": best["rms"], "rows": best["rows"],
@@ -118,7 +121,7 @@ def summarise_fit(grid: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def sweep_setup(model: str, gpus: int, staleness: int, spread: float, **more: Any) -> Setup | None:
-    """Ponder's rules with the best split of GPUs and the best sharding, both chosen by formula; None: it does not fit."""
+    """Ponder's rules with the best split of GPUs and the best sharding, both by formula; None: it does not fit."""
     base = Setup(
         model, "H200", gpus, 0, MEAN, CAP, BATCH, staleness=staleness, tensor_parallel=SWEEP_MODELS[model],
         software="ponder", spread=spread, **more,
@@ -161,7 +164,8 @@ def describe(setup: Setup, outcome: Outcome) -> dict[str, Any]:
     shares = {**{k: v / outcome.step for k, v in learner.items()}, "publish": setup.publish() / outcome.step}
     row = {
         "model": setup.model, "gpus": setup.gpus, "staleness": setup.staleness, "learner_gpus": setup.learner_gpus,
-        "shard": setup.learner().shard, "step": outcome.step, "tokens_per_second": outcome.tokens / sum(outcome.step_seconds),
+        "shard": setup.learner().shard, "step": outcome.step,
+        "tokens_per_second": outcome.tokens / sum(outcome.step_seconds),
         "learner_busy": outcome.learner_busy, "sampler_busy": outcome.sampler_busy, "rows": outcome.mean_rows,
         "shares": shares, "tail_share": tail / outcome.step,
         "mean_age": statistics.fmean(outcome.ages), "max_age": max(outcome.ages),

@@ -103,17 +103,21 @@ def naive_end_times(lengths: list[int], prompt: int, max_rows: int, cost: SmallS
     return ends
 
 
+def end_times(lengths: list[int], prompt: int, max_rows: int, cost: Any) -> dict[int, float]:
+    clock, ends = Clock(), dict[int, float]()
+    replica = Replica(clock, cost, prompt, max_rows, lambda s: ends.update({s.number: clock.now}))
+    replica.submit([Sample(i, 0, n) for i, n in enumerate(lengths)], 0)
+    clock.run(lambda: len(ends) == len(lengths))
+    return ends
+
+
 def test_replica_ends_sequences_when_a_loop_over_passes_does() -> None:
     rng = np.random.default_rng(3)
     for _ in range(5):
-        lengths, prompt = [int(x) for x in rng.integers(1, 30, 12)], 4
-        clock, ends = Clock(), dict[int, float]()
-        replica = Replica(clock, SmallSampler(), prompt, 5, lambda s: ends.update({s.number: clock.now}))
-        replica.submit([Sample(i, 0, n) for i, n in enumerate(lengths)], 0)
-        clock.run(lambda: len(ends) == len(lengths))
-        expected = naive_end_times(lengths, prompt, 5, SmallSampler())
+        lengths = [int(x) for x in rng.integers(1, 30, 12)]
+        ends = end_times(lengths, 4, 5, SmallSampler())
         # a loop takes the larger of both for a whole pass, the formula for the parts of it
-        assert ends == pytest.approx(expected, rel=2e-3)
+        assert ends == pytest.approx(naive_end_times(lengths, 4, 5, SmallSampler()), rel=2e-3)
 
 
 def test_interruptions_only_delay() -> None:
@@ -135,8 +139,8 @@ def test_interruptions_only_delay() -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_every_sample_is_trained_once_and_none_is_too_old(rule: Any, staleness: int) -> None:
     cluster = Cluster(
-        3, SmallSampler(), lambda lengths: 0.02 * sum(lengths), 0.3, staleness, rule, max_rows=6, verifiers=2, verify=0.2,
-        fetches=1 if rule == "batch" else 4, recompute_cache=True,
+        3, SmallSampler(), lambda lengths: 0.02 * sum(lengths), 0.3, staleness, rule, max_rows=6, verifiers=2,
+        verify=0.2, fetches=1 if rule == "batch" else 4, recompute_cache=True,
     )  # fmt: skip
     simulation = Simulation(cluster, Workload(32, long_tailed(8, 60, 1.0), prompt=3))
     outcome = simulation.run(30)
@@ -176,12 +180,9 @@ def test_engine_formula_gives_the_kept_rates(who: str) -> None:
     assert min(rates.layer_seconds, rates.row_seconds) > 0 and rates.read_factor >= 1
     run = read_result("engine_groups_qwen2_5_1_5b_256-nvidia-h200")
     cost = PassCost(MODELS["1.5B"], GPUS["H200"], rates)
-    clock, ends = Clock(), list[float]()
-    replica = Replica(clock, cost, 40, 256, lambda s: ends.append(clock.now))
-    replica.submit([Sample(i, 0, 256) for i in range(256)], 0)
-    clock.run(lambda: len(ends) == 256)
+    seconds = max(end_times([256] * 256, 40, 256, cost).values())
     kept = run["ours"] if who == "ponder" else run["peers"]["vLLM"]
-    assert 256 * 256 / ends[-1] == pytest.approx(kept, rel=0.15)
+    assert 256 * 256 / seconds == pytest.approx(kept, rel=0.15)
 
 
 def test_learner_formula_gives_the_kept_rate() -> None:
