@@ -151,14 +151,19 @@ def _nemo(model: str, gpus: int, mean: float, cap: int, batch: int, **more: Any)
 AREAL_STEPS = 250  # the blog counts 1,000 updates, of 4 mini-batches each step
 VERL_MEAN = 900.0  # tokens; not published: an assumption
 R1_DISTILL_MEAN = 7000.0  # tokens; not published: an assumption
-_QWEN_235B = Sharding(model_parallel=32, pipeline=8)
-_DEEPSEEK = Sharding(model_parallel=16, pipeline=16)
-_Q30 = _nemo("30B-A3B", 32, 3200, 4096, 2048, tensor_parallel=2, minibatches=4, sharding=Sharding(shard=8))
+_QWEN_235B = Sharding(stays=True, model_parallel=32, pipeline=8)
+_DEEPSEEK = Sharding(stays=True, model_parallel=16, pipeline=16)
+_Q30 = _nemo("30B-A3B", 32, 3200, 4096, 2048, tensor_parallel=2, minibatches=4, sharding=Sharding(stays=True))
 _Q235 = _nemo("235B-A22B", 128, 5700, 8192, 512, tensor_parallel=16, sharding=_QWEN_235B)
 _DS = _nemo("DeepSeek-V3", 256, 700, 1536, 512, tensor_parallel=32, sharding=_DEEPSEEK)
 _NEMO = "NeMo RL docs/about/performance-summary.md v0.6"
 _Q30_1OFF = replace(
-    _Q30, learner_gpus=16, staleness=1, rule="first", minibatches=1, sharding=Sharding(model_parallel=2, pipeline=2)
+    _Q30,
+    learner_gpus=16,
+    staleness=1,
+    rule="first",
+    minibatches=1,
+    sharding=Sharding(stays=True, model_parallel=2, pipeline=2),
 )
 _Q30_8OFF = replace(_Q30, gpus=192, learner_gpus=128, staleness=8, rule="first")
 _Q235_1OFF = replace(_Q235, gpus=256, learner_gpus=128, staleness=1, rule="first", tensor_parallel=8)

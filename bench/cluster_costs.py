@@ -211,10 +211,11 @@ class PassCost:
 @dataclass(frozen=True)
 class Sharding:
     """How learner ranks share a model. `shard`: ranks that hold one copy together (0: all, FSDP; fewer: HSDP).
-    With `model_parallel` so many ranks compute one sequence together, `pipeline` of them one after the other, and
-    weights stay where they are (Megatron)."""
+    With `stays` weights stay where they are (Megatron): `model_parallel` ranks compute one sequence together,
+    `pipeline` of them one after the other, and gradients are summed once."""
 
     shard: int = 0
+    stays: bool = False
     model_parallel: int = 1
     pipeline: int = 1
 
@@ -271,7 +272,7 @@ class LearnerCost:
         load, share = balance(seconds, tokens, data_ranks)
         mean, most = float(seconds.sum()) / data_ranks, float(load.max())
         total["compute"] += mean
-        if self.sharding.model_parallel > 1:
+        if self.sharding.stays:
             rows = max(1, round(len(tokens) / data_ranks))
             bubble = (self.sharding.pipeline - 1) / rows * mean  # micro-batches of one sequence
             total["imbalance"] += most - mean + bubble
@@ -279,19 +280,21 @@ class LearnerCost:
         count = max(1, math.ceil(float(share.max()) / MICROBATCH_TOKENS))
         gather = self.collective_seconds(self.model.weight_bytes, self.shard)
         scatter = self.collective_seconds(GRADIENT_BYTES * self.model.parameters, self.shard)
-        wires = count * (gathers * gather + scatters * scatter)
+        wires = count * (gathers * gather + scatters * (scatter + self._copies_seconds()))
         total["imbalance"] += most - mean
         total["wires"] += max(0.0, wires - most)  # the rest goes on beside the computation
 
     def _step_seconds(self) -> float:
-        """Of gradients over copies, once for each optimiser step."""
-        if self.sharding.model_parallel > 1:
-            held = GRADIENT_BYTES * self.model.parameters / self.sharding.model_parallel
-            return 2 * self.collective_seconds(held, self.ranks // self.sharding.model_parallel, spread=True)
-        copies = self.ranks // self.shard
-        if copies <= 1:
+        """Of gradients over copies, where they are summed once for each optimiser step."""
+        if not self.sharding.stays:
             return 0.0
-        return 2 * self.collective_seconds(GRADIENT_BYTES * self.model.parameters / self.shard, copies, spread=True)
+        held = GRADIENT_BYTES * self.model.parameters / self.sharding.model_parallel
+        return 2 * self.collective_seconds(held, self.ranks // self.sharding.model_parallel, spread=True)
+
+    def _copies_seconds(self) -> float:
+        """Of a shard's gradients over the copies of HSDP, which torch sums after each micro-batch."""
+        held = GRADIENT_BYTES * self.model.parameters / self.shard
+        return 2 * self.collective_seconds(held, self.ranks // self.shard, spread=True)
 
     def collective_seconds(self, size: float, ranks: int, spread: bool = False) -> float:
         """Of an all-gather or reduce-scatter of so many bytes. `spread`: each rank has a peer group over nodes, with
@@ -331,8 +334,8 @@ def publish_share() -> float:
 
 
 def publish_seconds(model: LanguageModel, network: Network) -> float:
-    """From the learner to all samplers: a pipelined broadcast, so it does not grow with their number. The same where one
-    set of GPUs learns and samples: each gathers the weights in the other layout."""
+    """From the learner to all samplers: a pipelined broadcast, so it does not grow with their number. The same where
+    one set of GPUs learns and samples: each gathers the weights in the other layout."""
     return model.weight_bytes / (network.nic * publish_share()) + network.latency
 
 

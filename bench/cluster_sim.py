@@ -24,7 +24,7 @@ from cluster_costs import GPUS, MODELS, Sharding, measured_rates, publish_share,
 from cluster_events import Cluster, Outcome, Simulation, Workload
 from harness import RESULTS, hardware, make_parser, report
 
-SPREADS = (0.7, 1.0)
+SPREADS = (0.7, 1.0, 1.3)
 OVERHEADS = (0.0, 0.005, 0.010, 0.015)  # seconds
 SWEEP_MODELS = {"1.5B": 1, "7B": 1, "32B": 2, "70B": 4}  # GPUs of a replica
 SWEEP_GPUS = (8, 16, 32, 64, 128, 256, 512, 1024)
@@ -115,7 +115,7 @@ def summarise_fit(grid: list[dict[str, Any]]) -> dict[str, Any]:
         }  # fmt: skip
     return {
         "overhead": best["overhead"], "spread": best["spread"], "rms": best["rms"], "rows": best["rows"],
-        "unfitted": next(g for g in grid if g["overhead"] == 0.0 and g["spread"] == SPREADS[-1])["rows"],
+        "unfitted": next(g for g in grid if g["overhead"] == 0.0 and g["spread"] == best["spread"])["rows"],
         "grid": [{k: g[k] for k in ("overhead", "spread", "rms")} for g in grid], "left_out": left_out,
     }  # fmt: skip
 

@@ -34,21 +34,23 @@ CASES_OF_2 = (
 )  # fmt: skip
 EPS = 1e-3  # else Adam makes whole steps of gradients that are rounding errors
 CASES_OF_4 = ("grpo", "critic", "lora")
+REPLICATED, FSDP, HSDP = "replicated", "fsdp", "hsdp"  # HSDP on 4 ranks: two copies over two ranks each
 # The other cases differ in what is summed, not in how: on every change they are sharded, which sums in parts.
 REPLICATED_TOO = CASES_OF_2 if NIGHTLY else ("grpo", "ppo", "one trace", "critic", "lora", "bfloat16")
-# What is trained on how many ranks: (case, sharded).
+# What is trained on how many ranks: (case, how weights are held).
 CASES = {
-    size: [(case, sharded) for case in cases for sharded in (False, True) if sharded or case in REPLICATED_TOO]
-    for size, cases in ((2, CASES_OF_2), (4, CASES_OF_4))
+    2: [(case, kind) for case in CASES_OF_2 for kind in (REPLICATED, FSDP) if kind == FSDP or case in REPLICATED_TOO],
+    4: [(case, kind) for case in CASES_OF_4 for kind in (REPLICATED, FSDP, HSDP)],
 }
 
 
-def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
+def run_case(case: str, group: DataParallelGroup, kind: str) -> dict[str, Any]:
     """The gradient, and the metrics and new weights of two optimiser steps."""
     net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1)
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
-    compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group, "fsdp": fsdp}
+    compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group}
+    compute |= {"fsdp": kind != REPLICATED, "shard_size": 2 if kind == HSDP else 0}
     optimizer = AdamW(lr=0.01, eps=EPS, states="cpu" if case == "cpu states" else "float32")
     critic = make_critic_learner(net, Critic(optimizer=optimizer), **compute) if isinstance(rule, PPO) else None
     if case == "lora":
@@ -76,6 +78,7 @@ def run_case(case: str, group: DataParallelGroup, fsdp: bool) -> dict[str, Any]:
         "notes": [step.notes for trace in traces for step in trace.steps],
         "share": len(group.shard(pack.plan(traces, losses.token_mean, True))),
         "sharded": learner.sharded,
+        "rows": {n: list(t.shape) for n, t in learner.tensors().items()},
     }
 
 
@@ -86,7 +89,7 @@ def _dtype(case: str) -> torch.dtype:
 def run_rank(rank: int, size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{size}", rank=rank, world_size=size)
     group = current_group()
-    result: dict[Any, Any] = {(case, fsdp): run_case(case, group, fsdp) for case, fsdp in CASES[size]}
+    result: dict[Any, Any] = {(case, kind): run_case(case, group, kind) for case, kind in CASES[size]}
     result["any"] = [group.any(rank == 1), group.any(False), group.any(True)]
     result["numbers"] = [group.max_of(float(rank)), group.sum_of(rank + 0.5)]
     result["bytes"] = group.all_gather_bytes(b"x" * rank)

@@ -13,10 +13,11 @@ import torch
 from fakes import mixed_groups
 from float64_losses import turned
 from fork_ranks import run_program
+from ponder.errors import UsageError
 from ponder.train import losses, pack
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, ShardMesh, current_group
 from ponder.train.policy_gradient import GRPO
-from rank_program import CASES, run_case
+from rank_program import CASES, FSDP, HSDP, REPLICATED, run_case
 
 BFLOAT16 = 2e-2  # the sums are float32, what is summed is not
 Results = dict[int, list[dict[Any, Any]]]  # by number of ranks, then by rank
@@ -33,21 +34,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @cache
 def alone(case: str) -> dict[str, Any]:
-    return run_case(case, SINGLE_PROCESS, fsdp=False)
+    return run_case(case, SINGLE_PROCESS, REPLICATED)
 
 
 @pytest.mark.parametrize(
-    ("size", "case", "fsdp"),
+    ("size", "case", "kind"),
     [
-        pytest.param(size, case, fsdp, id=f"{size}-{case}-{'fsdp' if fsdp else 'replicated'}")
+        pytest.param(size, case, kind, id=f"{size}-{case}-{kind}")
         for size, cases in CASES.items()
-        for case, fsdp in cases
+        for case, kind in cases
     ],
 )
-def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, fsdp: bool, results: Results) -> None:
-    one, ranks = alone(case), [result[case, fsdp] for result in results[size]]
+def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, kind: str, results: Results) -> None:
+    one, ranks = alone(case), [result[case, kind] for result in results[size]]
     near = BFLOAT16 if case == "bfloat16" else 1e-6
-    assert all(rank["sharded"] == fsdp for rank in ranks)
+    assert all(rank["sharded"] == (kind != REPLICATED) for rank in ranks)
     assert turned(ranks[0]["gradient"], one["gradient"]) < near
     for rank in ranks[1:]:
         for name in ("gradient", "weights"):
@@ -58,20 +59,37 @@ def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, fsdp: bo
         assert len(got) == 1 and got.pop() == pytest.approx(value, rel=max(1e-5, 10 * near), abs=1e-5), name
 
 
-@pytest.mark.parametrize("fsdp", [False, True])
-def test_ranks_share_the_notes_that_each_wrote(fsdp: bool, results: Results) -> None:
+def test_hsdp_holds_two_copies_over_two_ranks_each(results: Results) -> None:
+    whole, ranks = alone("grpo")["rows"], [result["grpo", HSDP]["rows"] for result in results[4]]
+    assert ranks[0] == ranks[2] and ranks[1] == ranks[3]
+    for name, shape in whole.items():
+        if shape:
+            assert ranks[0][name][0] + ranks[1][name][0] == shape[0], name
+            assert sum(result["grpo", FSDP]["rows"][name][0] for result in results[4]) == shape[0]
+
+
+def test_shard_size_must_divide_the_ranks() -> None:
+    with pytest.raises(UsageError, match="3 ranks cannot hold copies of 2 each"):
+        ShardMesh.over(DataParallelGroup(0, 3), 2)
+    assert ShardMesh.over(DataParallelGroup(0, 1), 8).copies == 1  # resumed on fewer ranks
+    mesh = ShardMesh.over(DataParallelGroup(5, 8), 4)
+    assert (mesh.copies, mesh.rank, mesh.writes) == (2, 1, False)
+
+
+@pytest.mark.parametrize("kind", [REPLICATED, FSDP])
+def test_ranks_share_the_notes_that_each_wrote(kind: str, results: Results) -> None:
     notes = alone("ppo")["notes"]
     assert any("reference" in n for n in notes) and any("values" in n for n in notes)
     for result in results[2]:
-        for mine, expected in zip(result["ppo", fsdp]["notes"], notes, strict=True):
+        for mine, expected in zip(result["ppo", kind]["notes"], notes, strict=True):
             assert mine.keys() == expected.keys()
             for name, values in expected.items():
                 torch.testing.assert_close(mine[name], values, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
 def test_a_rank_may_have_no_work(results: Results) -> None:
-    assert sorted(result["one trace", True]["share"] for result in results[2]) == [0, 1]
-    assert sorted(result["grpo", True]["share"] for result in results[2]) == [2, 3]
+    assert sorted(result["one trace", FSDP]["share"] for result in results[2]) == [0, 1]
+    assert sorted(result["grpo", FSDP]["share"] for result in results[2]) == [2, 3]
 
 
 @pytest.mark.parametrize("size", CASES)

@@ -57,7 +57,8 @@ def make_rank_plan(job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_
     shape = training_shape(job)
     return RankPlan(
         gpus, nodes, int(gpu_memory * GIB), job.fsdp, shape.parameters, shape.trained,
-        rank_memory(shape, gpus * nodes, fsdp=False), rank_memory(shape, gpus * nodes, fsdp=True), tuple(command),
+        rank_memory(shape, gpus * nodes, fsdp=False),
+        rank_memory(shape, gpus * nodes, fsdp=True, shard_size=job.shard_size), tuple(command),
     )  # fmt: skip
 
 

@@ -30,10 +30,12 @@ from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named
 from ponder.train import checkpoint
+from ponder.train.distributed import current_group
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
+from ponder.train.ranks import join_ranks
 from ponder.types import Sampling, Trace
 
 
@@ -86,9 +88,10 @@ class OfflineRL(LearnerFields, BaseJob):
 
     def __call__(self, folder: str | Path, watch: Progress | None = None) -> PonderPolicy:
         self.check_memory()
-        job, run = open_run(self, folder)
-        with run:
-            return train_offline(job, run, watch or NoProgress())
+        with join_ranks(self.device):
+            job, run = open_run(self, folder)
+            with run:
+                return train_offline(job, run, watch or NoProgress())
 
     def summary_lines(self, folder: Path, result: Any) -> list[str]:
         """What was learned from. Its reward says nothing of the model as it is now."""
@@ -115,11 +118,12 @@ def train_offline(job: OfflineRL, run: Run, watch: Progress) -> PonderPolicy:
     learner = Learner(
         policy.net, job.algorithm, job.optimizer.over(job.steps), temperature=groups.temperature,
         max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
-        frozen_layers=job.frozen_layers, train_parts=job.train_parts,
+        frozen_layers=job.frozen_layers, train_parts=job.train_parts, process_group=current_group(), fsdp=job.fsdp,
+        shard_size=job.shard_size,
     )  # fmt: skip
     in_turns = any(step.turn for trace in groups.traces for step in trace.steps)
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
-        if not session.state.step:
+        if not session.state.step and session.group.is_main:
             write_json(run.folder / FILTER_REPORT_FILE, groups.report.to_json())
         for step in session.remaining_steps():
             with session.step() as state:

@@ -403,6 +403,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
         "minibatches": job.minibatches,
         "process_group": current_group(),
         "fsdp": job.fsdp,
+        "shard_size": job.shard_size,
     }
     if job.algorithm.critic is not None:
         start = job.algorithm.critic.model

@@ -184,6 +184,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
         reference=teacher,
         process_group=current_group(),
         fsdp=job.fsdp,
+        shard_size=job.shard_size,
     )
 
 

@@ -42,7 +42,7 @@ from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
 from ponder.runs.cleanup import is_training_job, without_steps
 from ponder.runs.manifest import ManifestMismatch
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, ShardMesh
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 from ponder.train.host_buffers import HostBuffers
 
@@ -121,10 +121,12 @@ class CheckpointWriter:
         state: Mapping[str, Any],
         folders: Mapping[str, Callable[[Path], None]],
         score: float | None,
-        group: DataParallelGroup,
+        shards: ShardMesh,
     ) -> None:
-        """As `save`, of a network that is sharded: all ranks call this, and each writes its rows of the tensors. Rank 0
-        writes the rest, the manifest last. Where one fails, all raise, and nothing is left."""
+        """As `save`, of a network that is sharded: all ranks call this, and each writes its rows of the tensors, unless
+        an earlier copy's rank does. Rank 0 writes the rest, the manifest last. Where one fails, all raise, and nothing
+        is left."""
+        group = shards.group
         final = self.folder / f"step-{step:06d}"
         partial = final.with_name(final.name + ".new")
         if group.any(final.exists()):
@@ -137,8 +139,10 @@ class CheckpointWriter:
 
         def write_rows() -> None:
             check_tensors_finite(rows, "the optimiser")
+            if not shards.writes:
+                return
             here = {n: t.detach().contiguous() for n, t in rows.items() if t.dim() or group.is_main}
-            _save_tensors(here, partial, f".rank-{group.rank:05d}-of-{group.size:05d}")
+            _save_tensors(here, partial, f".rank-{shards.rank:05d}-of-{shards.shard_size:05d}")
 
         try:
             _together(group, begin, final, main_only=True)

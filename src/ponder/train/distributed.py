@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ponder.errors import UsageError
 from ponder.train.pack import TraceChains
 
 
@@ -90,6 +91,42 @@ class DataParallelGroup:
 
 
 SINGLE_PROCESS = DataParallelGroup()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMesh:
+    """Ranks among which a network is sharded. Every `shard_size` ranks in a row hold one copy of it together: all of
+    them with FSDP, fewer with HSDP, whose copies learn the same."""
+
+    group: DataParallelGroup = SINGLE_PROCESS
+    shard_size: int = 1
+
+    @classmethod
+    def over(cls, group: DataParallelGroup, shard_size: int) -> ShardMesh:
+        """0: one copy over all ranks. So too where there are fewer ranks than a copy was meant for."""
+        size = min(shard_size or group.size, group.size)
+        if group.size % size:
+            raise UsageError(
+                f"{group.size} ranks cannot hold copies of {size} each: give a --shard-size that divides the ranks"
+            )
+        return cls(group, size)
+
+    @property
+    def copies(self) -> int:
+        return self.group.size // self.shard_size
+
+    @property
+    def rank(self) -> int:
+        """Among those that hold one copy."""
+        return self.group.rank % self.shard_size
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank's rows go into checkpoints: those of the first copy do."""
+        return self.group.rank < self.shard_size
+
+
+NOT_SHARDED = ShardMesh()
 
 
 def current_group() -> DataParallelGroup:

@@ -1,8 +1,10 @@
-"""A network whose weights are sharded over the ranks (FSDP2: Zhao et al. 2023 and torch's `fully_shard`).
+"""A network whose weights are sharded over the ranks (FSDP2: Zhao et al. 2023 and torch's `fully_shard`), or over parts
+of them, each of which holds a copy (hybrid sharding, HSDP: the same paper).
 
 Each rank holds its rows of every weight, in float32 where it learns. A block's weights are gathered for the time of its
 pass, in the type that the network computes in, and dropped again. Gradients are reduced to the rank that has the rows:
-summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out.
+summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out. With copies they
+are then summed over these, among the ranks that have the same rows.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from torch import Tensor, nn
 from ponder.errors import UsageError
 from ponder.nets.decoder import Decoder
 from ponder.nets.quantized_linear import QuantizedLinear
+from ponder.train.distributed import ShardMesh
 
 
-def shard_network(net: Decoder, size: int) -> Decoder:
+def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
     """A sharded copy of a network that is whole on every rank. One block after the other is copied, so that little more
     than the network itself has to fit."""
     from torch.distributed.device_mesh import init_device_mesh  # takes a second to import
@@ -25,7 +28,10 @@ def shard_network(net: Decoder, size: int) -> Decoder:
 
     if any(isinstance(module, QuantizedLinear) for module in net.modules()):
         raise UsageError("FSDP cannot shard quantised weights: leave out --fsdp, or --lora.base")
-    mesh = init_device_mesh(net.device.type, (size,))
+    sizes = (
+        {"copies": shards.copies, "shards": shards.shard_size} if shards.copies > 1 else {"shards": shards.shard_size}
+    )
+    mesh = init_device_mesh(net.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     dtype = net.dtype
     mixed = MixedPrecisionPolicy(
         param_dtype=None if dtype == torch.float32 else dtype,

@@ -26,7 +26,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
+from ponder.train.distributed import NOT_SHARDED, SINGLE_PROCESS, DataParallelGroup, ShardMesh, current_group
 from ponder.train.flops import pass_flops
 from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network
 from ponder.train.metrics import MetricSums, average_metrics
@@ -76,7 +76,8 @@ class Learner:
     step takes, not its gradient. `frozen_layers`, `train_parts` and `head_only`: see `freeze_layers`.
 
     With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
-    learns over them: `net` is then a sharded copy, and `whole_net`, the given one, gets the new weights of each step.
+    learns over them, or over each `shard_size` of them, so that several copies learn the same: `net` is then a sharded
+    copy, and `whole_net`, the given one, gets the new weights of each step.
     `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
     """
 
@@ -98,6 +99,7 @@ class Learner:
         reference: Decoder | None = None,
         process_group: DataParallelGroup = SINGLE_PROCESS,
         fsdp: bool = False,
+        shard_size: int = 0,
         rollout_correction: RolloutCorrection | None = None,
     ) -> None:
         settings.check_finite(objective)
@@ -107,8 +109,9 @@ class Learner:
         freeze_layers(net, frozen_layers, head_only, train_parts)
         joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
         self.sharded = fsdp and joined  # with one rank, too
-        self.whole_net, self.net = net, shard_network(net, process_group.size) if self.sharded else net
-        self.master_weights = MasterWeights(self.net, optimizer, process_group if self.sharded else SINGLE_PROCESS)
+        self.shards = ShardMesh.over(process_group, shard_size) if self.sharded else NOT_SHARDED
+        self.whole_net, self.net = net, shard_network(net, self.shards) if self.sharded else net
+        self.master_weights = MasterWeights(self.net, optimizer, self.shards)
         self.guarded_step = GuardedStep(self.master_weights)
         self.max_tokens_per_microbatch = max_tokens_per_microbatch or (
             GPU_MICROBATCH_TOKENS if net.device.type == "cuda" else 4096
@@ -386,7 +389,7 @@ class Learner:
             return self.net  # with its adapters off
         fixed = [p for p in self.whole_net.parameters() if not p.requires_grad]
         frozen = copy.deepcopy(self.whole_net, {id(p): p for p in fixed}).requires_grad_(False)  # and shared with it
-        return shard_network(frozen, self.process_group.size) if self.sharded else frozen
+        return shard_network(frozen, self.shards) if self.sharded else frozen
 
     def without_adapters_if_reference(self, net: Decoder) -> Any:
         return lora.disable_adapter(net) if net is self.net else nullcontext()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
 from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
-from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.distributed import NOT_SHARDED, ShardMesh
 from ponder.train.finite_checks import Diverged, invalid_reason
 from ponder.train.fsdp import local_rows, rows_of_rank, whole_tensor
 
@@ -86,12 +86,12 @@ class MasterWeights:
     """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
     A float32 parameter is its own master, unless master weights are in host memory and it is not. Gradients stay on the
-    parameter's device until the step. `shards`: the ranks over which the network is sharded (fsdp.py); this rank then
+    parameter's device until the step. `shards`: the ranks among which the network is sharded (fsdp.py); this rank then
     has and updates its rows only.
     """
 
-    def __init__(self, net: nn.Module, settings: AdamW, shards: DataParallelGroup = SINGLE_PROCESS) -> None:
-        if shards.size > 1 and settings.states == "int8":
+    def __init__(self, net: nn.Module, settings: AdamW, shards: ShardMesh = NOT_SHARDED) -> None:
+        if shards.shard_size > 1 and settings.states == "int8":
             raise UsageError(
                 "8-bit states are quantised in blocks that shards would cut: leave out --fsdp or the states"
             )
@@ -123,7 +123,7 @@ class MasterWeights:
 
     def whole_gradients(self) -> dict[str, Tensor]:
         """Copies of the accumulated gradients, gathered where they are sharded."""
-        if self.shards.size == 1:
+        if self.shards.group.size == 1:
             return {n: g.clone() for n, g in self.gradients().items()}
         return {n: whole_tensor(p.grad).clone() for n, p in self.params.items() if p.grad is not None}
 
@@ -152,7 +152,8 @@ class MasterWeights:
     def grad_norm(self) -> float:
         grads = list(self.gradients().values())
         own = float(nn.utils.get_total_norm(grads)) if grads else 0.0
-        return own if self.shards.size == 1 else math.sqrt(self.shards.sum_of(own * own))
+        group = self.shards.group
+        return own if group.size == 1 else math.sqrt(group.sum_of(own * own) / self.shards.copies)
 
     def zero_grad(self) -> None:
         """Drop the gradients without a step."""
@@ -205,7 +206,7 @@ class MasterWeights:
     def _measure_bounds(self) -> AdamBounds:
         """Of all ranks, so that all decide alike."""
         own = AdamBounds.measure(self.weights.values(), self.states.values())
-        return AdamBounds(*(self.shards.max_of(x) for x in (own.weight, own.first, own.second)))
+        return AdamBounds(*(self.shards.group.max_of(x) for x in (own.weight, own.first, own.second)))
 
     def _max_weight(self) -> float:
         computed = getattr(self.net, "compute_dtype", None)
@@ -230,8 +231,8 @@ class MasterWeights:
         if "steps" not in facts:
             raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
         own = self.tensors()
-        if self.shards.size > 1:
-            rank, size = self.shards.rank, self.shards.size
+        if self.shards.shard_size > 1:
+            rank, size = self.shards.rank, self.shards.shard_size
             tensors = {name: rows_of_rank(t, rank, size) if t.dim() else t for name, t in tensors.items()}
         for name, t in own.items():
             if name not in tensors:

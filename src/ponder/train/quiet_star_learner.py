@@ -26,6 +26,7 @@ from ponder import settings
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.nets.tree_attention import make_tree_attention
+from ponder.train.distributed import NOT_SHARDED
 from ponder.train.flops import pass_flops
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.types import Ids
@@ -200,7 +201,7 @@ class QuietLearner:
     ) -> None:
         settings.check_finite(optimizer)
         net.requires_grad_(True)
-        self.whole_net, self.sharded = net, False
+        self.whole_net, self.sharded, self.shards = net, False, NOT_SHARDED
         self.net, self.thought_tokens, self.lookahead_tokens = net, thought_tokens, lookahead_tokens
         self.beta, self.positive_only = beta, positive_only
         self.mixing = MixingHead(net.config.width, seed).to(net.device, net.dtype)

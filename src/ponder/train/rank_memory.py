@@ -46,9 +46,10 @@ class TrainingShape:
         return self.parameters
 
 
-def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool) -> dict[str, int]:
-    """Bytes by purpose. `fsdp` shards what learns and a reference over the ranks, beside whole weights for sampling."""
-    shards = ranks if fsdp else 1
+def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool, shard_size: int = 0) -> dict[str, int]:
+    """Bytes by purpose. `fsdp` shards what learns and a reference over the ranks, or over each `shard_size` of them,
+    beside whole weights for sampling."""
+    shards = min(shard_size or ranks, ranks) if fsdp else 1
     parts = {"weights": shape.parameters * shape.dtype_bytes}
     for name, network in {"": True, "critic's ": shape.critic}.items():
         if network:

@@ -9,7 +9,7 @@ from ponder.errors import UsageError
 from ponder.nets.lora import LoRA
 from ponder.nets.model_parts import check_parts
 from ponder.pipelines.job.shared_fields import TrainingFields
-from ponder.settings import SettingsOf
+from ponder.settings import SettingsOf, When
 from ponder.train.optimizer import AdamW
 
 ALGORITHM_HELP = "credit rule and loss; its settings are such as --algorithm.clip_high or --algorithm.kl.estimator"
@@ -38,11 +38,22 @@ class LearnerFields(TrainingFields):
     fsdp: Annotated[
         bool, "with several ranks: shard weights, gradients and optimizer states over them (FSDP2), in place of copies"
     ] = False
+    shard_size: Annotated[
+        int,
+        "ranks that hold one copy together, such as those of one machine, beside further copies (HSDP); 0: all of them",
+        When("fsdp"),
+    ] = 0
 
     def check_shared_fields(self) -> None:
         super().check_shared_fields()
         if min(self.frozen_layers, self.max_tokens_per_microbatch) < 0:
             raise UsageError("frozen_layers and max_tokens_per_microbatch must be 0 or more")
+        if self.shard_size < 0 or self.shard_size == 1:
+            raise UsageError(
+                f"shard_size is {self.shard_size}; give 2 or more, or 0 for all ranks; whole copies need no --fsdp"
+            )
+        if self.shard_size and not self.fsdp:
+            raise UsageError("shard_size says how weights are sharded: give fsdp, too, or leave it out")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         check_parts(self.train_parts)

@@ -35,7 +35,7 @@ from ponder.pipelines.training.lora_base import lora_base
 from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
-from ponder.train.distributed import current_group
+from ponder.train.distributed import ShardMesh, current_group
 from ponder.train.finite_checks import Diverged, check_tensors_finite
 from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
@@ -72,6 +72,7 @@ class Trainable(Protocol):
     net: Decoder
     whole_net: Decoder  # the same where it is not sharded
     sharded: bool
+    shards: ShardMesh
     pending_interrupt: Interrupted | None
     flops: float
 
@@ -191,11 +192,11 @@ class TrainingSession:
                 raise learner.pending_interrupt
 
     def save(self, score: float | None) -> None:
-        sharded = any(learner.sharded for learner in self.learners.values())
-        if not (self.group.is_main or sharded):
+        sharded = next((learner.shards for learner in self.learners.values() if learner.sharded), None)
+        if not self.group.is_main and sharded is None:
             return
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
-        if not sharded:
+        if sharded is None:
             check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
         state_json = {
             "state": asdict(self.state),
@@ -206,8 +207,8 @@ class TrainingSession:
         }
         self.saver.wait()  # it reads the buffers that are written next
         folders = self._model_writers() if self.group.is_main else {}
-        if sharded:
-            self.saver.save_shards(self.state.step, tensors, state_json, folders, score, self.group)
+        if sharded is not None:
+            self.saver.save_shards(self.state.step, tensors, state_json, folders, score, sharded)
         else:
             self.saver.save(self.state.step, tensors, state_json, folders, score)
 
