@@ -69,6 +69,7 @@ class Setup:
     sharding: Sharding = Sharding()
     recompute_logprobs: bool = False
     recompute_cache: bool = False
+    background: bool = False  # nobody waits while weights are on the wire
     network: str = "InfiniBand"  # of the learner
     publish_network: str = ""  # to the samplers, where it is another
     software: str = "peers"
@@ -102,7 +103,7 @@ class Setup:
     def cluster(self) -> Cluster:
         return Cluster(
             self.replicas, self.sampler(), self.learner().update_seconds, self.publish(), self.staleness, self.rule,
-            self.fetches, self.recompute_cache, verifiers=CORES_PER_NODE * max(1, self.gpus // 8),
+            self.fetches, self.recompute_cache, self.background, verifiers=CORES_PER_NODE * max(1, self.gpus // 8),
             verify=verify_seconds(),
         )  # fmt: skip
 

@@ -206,7 +206,8 @@ class Workload:
 @dataclass(frozen=True)
 class Cluster:
     """`replicas` equal samplers. `update`: seconds for samples of these lengths. `fetches`: in how many parts the
-    learner takes a batch, each as soon as it is there. `recompute_cache`: interrupted answers are computed again."""
+    learner takes a batch, each as soon as it is there. `recompute_cache`: interrupted answers are computed again.
+    `background`: nobody waits while weights are on the wire; else learner and samplers do."""
 
     replicas: int
     sampler: SamplerCost
@@ -216,6 +217,7 @@ class Cluster:
     rule: Literal["batch", "first"] = "batch"
     fetches: int = 1
     recompute_cache: bool = False
+    background: bool = False
     max_rows: int = 256
     verifiers: int = 16
     verify: Seconds = 0.0
@@ -251,7 +253,9 @@ class Simulation:
         parts = cache(cluster.sampler.parts)
         for replica in self.replicas:
             replica._parts = parts
-        self.version = 0
+        self.version = 0  # that the samplers have
+        self.step = 0  # that the learner is at
+        self._wire_free: Seconds = 0.0
         self._samples = self._make_samples()
         self._begun = 0
         self._ready: dict[int, list[Sample]] = {}  # verified, by batch; all under 0 with the rule "first"
@@ -317,7 +321,7 @@ class Simulation:
 
     def _learn(self) -> None:
         """Take the next part of the batch, if it is there."""
-        ready = self._ready.get(self.version if self.cluster.rule == "batch" else 0, [])
+        ready = self._ready.get(self.step if self.cluster.rule == "batch" else 0, [])
         part = -(-self.work.batch // self.cluster.fetches)
         part = min(part, self.work.batch - self._taken)
         if self._learning or len(ready) < part:
@@ -326,12 +330,12 @@ class Simulation:
         self._learning, self._taken = True, self._taken + part
         for sample in taken:
             assert sample.trained < 0, "a sample is trained once"
-            sample.trained = self.version
+            sample.trained = self.step
         self.trained += taken
         seconds = self.cluster.update([s.tokens + self.work.prompt for s in taken])
-        if len(self._busy) == self.version:
+        if len(self._busy) == self.step:
             self._busy.append(0.0)
-        self._busy[self.version] += seconds
+        self._busy[self.step] += seconds
         self.clock.after(seconds, self._learned)
 
     def _learned(self) -> None:
@@ -339,14 +343,28 @@ class Simulation:
             self._learning = False
             self._learn()
             return
+        publish = self.cluster.publish
+        if self.cluster.background:
+            self._wire_free = max(self._wire_free, self.clock.now) + publish
+            self.clock.after(self._wire_free - self.clock.now, self._published)
+            self._next_step()
+            return
         for replica in self.replicas:
             again = replica.cost.prefill_seconds(replica.keys) if self.cluster.recompute_cache else 0.0
-            replica.stall(self.cluster.publish + again)
-        self.clock.after(self.cluster.publish, self._published)
+            replica.stall(publish + again)
+        self.clock.after(publish, self._published_and_next)
+
+    def _published_and_next(self) -> None:
+        self._published()
+        self._next_step()
 
     def _published(self) -> None:
-        self._ready.pop(self.version, None) if self.cluster.rule == "batch" else None
-        self.version, self._taken, self._learning = self.version + 1, 0, False
-        self._step_ends.append(self.clock.now)
+        self.version += 1
         self._begin()
+
+    def _next_step(self) -> None:
+        if self.cluster.rule == "batch":
+            self._ready.pop(self.step, None)
+        self.step, self._taken, self._learning = self.step + 1, 0, False
+        self._step_ends.append(self.clock.now)
         self._learn()

@@ -1,13 +1,15 @@
 """Write docs/scaling-simulated.md and its figures from what `bench/cluster_sim.py` kept: no number is typed by hand.
 
-    python bench/cluster_sim.py              simulate, and keep the result (half an hour on one core)
-    python docs/scaling_simulated.py         write the page and the figures
+python bench/cluster_sim.py              simulate, and keep the result (half an hour on one core)
+python docs/scaling_simulated.py         write the page and the figures
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,26 +29,32 @@ Rows = list[dict[str, Any]]
 INTRODUCTION = """\
 # Scaling, simulated
 
-Written by `python docs/scaling_simulated.py` from the kept result of `bench/cluster_sim.py`; no number is typed by hand. ponder has run on
-one GPU at a time. This page says what a discrete-event model of a cluster makes of those measurements: what more GPUs give, where the
-bottleneck moves, and what staleness buys. It is a model. Its error against other projects' figures stands below.
+Written by `python docs/scaling_simulated.py` from the kept result of `bench/cluster_sim.py`; no number is typed by
+hand. ponder has run on one GPU at a time. This page says what a discrete-event model of a cluster makes of those
+measurements: what more GPUs give, where the bottleneck moves, and what staleness buys. It is a model. Its error against
+other projects' figures stands below.
 
 ## The model
 
-Replicas sample with continuous batching; lengths are log-normal and cut at the longest answer that is allowed. Verifiers grade in a queue.
-The learner's ranks get the sequences longest first, as ponder deals them, compute, gather weights and scatter gradients (FSDP, or HSDP where
-that is faster), and publish. With staleness S the batch of step b begins when version b - S is published; answers in flight are interrupted
-and go on. The rule of AReaL and verl, in which a step takes whatever is done first, is there too.
+Replicas sample with continuous batching; lengths are log-normal and cut at the longest answer that is allowed.
+Verifiers grade in a queue. The learner's ranks get the sequences longest first, as ponder deals them, compute, gather
+weights and scatter gradients (FSDP, or HSDP where that is faster), and publish. With staleness S the batch of step b
+begins when version b - S is published; answers in flight are interrupted and go on. The rule of AReaL and verl, in
+which a step takes whatever is done first, is there too.
 """
 
 LIMITS = """\
 ## What it leaves out
 
 - Failures, restarts, checkpoints, evaluation, and the time between a sample and its place in a batch.
-- Lengths that grow while a model learns, and that depend on the problem: a long group is not more likely here than a long answer.
+
+- Lengths that grow while a model learns, and that depend on the problem: answers to one problem are not alike here.
+
 - Tensor parallelism, which the 32B and 70B rows assume for sampling (2 and 4 GPUs a replica), is not in ponder.
-- What an old sample is worth. S buys seconds; whether a step teaches as much is measured by `bench/sampling_ahead.py --part demo`.
-- A batch that grows with the cluster. All rows learn from the same batch, so the last doublings have little left to share out.
+
+- What an old sample is worth. S buys seconds; `bench/sampling_ahead.py --part demo` measures what a step then teaches.
+
+- A batch that grows with the cluster. All rows learn from the same batch, so the last doublings have little to share.
 """
 
 
@@ -69,7 +77,13 @@ def page(details: dict[str, Any]) -> str:
         published_section(details["fit"]), scaling_section(details), staleness_section(details["staleness"]),
         networks_section(details["networks"]), LIMITS,
     ]  # fmt: skip
-    return "\n".join(parts)
+    return "\n".join(map(fill, parts))
+
+
+def fill(text: str) -> str:
+    """Paragraphs of even lines; headings, pictures, tables and lists as they are."""
+    blocks = [b if b[:1] in "#!|-" else textwrap.fill(" ".join(b.split()), 140) for b in text.strip().split("\n\n")]
+    return re.sub(r"(?m)(^- .*)\n\n(?=- )", r"\1\n", "\n\n".join(blocks)) + "\n"
 
 
 def rates_section(rates: dict[str, Any]) -> str:
@@ -78,15 +92,14 @@ def rates_section(rates: dict[str, Any]) -> str:
          f"{100 * r['trainer_share']:.0f} %"]
         for name, r in (("ponder", rates["ponder"]), ("vLLM, transformers", rates["peers"]))
     ]  # fmt: skip
-    text = (
-        f"An H200 reached {100 * rates['ponder']['matrix_share']:.0f} % of its data sheet's matrix rate and "
-        f"{100 * rates['ponder']['bandwidth_share']:.0f} % of its bandwidth. Other GPUs are taken to reach the same. A "
-        "decoding pass takes a time for each\nlayer, one for each sequence, and the longer of reading and multiplying "
-        "times a factor: three numbers, from three runs of `engine_groups`. An update\ntakes the model's FLOPs at the "
-        "trainer's share of the matrix rate (`trainer_rate`); what it takes beside products goes by bandwidth.\n"
-        f"Weights reach samplers at {100 * rates['publish_share']:.0f} % of a NIC, the geometric mean of five published "
-        f"times; an answer is verified in {rates['verify_seconds'] * 1000:.2f} ms (`verify_math`)."
-    )
+    text = f"""\
+An H200 reached {100 * rates["ponder"]["matrix_share"]:.0f} % of its data sheet's matrix rate and
+{100 * rates["ponder"]["bandwidth_share"]:.0f} % of its bandwidth; other GPUs are taken to reach the same. A decoding
+pass takes a time for each layer, one for each sequence, and the longer of reading and multiplying times a factor: three
+numbers, from three runs of `engine_groups`. An update takes the model's FLOPs at the trainer's share of the matrix rate
+(`trainer_rate`); what it takes beside products goes by bandwidth. Weights reach samplers at
+{100 * rates["publish_share"]:.0f} % of a NIC, the geometric mean of five published times. An answer is verified in
+{rates["verify_seconds"] * 1000:.2f} ms (`verify_math`)."""
     return f"{text}\n\n" + table(
         ["software", "layer", "sequence", "factor", "trainer's share of the matrix rate"], rows, right=1
     )
@@ -97,21 +110,25 @@ def overlap_section(overlap: dict[str, Any]) -> str:
         [s, f"{t['measured']:.3f} s", f"{t['simulated']:.3f} s", f"{100 * (t['measured'] / t['simulated'] - 1):+.1f} %"]
         for s, t in overlap["by_staleness"].items()
     ]
-    text = (
-        "## Checked\n\nAgainst closed forms, in `tests/test_cluster_sim.py`: a step is the sum of sampling and learning "
-        "in turn and the longer one ahead; the\nverifiers' queue is M/D/1; a replica ends its sequences when a loop over "
-        "passes does; every sample is trained once, and none is older than S.\nAgainst this code: "
-        f"`bench/sampling_ahead.py`, a sampler and a learner that take {overlap['seconds']:g} s each, "
-        f"{overlap['steps']} steps:"
+    text = f"""\
+## Checked
+
+Against closed forms, in `tests/test_cluster_sim.py`: a step is the sum of sampling and learning in turn and the longer
+one ahead; the verifiers' queue is M/D/1; a replica ends its sequences when a loop over passes does; every sample is
+trained once, and none is older than S. Against this code: `bench/sampling_ahead.py`, with a sampler and a learner that
+take {overlap["seconds"]:g} s each, {overlap["steps"]} steps:"""
+    return f"{text}\n\n" + table(
+        ["staleness", "measured step", "simulated step", "measured over simulated"], rows, right=1
     )
-    return f"{text}\n\n" + table(["staleness", "measured step", "simulated step", "measured over simulated"], rows, right=1)
 
 
 def published_section(fit: dict[str, Any]) -> str:
     rows = []
     for new, old in zip(fit["rows"], fit["unfitted"], strict=True):
         seconds = [f"{a:.0f} to {b:.0f}" for a, b in (new["published_steps"], new["simulated_steps"])]
-        rows.append([new["name"], *seconds, f"{new['published']:.2f}", f"{new['simulated']:.2f}", f"{old['simulated']:.2f}"])
+        rows.append(
+            [new["name"], *seconds, f"{new['published']:.2f}", f"{new['simulated']:.2f}", f"{old['simulated']:.2f}"]
+        )
     left = "; ".join(f"{who} {r['rms']:.2f}" for who, r in fit["left_out"].items())
     factors = sorted(r["simulated"] / r["published"] for r in fit["rows"])
     text = f"""\
@@ -119,17 +136,21 @@ def published_section(fit: dict[str, Any]) -> str:
 
 ![simulated against published speed-ups](figures/sim-published.png)
 
-Set-ups are the sources' own: GPUs, batch, longest answer, mini-batches, parallelism, and which GPUs sample. Engine and trainer are the peers'
-rows above. Two numbers that nobody published were free, the same for all rows: the spread of the logarithm of lengths
-({fit['spread']:g}), and what a pass of a deployed engine takes beside what was measured ({1000 * fit['overhead']:g} ms). The mean lengths of verl's and
-AReaL's answers are assumed (900 and 7,000 tokens); NeMo's are published. Nothing was fitted to a single row.
+Set-ups are the sources' own: GPUs, batch, longest answer, mini-batches, parallelism, and which GPUs sample. Engine and
+trainer are the peers' row above. Two numbers that nobody published were free, the same for all rows, and chosen on a
+grid of {len(fit["grid"])}: the spread of the logarithm of lengths ({fit["spread"]:g}), and what a pass of a deployed
+engine takes beside what was measured ({1000 * fit["overhead"]:g} ms). The mean lengths of verl's and AReaL's answers
+are assumed ({fit["assumed"]["verl"]:,.0f} and {fit["assumed"]["AReaL"]:,.0f} tokens); NeMo's are published. Nothing was
+fitted to a single row.
 
-**The error is a factor of {fit['rms']:.2f}** (root mean square of logarithms; from {factors[0]:.2f} to {factors[-1]:.2f}). Without the extra time of a pass
-it is {rms(fit['unfitted']):.2f}. With both numbers chosen without a source, the factor for that source is: {left}."""
+**The error is a factor of {fit["rms"]:.2f}** (root mean square of logarithms; simulated over published goes from
+{factors[0]:.2f} to {factors[-1]:.2f}). Without the extra time of a pass it is {rms(fit["unfitted"]):.2f}. With both
+numbers chosen without a source, the factor for that source is: {left}."""
     more = """\
-NeMo's strong scaling and its jump from 32 to 192 GPUs come from the formulas alone: decoding waits for memory, so half the sequences on each
-replica take nearly as long, and pipelines have longer bubbles. verl's rows hang on lengths, which its runs did not share: its two runs on 32
-GPUs took 1.72 times as long as each other over the first 100 steps, and 2.68 in the table."""
+NeMo's scaling needs no free number: decoding waits for memory, so half the sequences on each replica take nearly as
+long, and pipelines have longer bubbles. What the extra time of a pass explains is how long the last answers of a batch
+take where few sequences are left, which is what AReaL and verl avoid. verl's rows hang on lengths, which its runs did
+not share: on 32 GPUs its document has 1.72 for the first 100 steps and 2.66 for 400."""
     header = ["set-up", "published steps, s", "simulated", "published speed-up", "simulated", "without the extra time"]
     return f"{text}\n\n{table(header, rows, right=1)}\n{more}\n"
 
@@ -151,15 +172,18 @@ def scaling_section(details: dict[str, Any]) -> str:
             cells = [f"{own[s]['step']:.0f}" if s in own else "–" for s in (0, 1, 4)]
             best = own[max(own)]
             split = f"{best['learner_gpus']:,} of {gpus:,}" if best["learner_gpus"] else "all"
-            rows.append([model, f"{gpus:,}", *cells, f"{best['tokens_per_second'] / 1000:,.0f}", split, best["bottleneck"]])
+            rows.append(
+                [model, f"{gpus:,}", *cells, f"{best['tokens_per_second'] / 1000:,.0f}", split, best["bottleneck"]]
+            )
     text = """\
 ## What more GPUs give
 
 ![tokens a second against GPUs](figures/sim-scaling.png)
 
-H200s in nodes of eight with NVLink, 400 Gbit/s of InfiniBand for each GPU; 256 problems x 16 answers of 4,000 tokens in the mean and 16,384 at most.
-S = 0: all GPUs sample, then all learn. S above 0: the split that a formula finds best. Steps in seconds; thousand tokens a second, GPUs
-that learn and bottleneck at S = 4."""
+H200s in nodes of eight with NVLink, and 400 Gbit/s of InfiniBand for each GPU; 256 problems x 16 answers of 4,000
+tokens in the mean and 16,384 at most. S = 0: all GPUs sample, then all learn. S above 0: the split that a formula finds
+best.
+Steps in seconds; tokens a second, GPUs that learn and bottleneck are of S = 4."""
     notes = scaling_notes(scaling)
     header = ["model", "GPUs", "S = 0", "S = 1", "S = 4", "thousand tokens/s", "GPUs that learn", "bottleneck"]
     return f"{text}\n\n{table(header, rows, right=1, text_from=6)}\n{notes}\n"
@@ -182,8 +206,9 @@ def scaling_notes(scaling: Rows) -> str:
 def staleness_section(rows: Rows) -> str:
     cells = [
         [f"{r['gpus']:,}", f"{r['staleness']:g}", f"{r['step']:.1f}",
-         f"{next(x['step'] for x in rows if x['gpus'] == r['gpus']) / r['step']:.2f}", f"{100 * r['sampler_busy']:.0f} %",
-         f"{100 * r['learner_busy']:.0f} %", f"{r['mean_age']:.1f}", r["bottleneck"]]
+         f"{next(x['step'] for x in rows if x['gpus'] == r['gpus']) / r['step']:.2f}",
+         f"{100 * r['sampler_busy']:.0f} %", f"{100 * r['learner_busy']:.0f} %", f"{r['mean_age']:.1f}",
+         r["bottleneck"]]
         for r in rows
     ]  # fmt: skip
     text = """\
@@ -199,14 +224,26 @@ The 7B model. Speed-ups are over S = 0 on the same GPUs; age is of a sample's fi
 def networks_section(rows: Rows) -> str:
     cells = [
         [r["model"], f"{r['staleness']:g}", r["network"], r["publish_network"], f"{r['step']:.1f}",
-         f"{r['shard']:,} of {r['learner_gpus']:,}", f"{100 * r['shares']['wires']:.0f} %", f"{100 * r['shares']['publish']:.0f} %", r["bottleneck"]]
+         f"{r['shard']:,} of {r['learner_gpus']:,}", f"{100 * r['shares']['wires']:.0f} %",
+         f"{100 * r['shares']['publish']:.0f} %", r["bottleneck"]]
         for r in rows
     ]  # fmt: skip
     text = """\
 ## Wires
 
-128 GPUs. Ethernet is 100 Gbit/s for a node, internet 1 Gbit/s. A shard smaller than the learner's GPUs means HSDP. Shares are of a step."""
-    header = ["model", "S", "learner's wires", "to samplers", "step, s", "shard", "waiting for wires", "publishing", "bottleneck"]
+128 GPUs. Ethernet is 100 Gbit/s for a node, internet 1 Gbit/s. A shard smaller than the learner's GPUs means HSDP.
+Where samplers have other wires than the learner, nobody waits while weights are on them. Shares are of a step."""
+    header = [
+        "model",
+        "S",
+        "learner's wires",
+        "to samplers",
+        "step, s",
+        "shard",
+        "waiting for wires",
+        "publishing",
+        "bottleneck",
+    ]
     return f"{text}\n\n{table(header, cells, right=4, text_from=8)}"
 
 
@@ -227,13 +264,31 @@ def figures(details: dict[str, Any]) -> dict[str, Figure]:
 
 def paint_published(axes: Axes, fit: dict[str, Any]) -> None:
     low, high = 0.7, 6.5
-    axes.fill_between([low, high], [low / fit["rms"], high / fit["rms"]], [low * fit["rms"], high * fit["rms"]], color="#e6e8eb")
+    axes.fill_between(
+        [low, high], [low / fit["rms"], high / fit["rms"]], [low * fit["rms"], high * fit["rms"]], color="#e6e8eb"
+    )
     axes.plot([low, high], [low, high], color=MUTED_COLOUR, linewidth=1)
     for i, source in enumerate(dict.fromkeys(r["name"].split(",")[0] for r in fit["rows"])):
         own = [r for r in fit["rows"] if r["name"].startswith(source)]
-        axes.scatter([r["published"] for r in own], [r["simulated"] for r in own], color=COLOURS[i], marker=MARKERS[i], s=42, label=source, zorder=3)
+        axes.scatter(
+            [r["published"] for r in own],
+            [r["simulated"] for r in own],
+            color=COLOURS[i],
+            marker=MARKERS[i],
+            s=42,
+            label=source,
+            zorder=3,
+        )
         first = [r for r in fit["unfitted"] if r["name"].startswith(source)]
-        axes.scatter([r["published"] for r in first], [r["simulated"] for r in first], facecolors="none", edgecolors=COLOURS[i], marker=MARKERS[i], s=42, zorder=2)
+        axes.scatter(
+            [r["published"] for r in first],
+            [r["simulated"] for r in first],
+            facecolors="none",
+            edgecolors=COLOURS[i],
+            marker=MARKERS[i],
+            s=42,
+            zorder=2,
+        )
     for scale in (axes.set_xscale, axes.set_yscale):
         scale("log")
     ticks = [1, 1.5, 2, 3, 4, 5]
@@ -256,7 +311,14 @@ def paint_scaling(axes: list[Axes], rows: Rows) -> None:
             label = model if staleness == 4 else None
             axes[0].plot(x, y, color=COLOURS[i], marker=MARKERS[i], markersize=4, linestyle=dash, label=label)
             per_gpu = [v / n for v, n in zip(y, x, strict=True)]
-            axes[1].plot(x, [100 * v / per_gpu[0] for v in per_gpu], color=COLOURS[i], marker=MARKERS[i], markersize=4, linestyle=dash)
+            axes[1].plot(
+                x,
+                [100 * v / per_gpu[0] for v in per_gpu],
+                color=COLOURS[i],
+                marker=MARKERS[i],
+                markersize=4,
+                linestyle=dash,
+            )
     for one in axes:
         one.set_xscale("log", base=2)
         ticks = sorted({r["gpus"] for r in rows})

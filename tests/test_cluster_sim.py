@@ -44,6 +44,14 @@ def test_step_is_the_sum_in_turn_and_the_longer_one_ahead(staleness: int) -> Non
     assert step == pytest.approx(sampler + learner + 0.5 if staleness == 0 else learner + 0.5)
 
 
+@pytest.mark.parametrize(("staleness", "expected"), [(0, 12.0), (1, 6.0), (2, 5.0), (3, 5.0)])
+def test_weights_on_the_wire_delay_only_the_batches_that_wait_for_them(staleness: int, expected: float) -> None:
+    """Learn 5, publish 4, sample 3: a cycle of 12 s is shared by S + 1 batches, and no step is shorter than 5 s."""
+    cluster = Cluster(1, WaitingSampler(3.0), lambda lengths: 5.0, 4.0, staleness, background=True, max_rows=99)
+    outcome = Simulation(cluster, Workload(8, lambda rng, n: np.ones(n, int))).run(12)
+    assert outcome.step == pytest.approx(expected) and max(outcome.ages) <= staleness
+
+
 def test_queue_of_verifiers_is_m_d_1() -> None:
     """Pollaczek and Khinchine: rho / (2 (1 - rho)) service times of waiting."""
     clock, rng, service = Clock(), np.random.default_rng(0), 1.0
@@ -249,10 +257,13 @@ def test_sweep_refuses_what_does_not_fit() -> None:
 
 
 def test_bottleneck_is_the_largest_share() -> None:
-    row = {"shares": {"compute": 0.5, "imbalance": 0.1, "wires": 0.2, "publish": 0.1}, "tail_share": 0.1}
+    shares = {"compute": 0.5, "imbalance": 0.1, "wires": 0.2, "publish": 0.1}
+    row = {"shares": shares, "tail_share": 0.1, "background": False}
     assert bottleneck(row) == "learning"
-    assert bottleneck({**row, "shares": {**row["shares"], "compute": 0.1}}) == "sampling"
-    assert bottleneck({"shares": dict.fromkeys(row["shares"], 0.0), "tail_share": 0.9}) == "longest answers"
+    assert bottleneck({**row, "shares": {**shares, "compute": 0.1}}) == "sampling"
+    assert bottleneck({**row, "shares": dict.fromkeys(shares, 0.0), "tail_share": 0.9}) == "longest answers"
+    assert bottleneck({**row, "shares": {**shares, "publish": 0.6}}) == "publishing"
+    assert bottleneck({**row, "shares": {**shares, "publish": 0.6}, "background": True}) == "learning"
 
 
 def test_simulated_overlap_is_the_measured_one() -> None:
