@@ -1,8 +1,9 @@
 """What the recipes of agents share: the tiny model, a cold start on gold play, GRPO on episodes, and measuring."""
 
 import string
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
@@ -10,9 +11,11 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Task
 from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
+from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Sampling
+from ponder.types import Problem, Sampling
 
 TINY = ScratchModel(string.printable[:95] + "\n", width=64, layers=2, heads=2, context=1024)
 # The tiny model reads characters, so its template has few. It names no tools: the model knows them from gold play.
@@ -20,6 +23,24 @@ TINY_TEMPLATE = (
     "{%- for m in messages %}{{ '>' + m.content + eos_token if m.role == 'assistant' else m.content + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}>{% endif %}{# tools #}"
 )
+
+GoldEpisodes = Annotated[
+    int | None,
+    "problems whose gold play is imitated in each epoch; None: new ones in every step",
+    GreaterThan(0),
+]
+
+
+@dataclass(frozen=True)
+class FirstProblems(WrappedTask):
+    """A task with so many of its training problems."""
+
+    task: Task
+    count: int
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self.task.train[: self.count]
 
 
 @dataclass(frozen=True)
@@ -36,9 +57,11 @@ def pace_of(model: str) -> Pace:
     return Pace(200, 3e-3, 80, 2e-4) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5)
 
 
-def imitate_gold_play(world: Task, model: str, steps: int, lr: float, seed: int, **more: Any) -> FineTune:
-    """Fine-tuning on the gold actions of the environment."""
-    tiny = model == "tiny"
+def imitate_gold_play(
+    world: Task, model: str, steps: int, lr: float, seed: int, episodes: int | None = None, **more: Any
+) -> FineTune:
+    """Fine-tuning on the gold actions of the environment, in so many of its episodes."""
+    tiny, world = model == "tiny", world if episodes is None else FirstProblems(world, episodes)
     return FineTune(
         world, replace(TINY, seed=seed) if tiny else model, TINY_TEMPLATE if tiny else None,
         optimizer=AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, save_every=steps, seed=seed,
@@ -47,10 +70,12 @@ def imitate_gold_play(world: Task, model: str, steps: int, lr: float, seed: int,
 
 
 def train_agent(world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, **more: Any) -> RL:
-    """GRPO on whole episodes, without a KL term."""
+    """GRPO on whole episodes, without a KL term, with a rate that decays: a constant one leaves the tiny model with the
+    noise of its last steps."""
+    optimizer = AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=min(10, steps - 1), decay_steps=steps)
     return RL(
-        task=world, model=model, algorithm=GRPO(kl=None), optimizer=AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=10),
-        steps=steps, save_every=steps, sampling=sampling, seed=seed, **more,
+        task=world, model=model, algorithm=GRPO(kl=None), optimizer=optimizer, steps=steps, save_every=steps,
+        sampling=sampling, seed=seed, **more,
     )  # fmt: skip
 
 

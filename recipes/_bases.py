@@ -84,10 +84,13 @@ class Validation(WrappedTask):
     def train(self) -> Sequence[Problem]:
         return _WithoutValidation(self.task.train)
 
-    @property
+    @cached_property
     def test(self) -> Sequence[Problem]:
-        late = (p for p in self.task.train[-40 * LIMIT :] if _is_validation(p))
-        return list({_identity(p): p for p in late}.values())[:LIMIT]
+        train, chosen = self.task.train, dict[str, Problem]()
+        for index in range(max(0, len(train) - 40 * LIMIT), len(train)):
+            if len(chosen) < LIMIT and _is_validation(problem := train[index]):
+                chosen.setdefault(_identity(problem), problem)
+        return list(chosen.values())
 
 
 def _identity(problem: Problem) -> str:

@@ -9,7 +9,7 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
 from _bases import LIMIT, NO_SETTINGS, Count, Limit, Lr, ModelName, Steps, TaskSettings, measured
 
 from ponder.cli.named_objects import build_task
@@ -26,8 +26,9 @@ def recipe(
     max_tokens: Annotated[
         int | None, "that the policy writes in an episode, at most; None: 96, of a language model 256", GreaterThan(0)
     ] = None,
-    limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None, steps: Steps = None,
-    problems_per_step: Count = 16, group_size: Count = 8, lr: Lr = None, seed: int = 0,
+    limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
+    gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 16, group_size: Count = 8,
+    lr: Lr = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace = model == "tiny", pace_of(model)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
@@ -37,8 +38,9 @@ def recipe(
         world = replace(world, show_rules=False)  # it learns them from gold play
     world, sampling = measured(world), Sampling(max_tokens=max_tokens or (96 if tiny else 256))
     first = imitate_gold_play(
-        world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed
-    )
+        world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
+        gold_episodes,
+    )  # fmt: skip
     rl = train_agent(
         world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed,
         problems_per_step=problems_per_step, group_size=group_size,

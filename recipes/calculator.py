@@ -11,7 +11,7 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
 from _bases import LIMIT, Count, Limit, Lr, ModelName, Steps, measured
 
 from ponder.pipelines.evaluate import Evaluate
@@ -29,8 +29,9 @@ def recipe(
     largest: Annotated[int, "the largest of them", GreaterThan(1)] = 99,
     max_tokens: Annotated[int, "of an answer with all of its turns, at most", GreaterThan(0)] = 128,
     answers_per_call: Annotated[int, "without the calculator, answers for each one with it", GreaterThan(0)] = 16,
-    limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None, steps: Steps = None,
-    problems_per_step: Count = 8, group_size: Count = 8, lr: Lr = None, seed: int = 0,
+    limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
+    gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 8, group_size: Count = 8,
+    lr: Lr = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
     if tiny:  # to copy an expression it needs longer than to learn a move
@@ -41,8 +42,9 @@ def recipe(
     stages = []
     for name, world, times in (("tool", with_tool, 1), ("plain", plain, answers_per_call)):
         first = imitate_gold_play(
-            world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed
-        )
+            world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
+            gold_episodes,
+        )  # fmt: skip
         rl = train_agent(
             world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed,
             problems_per_step=problems_per_step * times, group_size=group_size,

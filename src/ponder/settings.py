@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from ponder.errors import UsageError
@@ -94,15 +95,22 @@ def check_finite(thing: Any) -> None:
     _check(thing, type(thing).__name__, False)
 
 
+@cache
+def _settings_of(kind: type) -> list[tuple[str, bool]]:
+    """The fields of a dataclass, each with whether it may be infinite."""
+    free = (*UNBOUNDED_FIELDS, *getattr(kind, "UNBOUNDED", ()))
+    return [(f.name, f.name in free or (isinstance(f.default, float) and math.isinf(f.default))) for f in fields(kind)]
+
+
 def _check(value: Any, path: str, infinite: bool) -> None:
+    if value is None or isinstance(value, str | int):  # most of them: a strategy is checked for each problem
+        return
     if isinstance(value, float):
         if math.isnan(value) or (math.isinf(value) and not infinite):
             raise UsageError(f"{path} is {value}; it must be a finite number")
     elif is_dataclass(value) and not isinstance(value, type):
-        free = (*UNBOUNDED_FIELDS, *getattr(value, "UNBOUNDED", ()))
-        for f in fields(value):
-            usual = isinstance(f.default, float) and math.isinf(f.default)
-            _check(getattr(value, f.name, None), f"{path}.{f.name}", usual or f.name in free)
+        for name, unbounded in _settings_of(type(value)):
+            _check(getattr(value, name, None), f"{path}.{name}", unbounded)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
             _check(inner, f"{path}[{key!r}]", infinite)

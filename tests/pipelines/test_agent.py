@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines import sft
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.pipelines.training import gold_episodes
 from ponder.runs import read_metrics, read_traces
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.train.gigpo import GiGPO
@@ -44,6 +47,26 @@ def test_fine_tuning_imitates_gold_play(tmp_path: Path):
         "code"
     ]
     assert trace.score(leaf, "reward") == 1.0
+
+
+def test_gold_episodes_of_few_problems_are_played_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """And what is learned from them is the same as from episodes that are played in every epoch."""
+    played: list[str] = []
+    play = gold_episodes.play_episode
+
+    async def counted(policy: Any, problem: Any, verifier: Any) -> Any:
+        played.append(problem.id)
+        return await play(policy, problem, verifier)
+
+    monkeypatch.setattr(gold_episodes, "play_episode", counted)
+    job = FineTune(replace(TASK, size=4), MODEL, "qa", optimizer=AdamW(lr=3e-3), steps=4, batch_size=2, dtype="float32")
+    kept = job(tmp_path / "kept")
+    assert len(played) == len(set(played)) == 4
+    monkeypatch.setattr(sft, "_MAX_KEPT_EPISODES", 0)
+    anew = job(tmp_path / "anew")
+    assert len(played) == 4 + 8
+    for ours, theirs in zip(kept.net.parameters(), anew.net.parameters(), strict=True):
+        assert np.array_equal(ours.detach().numpy(), theirs.detach().numpy())
 
 
 @pytest.mark.parametrize("algorithm", [GRPO(kl=None), GiGPO(kl=None)], ids=lambda a: type(a).__name__)

@@ -39,6 +39,7 @@ class TurnBridge:
         self.tokenizer = tokenizer
         self.with_tools = takes_tools(tokenizer.chat_template)
         self._append_only: dict[tuple[str, ...], bool] = {}
+        self._base: tuple[list[ToolSchema], str] | None = None
         self._recent: dict[str, Ids] = {}  # episodes of a group are told the same again and again
 
     def __call__(
@@ -65,11 +66,17 @@ class TurnBridge:
         end = self.turn_ending
         if closed:
             end = next((end[len(eos) :] for eos in self._eos_texts if end.startswith(eos)), end)
-        before = self.render(_BASE, tools, add_generation_prompt=False)
+        before = self._base_text(tools)
         after = self.render([*_BASE, *messages], tools)
         if not after.startswith(before):
             return "\0"  # in no conversation: the proof fails
         return end + after[len(before) :]
+
+    def _base_text(self, tools: Sequence[ToolSchema]) -> str:
+        """The text that a bridge goes on from; rendered once for the same tools."""
+        if self._base is None or self._base[0] != list(tools):
+            self._base = list(tools), self.render(_BASE, tools, add_generation_prompt=False)
+        return self._base[1]
 
     @cached_property
     def turn_ending(self) -> str:

@@ -46,6 +46,7 @@ from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 if TYPE_CHECKING:
     from ponder.pipelines.preflight.run_checks import PreflightReport
 
+_MAX_KEPT_EPISODES = 4096
 PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marked
 
 
@@ -151,6 +152,8 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
         if isinstance(problem.answer, TokenizedAnswer):
             check_answer_tokens(policy, problem.id, problem.answer)
     learner = build_sft_learner(job, policy)
+    # Of few problems, each comes again in every epoch: to play its gold episode takes longer than to learn from it.
+    kept_episodes: dict[str, Trace] | None = {} if len(problems) <= _MAX_KEPT_EPISODES else None
 
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
         for step in session.remaining_steps():
@@ -158,7 +161,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
                 began = time.perf_counter()
                 session.watch.phase("learn")
                 chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
-                traces = target_traces(job, policy, chosen)
+                traces = target_traces(job, policy, chosen, kept_episodes=kept_episodes)
                 metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
                 metrics |= session.learn(learner, traces, session.watch.share)
 
@@ -198,12 +201,13 @@ def _read_problems(job: FineTune) -> Sequence[Problem]:
 
 
 def target_traces(
-    job: FineTune, policy: PonderPolicy, problems: Sequence[Problem], single_steps: bool = False
-) -> list[Trace]:
+    job: FineTune, policy: PonderPolicy, problems: Sequence[Problem], single_steps: bool = False,
+    kept_episodes: dict[str, Trace] | None = None,
+) -> list[Trace]:  # fmt: skip
     """What these problems teach: answers, pairs of them, or episodes of a task with an environment. `single_steps`: an
-    answer is one step, whatever its loss mask."""
+    answer is one step, whatever its loss mask. `kept_episodes`: see `gold_traces`."""
     if not isinstance(job.data, str) and hasattr(job.data.verifier, "open_environment"):
-        traces = gold_traces(policy, problems, job.data.verifier)
+        traces = gold_traces(policy, problems, job.data.verifier, kept_episodes)
         for trace in traces:
             for leaf in trace.answers():
                 _check_context_length(policy, trace, trace.token_ids(leaf)[len(trace.steps[0].token_ids) :])

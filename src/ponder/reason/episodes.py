@@ -179,7 +179,9 @@ class Episodes:
             requests.setdefault((trace.token_ids(at).tobytes(), room), []).append(branch)
 
         by_room = {
-            room: replace(sampling, max_tokens=room, min_tokens=min(sampling.min_tokens, room))
+            room: sampling.with_max_tokens(room)
+            if sampling.min_tokens <= room
+            else replace(sampling, max_tokens=room, min_tokens=room)
             for room in {room for _, room in requests}
         }
 

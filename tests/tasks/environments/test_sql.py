@@ -191,6 +191,12 @@ def test_gold_queries_and_then_answers():
     assert str(task.test[0].answer["value"]) == episode.actions[1]
 
 
+def test_first_message_without_rules_is_the_question_alone():
+    plain, shown = (Sql(level=1, show_rules=rules).test[0] for rules in (False, True))
+    assert plain.answer == shown.answer and plain.bare_question in shown.bare_question
+    assert plain.bare_question.endswith("?") and "CREATE TABLE" not in plain.bare_question
+
+
 def episode_of(*texts, **settings):
     task = Sql(level=1, **settings)
     left = iter(texts)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,18 +63,32 @@ async def play_episode(policy: BasePolicy, problem: Problem, verifier: Any, text
     return await solve(problem, Chain(Sampling(temperature=0.0, max_tokens=_MOST_TOKENS)), player, verifier)
 
 
-def gold_traces(policy: BasePolicy, problems: Sequence[Problem], verifier: Any) -> list[Trace]:
-    """One episode of each problem, played well. Where gold actions earn nothing (a game is lost), there is none."""
+def gold_traces(
+    policy: BasePolicy, problems: Sequence[Problem], verifier: Any, kept: dict[str, Trace] | None = None
+) -> list[Trace]:
+    """One episode of each problem, played well. Where gold actions earn nothing (a game is lost), there is none.
+
+    `kept`: episodes by the problem's id, which are not played again; new ones are added.
+    """
+    episodes = {} if kept is None else kept
+    missing = [problem for problem in problems if problem.id not in episodes]
 
     async def play_all() -> list[Trace]:
-        return list(await asyncio.gather(*(play_episode(policy, problem, verifier) for problem in problems)))
+        return list(await asyncio.gather(*(play_episode(policy, problem, verifier) for problem in missing)))
 
-    played = event_loop.run(play_all())
+    if missing:
+        episodes |= zip((problem.id for problem in missing), event_loop.run(play_all()), strict=True)
+    played = [episodes[problem.id] for problem in problems]
     won = [trace for trace in played if (episode_score(trace, verifier.name).value or 0) > 0]
     if not won:
         why = episode_score(played[0], verifier.name).reason
         raise TaskError(f"the gold actions of problem {problems[0].id!r}, and of all beside it, earn nothing: {why}")
-    return won
+    return won if kept is None else [_copy(trace) for trace in won]
+
+
+def _copy(trace: Trace) -> Trace:
+    """The trace with steps of its own, for credit to be written into."""
+    return replace(trace, steps=[replace(step, scores=dict(step.scores)) for step in trace.steps])
 
 
 def episode_score(trace: Trace, verifier: str) -> Score:

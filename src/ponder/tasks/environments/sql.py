@@ -50,6 +50,7 @@ class Sql(EnvironmentTask[SqlQuestion]):
     people: int = 8
     orders: int = 20
     max_turns: int = 5
+    show_rules: bool = True  # and the tables, in the first message; a model that was trained on them needs none
 
     def check(self) -> None:
         require_at_least(2, people=self.people, max_turns=self.max_turns)
@@ -74,10 +75,11 @@ class Sql(EnvironmentTask[SqlQuestion]):
     def problem(self, item: SqlQuestion, id: str) -> Problem:
         tables = self._tables(item.database_seed)
         schema = "\n".join(f"{table.schema};" for table in tables)
-        text = (
+        rules = (
             f"Answer this question from a database that you can query: {item.text}\n{schema}\nWhen you know the answer,"
             " write it and nothing else."
         )
+        text = rules if self.show_rules else item.text
         (row,) = run_query(tables, item.query).rows
         answer = {"database_seed": item.database_seed, "query": item.query, "value": row[0]}
         return Problem(id, user_messages(text, self.system), answer, {"kind": self.kind})
