@@ -61,6 +61,23 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+class RotatedDir(pytest.Dir):
+    """Each process of xdist collects all files. It begins at another one, so that a file whose asserts are rewritten
+    by one process is read by the others."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:  # type: ignore[override]
+        found = list(super().collect())
+        worker, count = os.environ["PYTEST_XDIST_WORKER"], int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        first = int(worker.removeprefix("gw")) * len(found) // count
+        return found[first:] + found[:first]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    if path == Path(__file__).parent and "PYTEST_XDIST_WORKER" in os.environ:
+        return RotatedDir.from_parent(parent, path=path)
+    return None
+
+
 # Where the longest files are. They start first, so that no process is left alone with one of them at the end.
 LONG = (
     "tests/test_docs.py", "tests/pipelines/test_training_over_ranks.py", "tests/train/test_distributed.py",
@@ -70,7 +87,10 @@ LONG = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((i for i, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)))
+    def place(item: pytest.Item) -> tuple[int, Path]:
+        return next((i for i, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG)), item.path
+
+    items.sort(key=place)  # the same order in every process
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:
