@@ -18,6 +18,7 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,18 +49,18 @@ def code_fingerprints(modules: Iterable[str]) -> dict[str, str]:
         file = _module_file(name)
         if file is None or file.is_relative_to(_PONDER_FOLDER) or _in_stdlib(file):
             continue
-        parsed = _parse_without_recipe(file.read_bytes())
-        if parsed is None:
+        own = _parse_without_recipe(file.read_bytes())
+        if own is None:
             marks[f"{CODE_PREFIX}{name}"] = file_fingerprint(file)
             continue
-        tree, marks[f"{CODE_PREFIX}{name}"] = parsed
+        marks[f"{CODE_PREFIX}{name}"] = own.fingerprint
         if not _is_installed(file):
             marks |= {
                 f"the file {path.name} that {name} reads": file_fingerprint(path)
-                for path in _data_files_named_in(tree, file.parent)
+                for path in _data_files_named(own.texts, file.parent)
             }
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            imported = dict.fromkeys(_imported_modules(tree, package))
+            imported = dict.fromkeys(_imported_modules(own.imports, package))
             more = [module for module in imported if module not in waiting and _is_user_module(module)]
             waiting += more[: max(0, MAX_FOLLOWED_MODULES - len(waiting))]
     return marks
@@ -108,10 +109,19 @@ def _package_folders(package: str) -> list[Path]:
     return [Path(place) for place in (spec.submodule_search_locations or ())] if spec is not None else []
 
 
+@dataclass(frozen=True)
+class OwnModule:
+    """What counts of a module's source. `texts`: those that may name a data file; none if the module writes files.
+    `imports`: module, level and names of each import, the level of a plain one being -1."""
+
+    fingerprint: str
+    texts: tuple[str, ...]
+    imports: tuple[tuple[str, int, tuple[str, ...]], ...]
+
+
 @lru_cache(maxsize=64)  # the stages of a recipe name the same modules
-def _parse_without_recipe(source: bytes) -> tuple[ast.Module, str] | None:
-    """The syntax tree of a module without a recipe that only builds the job, and its fingerprint; None if it does not
-    parse."""
+def _parse_without_recipe(source: bytes) -> OwnModule | None:
+    """A module without a recipe that only builds the job; None if it does not parse."""
     collects = gc.isenabled()
     gc.disable()  # a finalizer may parse too, and CPython 3.11 cannot parse while it parses
     try:
@@ -124,22 +134,31 @@ def _parse_without_recipe(source: bytes) -> tuple[ast.Module, str] | None:
     rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE_FUNCTION)]
     if not any(isinstance(node, ast.Name) and node.id == RECIPE_FUNCTION for top in rest for node in ast.walk(top)):
         tree.body = rest
-    return tree, hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
+    nodes = list(ast.walk(tree))
+    writes = any(_looks_like_write(node) for node in nodes if isinstance(node, ast.Call))
+    texts = {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return OwnModule(
+        hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest(),
+        () if writes else tuple(sorted(filter(_may_be_path, texts))),
+        tuple(found for node in nodes for found in _imports_of(node)),
+    )
 
 
-def _imported_modules(tree: ast.Module, package: str) -> Iterator[str]:
+def _imports_of(node: ast.AST) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    if isinstance(node, ast.Import):
+        yield from ((alias.name, -1, ()) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield node.module or "", node.level, tuple(alias.name for alias in node.names)
+
+
+def _imported_modules(imports: Iterable[tuple[str, int, tuple[str, ...]]], package: str) -> Iterator[str]:
     """Names of modules that a module may import. Some may be objects in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_parent_packages(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".") if package else []
-                base = ".".join([*above[: len(above) - node.level + 1], *filter(None, [base])])
-            yield from _with_parent_packages(base)
-            yield from (f"{base}.{alias.name}" for alias in node.names if base and alias.name != "*")
+    for base, level, names in imports:
+        if level > 0:
+            above = package.split(".") if package else []
+            base = ".".join([*above[: len(above) - level + 1], *filter(None, [base])])
+        yield from _with_parent_packages(base)
+        yield from (f"{base}.{name}" for name in names if base and name != "*")
 
 
 def _with_parent_packages(name: str) -> Iterator[str]:
@@ -147,15 +166,13 @@ def _with_parent_packages(name: str) -> Iterator[str]:
     yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
 
 
-def _data_files_named_in(tree: ast.Module, home: Path) -> Iterator[Path]:
-    """Files that texts in a module name; none if the module writes files."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    if any(map(_looks_like_write, calls)):
-        return
-    texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-    for text in sorted(texts):
-        if "." not in text or len(text) > MAX_PATH_CHARS or "\n" in text or "\0" in text:
-            continue
+def _may_be_path(text: str) -> bool:
+    return "." in text and len(text) <= MAX_PATH_CHARS and "\n" not in text and "\0" not in text
+
+
+def _data_files_named(texts: Iterable[str], home: Path) -> Iterator[Path]:
+    """Files that these texts name."""
+    for text in texts:
         for path in (Path(text).expanduser(), home / text):
             with contextlib.suppress(OSError, RuntimeError):  # no home folder
                 if path.is_file() and path.suffix != ".py":
