@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ def fork_ranks(size: int, work: Callable[[int, int], None]) -> int:
     """Do `work(rank, size)` in so many processes, with torchrun's variables set. 1 if one fails: the others are ended,
     since they would wait for it."""
     _import_once()
-    port, children = str(_free_port()), list[int]()
+    port, children = str(free_port()), list[int]()
     for rank in range(size):
         if (child := os.fork()) == 0:
             code = 1
@@ -68,8 +69,11 @@ def _import_once() -> None:
         import peft  # noqa: F401
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port that nobody listens on. It lies below those that the system gives to connections and to port 0, so it is
+    still free when the program that gets it listens."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")

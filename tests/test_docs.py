@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import socket
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fork_ranks import free_port
 from forked_programs import ForkedPrograms, forked_programs
 
 ROOT = Path(__file__).parent.parent
@@ -67,9 +67,8 @@ def with_free_port(path: Path, folder: Path) -> Path:
     """The program with a port that nobody listens on, and a quarter of the tokens."""
     program = path.read_text()
     assert program.count("8123") == 3 and program.count("max_completion_tokens=400") == 1
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
-    (folder / path.name).write_text(program.replace("8123", port).replace("tokens=400", "tokens=100"))
+    program = program.replace("8123", str(free_port())).replace("tokens=400", "tokens=100")
+    (folder / path.name).write_text(program)
     return folder / path.name
 
 
