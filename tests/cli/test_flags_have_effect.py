@@ -104,6 +104,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "guide"): ({"strategy": "best-of-n"}, "likelihood"),
     **{(command, "tools"): ({}, ("calculator",)) for command in ("train", "eval", "collect")},
     **{(command, "max_turns"): ({"tools": ("calculator",)}, 3) for command in ("train", "eval", "collect")},
+    **{(command, "shard_size"): ({"fsdp": True}, 4) for command in ("train", "sft", "offline", "reward")},
     **{(command, "train_parts"): ({}, ("text",)) for command in ("train", "sft", "reward", "offline")},
     ("eval", "shared_budget"): ({"budget_settings": {"tokens": "100"}}, True),
     ("eval", "budget_settings"): ({}, {"seconds": "9"}),
