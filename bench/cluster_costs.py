@@ -280,21 +280,15 @@ class LearnerCost:
         count = max(1, math.ceil(float(share.max()) / MICROBATCH_TOKENS))
         gather = self.collective_seconds(self.model.weight_bytes, self.shard)
         scatter = self.collective_seconds(GRADIENT_BYTES * self.model.parameters, self.shard)
-        wires = count * (gathers * gather + scatters * (scatter + self._copies_seconds()))
+        wires = count * (gathers * gather + scatters * scatter)
         total["imbalance"] += most - mean
         total["wires"] += max(0.0, wires - most)  # the rest goes on beside the computation
 
     def _step_seconds(self) -> float:
-        """Of gradients over copies, where they are summed once for each optimiser step."""
-        if not self.sharding.stays:
-            return 0.0
-        held = GRADIENT_BYTES * self.model.parameters / self.sharding.model_parallel
-        return 2 * self.collective_seconds(held, self.ranks // self.sharding.model_parallel, spread=True)
-
-    def _copies_seconds(self) -> float:
-        """Of a shard's gradients over the copies of HSDP, which torch sums after each micro-batch."""
-        held = GRADIENT_BYTES * self.model.parameters / self.shard
-        return 2 * self.collective_seconds(held, self.ranks // self.shard, spread=True)
+        """Of gradients over copies, once for each optimiser step."""
+        together = self.sharding.model_parallel if self.sharding.stays else self.shard
+        held = GRADIENT_BYTES * self.model.parameters / together
+        return 2 * self.collective_seconds(held, self.ranks // together, spread=True)
 
     def collective_seconds(self, size: float, ranks: int, spread: bool = False) -> float:
         """Of an all-gather or reduce-scatter of so many bytes. `spread`: each rank has a peer group over nodes, with

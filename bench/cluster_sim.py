@@ -130,11 +130,12 @@ def sweep_setup(model: str, gpus: int, staleness: int, spread: float, **more: An
     lengths = base.workload().lengths(np.random.default_rng(1), BATCH)
     choices = []
     for learners in [0] if staleness == 0 else sorted({max(1, gpus * k // 8) for k in range(1, 8)}):
-        for shard in {0, *(n for n in (8, 16, 32, 64) if n < (learners or gpus))}:
+        for shard in (0, *(n for n in (8, 16, 32, 64) if n < (learners or gpus))):
             setup = replace(base, learner_gpus=learners, sharding=Sharding(shard=shard))
             if fits(setup):
-                choices.append((max(setup.learner().update_seconds(lengths), sampling_seconds(setup, lengths)), setup))
-    return min(choices, key=lambda c: c[0])[1] if choices else None
+                both = setup.learner().update_seconds(lengths), sampling_seconds(setup, lengths)
+                choices.append((max(both), sum(both), setup))
+    return min(choices, key=lambda c: c[:2])[2] if choices else None
 
 
 def fits(setup: Setup) -> bool:

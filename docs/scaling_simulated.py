@@ -190,17 +190,21 @@ Steps in seconds; tokens a second, GPUs that learn and bottleneck are of S = 4."
 
 
 def scaling_notes(scaling: Rows) -> str:
-    """In words: from fewest to most GPUs, what the speed-up is."""
+    """In words: from fewest to most GPUs, what the speed-up is, each with the S that is fastest there."""
     lines = []
     for model in dict.fromkeys(r["model"] for r in scaling):
-        own = [r for r in scaling if r["model"] == model and r["staleness"] == 4]
-        few, many = own[0], own[-1]
+        own = [r for r in scaling if r["model"] == model]
+        few, many = (min((r for r in own if r["gpus"] == n), key=step_of) for n in (own[0]["gpus"], own[-1]["gpus"]))
         gain, more = few["step"] / many["step"], many["gpus"] / few["gpus"]
         lines.append(
             f"- {model}: {more:,.0f} times the GPUs ({few['gpus']} to {many['gpus']:,}) are {gain:.0f} times as fast, "
             f"{100 * gain / more:.0f} %; the bottleneck goes from {few['bottleneck']} to {many['bottleneck']}."
         )
     return "\n".join(lines)
+
+
+def step_of(row: dict[str, Any]) -> float:
+    return float(row["step"])
 
 
 def staleness_section(rows: Rows) -> str:
@@ -305,20 +309,15 @@ def paint_published(axes: Axes, fit: dict[str, Any]) -> None:
 
 def paint_scaling(axes: list[Axes], rows: Rows) -> None:
     for i, model in enumerate(dict.fromkeys(r["model"] for r in rows)):
+        fewest = [r for r in rows if r["model"] == model]
+        fewest = [r for r in fewest if r["gpus"] == fewest[0]["gpus"]]
+        most = max(r["tokens_per_second"] / r["gpus"] for r in fewest)
         for staleness, dash in ((4, DASHES[0]), (0, DASHES[2])):
             own = [r for r in rows if r["model"] == model and r["staleness"] == staleness]
             x, y = [r["gpus"] for r in own], [r["tokens_per_second"] for r in own]
-            label = model if staleness == 4 else None
-            axes[0].plot(x, y, color=COLOURS[i], marker=MARKERS[i], markersize=4, linestyle=dash, label=label)
-            per_gpu = [v / n for v, n in zip(y, x, strict=True)]
-            axes[1].plot(
-                x,
-                [100 * v / per_gpu[0] for v in per_gpu],
-                color=COLOURS[i],
-                marker=MARKERS[i],
-                markersize=4,
-                linestyle=dash,
-            )
+            look: Any = {"color": COLOURS[i], "marker": MARKERS[i], "markersize": 4, "linestyle": dash}
+            axes[0].plot(x, y, label=model if staleness == 4 else None, **look)
+            axes[1].plot(x, [100 * v / n / most for v, n in zip(y, x, strict=True)], **look)
     for one in axes:
         one.set_xscale("log", base=2)
         ticks = sorted({r["gpus"] for r in rows})
@@ -330,9 +329,9 @@ def paint_scaling(axes: list[Axes], rows: Rows) -> None:
     axes[0].set_ylabel("tokens a second")
     axes[0].legend(loc="upper left")
     set_headline(axes[0], "S = 4 solid, S = 0 dotted")
-    axes[1].set_ylabel("% of the fewest GPUs' rate, each GPU")
+    axes[1].set_ylabel("% of the best rate of the fewest GPUs")
     axes[1].set_ylim(bottom=0)
-    set_headline(axes[1], "what a GPU gives of what it gave")
+    set_headline(axes[1], "what each GPU gives")
 
 
 def paint_staleness(axes: list[Axes], rows: Rows) -> None:

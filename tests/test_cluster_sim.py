@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +33,17 @@ from cluster_sim import WaitingSampler, bottleneck, rms_factor, summarise_fit, s
 from harness import RESULTS
 from ponder.train.distributed import DataParallelGroup
 
-KEPT = sorted(RESULTS.glob("cluster_sim-*.json"))
+DOCS = Path(__file__).parent.parent / "docs"
+sys.path.insert(0, str(DOCS))
+
+import scaling_simulated  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, Any]:
+    (path,) = RESULTS.glob("cluster_sim-*.json")
+    details: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["details"]
+    return details
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 4])
@@ -266,9 +279,31 @@ def test_bottleneck_is_the_largest_share() -> None:
     assert bottleneck({**row, "shares": {**shares, "publish": 0.6}, "background": True}) == "learning"
 
 
-def test_simulated_overlap_is_the_measured_one() -> None:
-    for path in KEPT:
-        kept = json.loads(path.read_text())["details"]["overlap"]
-        for staleness, times in kept["by_staleness"].items():
-            assert times["simulated"] == pytest.approx(waiting_step(kept["seconds"], int(staleness)))
-            assert times["measured"] == pytest.approx(times["simulated"], rel=0.1)
+def test_simulated_overlap_is_the_measured_one(kept: dict[str, Any]) -> None:
+    overlap = kept["overlap"]
+    for staleness, times in overlap["by_staleness"].items():
+        assert times["simulated"] == pytest.approx(waiting_step(overlap["seconds"], int(staleness)))
+        assert times["measured"] == pytest.approx(times["simulated"], rel=0.1)
+
+
+def test_page_is_that_of_the_kept_result(kept: dict[str, Any]) -> None:
+    page = (DOCS / "scaling-simulated.md").read_text(encoding="utf-8")
+    assert page == scaling_simulated.page(kept), "run: python docs/scaling_simulated.py"
+    assert all((DOCS / "figures" / f"{name}.png").exists() for name in scaling_simulated.figures(kept))
+
+
+def test_kept_result_is_what_the_simulator_gives_now(kept: dict[str, Any]) -> None:
+    """The measured rates, and of the simulated rows those that are quick."""
+    for who in ("ponder", "peers"):
+        assert kept["rates"][who] == pytest.approx(asdict(measured_rates(who)))
+    fit = kept["fit"]
+    (case,) = [p for p in PUBLISHED if p.name == "NeMo, 235B-A22B, 128 to 256 H100"]
+    (row,) = [r for r in fit["rows"] if r["name"] == case.name]
+    steps = [
+        replace(s, pass_overhead=fit["overhead"], spread=fit["spread"]).run(2).step for s in (case.before, case.after)
+    ]
+    assert steps == pytest.approx(row["simulated_steps"]), "run: python bench/cluster_sim.py"
+    (row,) = [r for r in kept["scaling"] if (r["model"], r["gpus"], r["staleness"]) == ("70B", 16, 0)]
+    setup = sweep_setup("70B", 16, 0, fit["spread"])
+    assert setup is not None
+    assert (setup.learner_gpus, setup.learner().shard) == (row["learner_gpus"], row["shard"])

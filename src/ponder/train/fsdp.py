@@ -3,15 +3,20 @@ of them, each of which holds a copy (hybrid sharding, HSDP: the same paper).
 
 Each rank holds its rows of every weight, in float32 where it learns. A block's weights are gathered for the time of its
 pass, in the type that the network computes in, and dropped again. Gradients are reduced to the rank that has the rows:
-summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out. With copies they
-are then summed over these, among the ranks that have the same rows.
+summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out. Copies
+shard and gather each for itself, and their gradients are summed once for an optimiser step, among the ranks that have
+the same rows: torch's own HSDP would do so after every micro-batch.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ponder.errors import UsageError
@@ -19,19 +24,18 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.quantized_linear import QuantizedLinear
 from ponder.train.distributed import ShardMesh
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
 
 def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
     """A sharded copy of a network that is whole on every rank. One block after the other is copied, so that little more
     than the network itself has to fit."""
-    from torch.distributed.device_mesh import init_device_mesh  # takes a second to import
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard  # takes a second
 
     if any(isinstance(module, QuantizedLinear) for module in net.modules()):
         raise UsageError("FSDP cannot shard quantised weights: leave out --fsdp, or --lora.base")
-    sizes = (
-        {"copies": shards.copies, "shards": shards.shard_size} if shards.copies > 1 else {"shards": shards.shard_size}
-    )
-    mesh = init_device_mesh(net.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh = _mesh(net.device.type, shards, dist.group.WORLD)["shards"]
     dtype = net.dtype
     mixed = MixedPrecisionPolicy(
         param_dtype=None if dtype == torch.float32 else dtype,
@@ -52,6 +56,22 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
     return whole
+
+
+def sum_over_copies(rows: Sequence[Tensor], shards: ShardMesh, device: torch.device) -> None:
+    """Sum this rank's rows of the gradients in place with those of the other copies."""
+    if shards.copies > 1:
+        group = _mesh(device.type, shards, dist.group.WORLD)["copies"].get_group()
+        for t in rows:
+            dist.all_reduce(t, group=group)
+
+
+@cache
+def _mesh(device: str, shards: ShardMesh, world: object) -> DeviceMesh:
+    """One row for each copy. Made once in a process group: it makes groups of its own."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device, (shards.copies, shards.shard_size), mesh_dim_names=("copies", "shards"))
 
 
 def drop_gathered(net: nn.Module) -> None:

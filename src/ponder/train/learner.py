@@ -28,7 +28,7 @@ from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
 from ponder.train.distributed import NOT_SHARDED, SINGLE_PROCESS, DataParallelGroup, ShardMesh, current_group
 from ponder.train.flops import pass_flops
-from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network
+from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network, sum_over_copies
 from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
@@ -244,8 +244,10 @@ class Learner:
         return metrics
 
     def _sum_gradients(self) -> None:
-        """Sum the gradients over the ranks. Sharded ones are sums already."""
-        if self.process_group.size > 1 and not self.sharded:
+        """Sum the gradients over the ranks. Those of shards are sums over the ranks of their copy already."""
+        if self.sharded:
+            sum_over_copies(list(self.master_weights.gradients().values()), self.shards, self.net.device)
+        elif self.process_group.size > 1:
             self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
 
     def _publish(self) -> None:
