@@ -109,6 +109,7 @@ def test_rank_memory_of_7b_by_hand() -> None:
     assert n == pytest.approx(7.615e9, rel=1e-3) and shape.trained == n
     whole, sharded = (rank_memory(shape, 8, fsdp) for fsdp in (False, True))
     assert sum(whole.values()) == (2 + 4 + 8 + 4 + 2) * n
+    assert rank_memory(shape, 16, True, shard_size=8) == sharded  # two copies
     gathered = sharded.pop("gathered")
     assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB
 

@@ -77,6 +77,7 @@ def test_no_token_is_older_than_allowed(staleness: int, tmp_path: Path, in_turn:
     rows = read_metrics(tmp_path / "run")
     assert [row["staleness/max"] for row in rows] == [max(token_ages(by_step[i], i)) for i in range(JOB.steps)]
     assert all(0 < row["rollout_correction/ess"] <= 1 + 1e-6 for row in rows if row["grad_norm"])
+    assert all(0 <= row["cluster/batches_ready"] <= staleness for row in rows) and "cluster/ranks" not in rows[0]
 
 
 @pytest.mark.nightly
@@ -92,6 +93,9 @@ def test_replicas_sample_for_the_learner(staleness: int, tmp_path: Path, in_turn
         assert tokens[0] == tokens[1]
     counts = read_ledger(tmp_path / "run" / REPLICAS_FOLDER / LEDGER_FILE)
     assert counts == LedgerCounts(asked=18, answered=18)
+    for row in read_metrics(tmp_path / "run"):
+        assert (row["cluster/replicas"], row["cluster/restarts"]) == (2, 0)
+        assert staleness or row["cluster/in_flight"] == 0  # in turn nothing is asked while the learner learns
 
 
 PROGRAM = """

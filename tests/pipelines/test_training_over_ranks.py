@@ -205,6 +205,7 @@ def test_job_that_does_not_train_over_ranks_is_refused(runs: Path) -> None:
 
 def test_only_rank_0_writes_the_run_directory(runs: Path) -> None:
     status = json.loads((runs / "grpo-replicated" / "status.json").read_text())
+    assert [row["cluster/ranks"] for row in read_metrics(runs / "grpo-replicated")] == [2.0] * 4
     assert status and [len(list(checkpoints(runs / f"grpo-{kind}"))) for kind in ("replicated", "fsdp")] == [2, 2]
 
 

@@ -238,6 +238,27 @@ def test_live_rows_cost_what_was_appended(page: Page, viewer: LiveViewer, folder
     shutil.rmtree(folder / "live")
 
 
+def test_ranks_replicas_queue_and_age_are_drawn(page: Page, viewer: LiveViewer, folder: Path) -> None:
+    names = ("cluster/ranks", "cluster/replicas", "cluster/in_flight", "cluster/batches_ready", "staleness/mean")
+    shutil.copytree(folder / "rl", folder / "spread")
+    try:
+        path = folder / "spread" / "metrics.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        path.unlink()
+        writer = RecordWriter(path)
+        for at, row in enumerate(rows):
+            writer.append(row | {name: float(at + i) for i, name in enumerate(names)})
+        writer.close()
+        open_view(page, viewer, f"#/run/{viewer.run_id('spread')}?q=cluster")
+        for name in names[:-1]:
+            page.wait_for(f"!!document.querySelector('[data-name=\"{name}\"] {CURVES}')")
+        open_view(page, viewer, f"#/run/{viewer.run_id('spread')}?q=staleness")
+        page.wait_for(f"!!document.querySelector('[data-name=\"staleness/mean\"] {CURVES}')")
+        check_page(page)
+    finally:
+        shutil.rmtree(folder / "spread")
+
+
 def test_hostile_run_name_stays_text(page: Page, viewer: LiveViewer, folder: Path) -> None:
     shutil.copytree(folder / "rl", folder / HOSTILE_NAME)
     try:

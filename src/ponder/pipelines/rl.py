@@ -36,6 +36,7 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
+from ponder.pipelines.training.cluster_metrics import cluster_metrics
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
 from ponder.pipelines.training.open_sampler import open_sampler
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
@@ -305,6 +306,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 learn = partial(learn_from, job, session, learner, critic, traces, state)
                 metrics |= learn() if ahead is None else await ahead.run_beside(learn)
                 metrics |= {} if ahead is None else age_metrics(rollouts, step)
+                metrics |= cluster_metrics(session.group.size, sampler, ahead)
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]

@@ -27,6 +27,11 @@ DETAIL_METRICS = (
     ("kl", "kl", ".4f"),
     ("grad_norm", "grad norm", ".2f"),
     ("staleness/mean", "age", ".2f"),
+    ("cluster/batches_ready", "batches ready", ".0f"),
+    ("cluster/ranks", "ranks", ".0f"),
+    ("cluster/replicas", "replicas", ".0f"),
+    ("cluster/in_flight", "in flight", ".0f"),
+    ("cluster/restarts", "restarts", ".0f"),
     ("rollout_correction/ess", "ess", ".2f"),
     ("rollout_correction/changed", "truncated", ".3f"),
 )

@@ -99,6 +99,10 @@ class SamplingAhead:
             self._batches[step] = BatchAhead(chosen, problems, asyncio.create_task(work))
             self._begun = step + 1
 
+    def ready_batches(self) -> int:
+        """Batches that are sampled, and wait for the learner."""
+        return sum(batch.own_traces.done() for batch in self._batches.values())
+
     async def take(self, state: TrainingState) -> list[Trace]:
         """The traces of step `state.step`. The state gets what a run that resumes after this step begins from."""
         verifier = self.job.task.verifier

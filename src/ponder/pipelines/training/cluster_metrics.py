@@ -1,0 +1,25 @@
+"""How a training job is spread over processes, as metrics of each step: ranks, replicas, and batches that wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ponder.models.replicas.replica_policy import ReplicaPolicy
+from ponder.pipelines.training.sampling_ahead import SamplingAhead
+
+
+def cluster_metrics(ranks: int, sampler: Any, ahead: SamplingAhead | None) -> dict[str, float]:
+    """As things are when a step has been learned; nothing for a job in one process that samples and learns in turn.
+
+    A batch that is ready waits for the learner; where none is, the learner waits for samples.
+    """
+    metrics = {"cluster/ranks": float(ranks)} if ranks > 1 else {}
+    if isinstance(sampler, ReplicaPolicy):
+        metrics |= {
+            "cluster/replicas": float(sum(replica.ready for replica in sampler.replicas)),
+            "cluster/in_flight": float(sum(replica.sequences for replica in sampler.replicas)),
+            "cluster/restarts": float(sampler.restarts),
+        }
+    if ahead is not None:
+        metrics["cluster/batches_ready"] = float(ahead.ready_batches())
+    return metrics
