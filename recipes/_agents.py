@@ -29,6 +29,7 @@ GoldEpisodes = Annotated[
     "problems whose gold play is imitated in each epoch; None: new ones in every step",
     GreaterThan(0),
 ]
+Cosine = Annotated[bool, "lower the learning rate of GRPO along a cosine, to 0 at its last step"]
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,11 @@ def imitate_gold_play(
     )  # fmt: skip
 
 
-def train_agent(world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, **more: Any) -> RL:
-    """GRPO on whole episodes, without a KL term, with a rate that decays: a constant one leaves the tiny model with the
-    noise of its last steps."""
-    optimizer = AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=min(10, steps - 1), decay_steps=steps)
+def train_agent(
+    world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, cosine: bool = False, **more: Any
+) -> RL:
+    """GRPO on whole episodes, without a KL term."""
+    optimizer = AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=10, cosine=cosine)
     return RL(
         task=world, model=model, algorithm=GRPO(kl=None), optimizer=optimizer, steps=steps, save_every=steps,
         sampling=sampling, seed=seed, **more,

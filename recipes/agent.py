@@ -9,7 +9,7 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import Cosine, GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
 from _bases import LIMIT, NO_SETTINGS, Count, Limit, Lr, ModelName, Steps, TaskSettings, measured
 
 from ponder.cli.named_objects import build_task
@@ -28,7 +28,7 @@ def recipe(
     ] = None,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 16, group_size: Count = 8,
-    lr: Lr = None, seed: int = 0,
+    lr: Lr = None, cosine: Cosine = False, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace = model == "tiny", pace_of(model)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
@@ -42,7 +42,7 @@ def recipe(
         gold_episodes,
     )  # fmt: skip
     rl = train_agent(
-        world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed,
+        world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
         problems_per_step=problems_per_step, group_size=group_size,
     )  # fmt: skip
     return Stages((

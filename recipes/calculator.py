@@ -11,7 +11,7 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import Cosine, GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
 from _bases import LIMIT, Count, Limit, Lr, ModelName, Steps, measured
 
 from ponder.pipelines.evaluate import Evaluate
@@ -31,7 +31,7 @@ def recipe(
     answers_per_call: Annotated[int, "without the calculator, answers for each one with it", GreaterThan(0)] = 16,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 8, group_size: Count = 8,
-    lr: Lr = None, seed: int = 0,
+    lr: Lr = None, cosine: Cosine = False, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
     if tiny:  # to copy an expression it needs longer than to learn a move
@@ -46,7 +46,7 @@ def recipe(
             gold_episodes,
         )  # fmt: skip
         rl = train_agent(
-            world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed,
+            world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
             problems_per_step=problems_per_step * times, group_size=group_size,
         )  # fmt: skip
         stages += [
