@@ -21,10 +21,10 @@ from _bases import (
 )
 from _mixed_sums import on_mixed_sums
 
-from ponder.errors import UsageError
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.sampling import TOKEN_STATS
+from ponder.settings import GreaterThan
 
 TINY_START_STEPS = 250  # the tiny model then solves short sums often and long ones seldom
 PIECE_SEEDS = 1000  # seeds of pieces lie so far apart
@@ -33,7 +33,7 @@ PIECE_SEEDS = 1000  # seeds of pieces lie so far apart
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 16,
-    n: Count = 1024, piece: Annotated[int, "samples of a problem in one stage"] = 256,
+    n: Count = 1024, piece: Annotated[int, "samples of a problem in one stage", GreaterThan(0)] = 256,
     small: Annotated[str | None, "a smaller model beside it; `tiny` has one of half its width"] = None,
     start_steps: Steps = None, token_stats: Annotated[bool, "keep entropies along the answers"] = False,
     start: Start = None, seed: int = 0,
@@ -42,9 +42,8 @@ def recipe(
 
     from ponder.models.scratch_model import ScratchModel
 
-    if n % piece:
-        raise UsageError(f"{n} samples do not come in pieces of {piece}: give a --piece that divides --n")
-    b = on_mixed_sums(find_base(model, task, task_settings, template, max_tokens, limit), task, max_tokens)
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    b = on_mixed_sums(b, task, task_settings, max_tokens)
     sampling = replace(b.sampling, token_stats=TOKEN_STATS if token_stats else ())
     if isinstance(b.model, ScratchModel):
         start_steps = start_steps or TINY_START_STEPS
@@ -64,8 +63,10 @@ def recipe(
         stages += [
             Stage(
                 f"{size}-{k}",
-                own.evaluate_with(Samples(piece, sampling), first, seed + PIECE_SEEDS * k, max_concurrency=2),
+                own.evaluate_with(
+                    Samples(min(piece, n - done), sampling), first, seed + PIECE_SEEDS * k, max_concurrency=2
+                ),
             )
-            for k in range(n // piece)
+            for k, done in enumerate(range(0, n, piece))
         ]
     return Stages(tuple(stages))

@@ -19,10 +19,10 @@ from _bases import (
     find_base,
 )
 
-from ponder.errors import UsageError
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
 from ponder.train.optimizer import AdamW
 
 
@@ -30,7 +30,8 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 24,
     n: Count = 64, steps: Steps = 320, lr: Lr = None,
-    halvings: Annotated[int, "earlier checkpoints, each at half the steps of the next"] = 4, seed: int = 0,
+    halvings: Annotated[int, "earlier checkpoints, each at half the steps of the next", GreaterThan(-1)] = 4,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
     from dataclasses import replace
 
@@ -38,17 +39,15 @@ def recipe(
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     steps = steps or 320
-    if steps % (1 << halvings):
-        raise UsageError(f"{steps} steps cannot be halved {halvings} times: give --steps a multiple of {1 << halvings}")
-    first = steps >> halvings
+    first = max(1, steps >> halvings)
+    measured_at = [*(at for at in (first << k for k in range(halvings)) if at < steps), steps]
     start = replace(b.model, seed=seed) if isinstance(b.model, ScratchModel) else b.model
     train = FineTune(
         b.task, start, b.template, optimizer=AdamW(lr=lr or b.cold_start.lr, warmup_steps=first), steps=steps,
-        batch_size=64, save_every=first, keep_checkpoints=steps // first, seed=seed,
+        batch_size=64, save_every=first, keep_checkpoints=steps // first + 1, seed=seed,
     )  # fmt: skip
     stages = [Stage("train", train)]
-    for halving in range(halvings, -1, -1):
-        at = steps >> halving
+    for at in measured_at:
         checkpoint = f"stage:train/checkpoints/step-{at:06d}/model"
         stages.append(Stage(f"at-{at}", b.evaluate_with(Samples(n, b.sampling), checkpoint, seed, max_concurrency=4)))
     return Stages(tuple(stages))

@@ -16,7 +16,6 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
-from ponder.errors import UsageError
 from ponder.measure import plurality_accuracy
 from ponder.types import Step, ids
 
@@ -144,8 +143,8 @@ def test_recipe_samples_in_pieces_of_both_sizes() -> None:
     assert [s.name for s in stages] == ["large-start", "large-0", "large-1", "small-start", "small-0", "small-1"]
     assert len({s.job.seed for s in stages if s.name[-1].isdigit()}) == 2
     assert stages[3].job.model.width * 2 == stages[0].job.model.width
-    with pytest.raises(UsageError, match="do not come in pieces"):
-        build("repeated_sampling", n=100, piece=64)
+    odd = build("repeated_sampling", n=100, piece=64).stages
+    assert [s.job.strategy.n for s in odd[1:]] == [64, 36]
     other = build("repeated_sampling", model="some/model", task="countdown", small="a/smaller", n=8, piece=8).stages
     assert [(s.name, s.job.model) for s in other] == [("large-0", "some/model"), ("small-0", "a/smaller")]
 

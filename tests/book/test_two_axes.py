@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from ponder.book import two_axes
 from ponder.book.sampled_answers import SampledProblem
 from ponder.book.two_axes import cheapest_way, measure_checkpoint, thinking_axis, training_axis
-from ponder.errors import UsageError
 from ponder.measure import fit_log_linear
 
 
@@ -68,13 +66,13 @@ def test_vote_of_a_checkpoint() -> None:
     assert result["flops per sample"] == 10 and result["tokens per sample"] == 5
 
 
-def test_report_names_the_cheapest_ways(tmp_path: Path) -> None:
+def test_report_names_the_cheapest_ways() -> None:
     seeds = {s: seed_data(s) for s in range(3)}
     text = "\n".join(two_axes.FIGURE.report(seeds))
     assert "fewer samples: **yes**" in text and "training compute: **yes**" in text
     assert "| 100,000,000 | 1000 steps, " in text
-    two_axes.FIGURE.draw(seeds).save(tmp_path / "picture")
-    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    rows = two_axes.FIGURE.draw(seeds).rows
+    assert len(rows) == 3 * 3 + 3 * len(two_axes.VOTES) and rows[0]["right"] == pytest.approx(0.3)
 
 
 def test_recipe_evaluates_halves_of_the_training() -> None:
@@ -82,7 +80,7 @@ def test_recipe_evaluates_halves_of_the_training() -> None:
 
     stages = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {}).stages
     assert [s.name for s in stages] == ["train", "at-20", "at-40", "at-80", "at-160", "at-320"]
-    assert stages[0].job.keep_checkpoints * stages[0].job.save_every == stages[0].job.steps
-    with pytest.raises(UsageError, match="multiple of 16"):
-        recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 100})
+    assert stages[0].job.keep_checkpoints * stages[0].job.save_every >= stages[0].job.steps
+    few = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 7}).stages
+    assert [s.name for s in few] == ["train", "at-1", "at-2", "at-4", "at-7"] and few[0].job.save_every == 1
     assert stages[1].job.model == "stage:train/checkpoints/step-000020/model"
