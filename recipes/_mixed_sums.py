@@ -1,12 +1,10 @@
 """Sums of two numbers up to many: problems from easy to hard, as a model's samples are to be studied by difficulty."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from _bases import RecipeBase, TaskName
 
-from ponder.cli.flags import build_with_settings
 from ponder.models.scratch_model import ScratchModel
 from ponder.tasks import Sums
 
@@ -22,11 +20,9 @@ class MixedSums(Sums):
         return tuple(rng.randrange(self.limit) for _ in range(rng.randint(2, self.terms)))
 
 
-def on_mixed_sums(base: RecipeBase, task: TaskName, settings: Mapping[str, str], max_tokens: int | None) -> RecipeBase:
+def on_mixed_sums(base: RecipeBase, task: TaskName, max_tokens: int | None) -> RecipeBase:
     """The tiny model on mixed sums where no task is given; anything else as it is."""
     if task is not None or not isinstance(base.model, ScratchModel):
         return base
     sums = MixedSums(terms=MAX_TERMS, limit=5, prompt="{sum}=", forms=("hash",))
-    if settings:
-        sums = build_with_settings("task", sums, settings, "task")
     return replace(base, task=sums, sampling=replace(base.sampling, max_tokens=max_tokens or MAX_ANSWER_TOKENS))

@@ -21,6 +21,7 @@ from _bases import (
 )
 from _mixed_sums import on_mixed_sums
 
+from ponder.cli.flags import build_with_settings
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.sampling import TOKEN_STATS
@@ -43,7 +44,9 @@ def recipe(
     from ponder.models.scratch_model import ScratchModel
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
-    b = on_mixed_sums(b, task, task_settings, max_tokens)
+    b = on_mixed_sums(b, task, max_tokens)
+    if task is None and task_settings:
+        b = replace(b, task=build_with_settings("task", b.task, task_settings, "task"))
     sampling = replace(b.sampling, token_stats=TOKEN_STATS if token_stats else ())
     if isinstance(b.model, ScratchModel):
         start_steps = start_steps or TINY_START_STEPS

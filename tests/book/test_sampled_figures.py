@@ -16,7 +16,9 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
+from ponder.errors import Interrupted
 from ponder.measure import plurality_accuracy
+from ponder.protocols import NoProgress
 from ponder.types import Step, ids
 
 
@@ -151,32 +153,27 @@ def test_recipe_samples_in_pieces_of_both_sizes() -> None:
 
 @pytest.mark.nightly
 def test_figures_share_their_samples_and_resume_after_a_stop(tmp_path: Path) -> None:
-    few = {"n": 160, "piece": 80, "limit": 3, "start_steps": 4}
-    done: list[str] = []
+    few = {"n": 160, "piece": 80, "limit": 3, "start_steps": 80}
 
     def build_few(name: str, **settings: Any) -> Any:
         return build(name, **settings | few)
 
-    class Stopped(Exception):
-        pass
+    class StopAtPiece(NoProgress):
+        """Stops when the first problem of the second piece is solved."""
 
-    class Progress:
-        def __getattr__(self, name: str) -> Any:
-            def told(*args: Any, **more: Any) -> None:
-                done.append(name)
-                if len(done) == stop_at:
-                    raise Stopped
+        solved = 0
 
-            return told
-
-    from ponder.protocols import NoProgress
+        def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
+            self.solved += total == few["limit"]
+            if self.solved == 4:
+                raise Interrupted("stopped here")
 
     def run(progress: Any) -> FigureRun:
         return FigureRun("tiny", 0, tmp_path / "runs", build_few, device="cpu", dtype="float32", progress=progress)
 
-    stop_at = 60
-    with pytest.raises(Stopped):
-        make_figure(votes.FIGURE, run(Progress()), [0], tmp_path / "book", lambda seed, data: None)
+    with pytest.raises(Interrupted):
+        make_figure(votes.FIGURE, run(StopAtPiece()), [0], tmp_path / "book", lambda seed, data: None)
+    assert not (tmp_path / "book" / "votes-tiny").exists()
     for figure in (votes.FIGURE, monkeys.FIGURE, tokens.FIGURE):
         make_figure(figure, run(NoProgress()), [0], tmp_path / "book", lambda seed, data: None)
     whole = tmp_path / "whole"
