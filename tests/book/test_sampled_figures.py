@@ -16,7 +16,7 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
-from ponder.errors import Interrupted
+from ponder.errors import Interrupted, UsageError
 from ponder.measure import plurality_accuracy
 from ponder.protocols import NoProgress
 from ponder.types import Step, ids
@@ -129,9 +129,9 @@ def test_token_statistics_by_hand() -> None:
 
 
 def test_pieces_in_their_order(tmp_path: Path) -> None:
-    for name in ("large-10", "large-2", "large-start", "small-0"):
+    for name in ("samples-10", "samples-2", "start"):
         (tmp_path / name).mkdir()
-    assert [path.name for path in pieces(tmp_path, "large")] == ["large-2", "large-10"]
+    assert [path.name for path in pieces(tmp_path)] == ["samples-2", "samples-10"]
 
 
 def build(name: str, **settings: Any) -> Any:
@@ -140,15 +140,17 @@ def build(name: str, **settings: Any) -> Any:
     return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
 
-def test_recipe_samples_in_pieces_of_both_sizes() -> None:
-    stages = build("repeated_sampling", n=512, piece=256, small="tiny").stages
-    assert [s.name for s in stages] == ["large-start", "large-0", "large-1", "small-start", "small-0", "small-1"]
-    assert len({s.job.seed for s in stages if s.name[-1].isdigit()}) == 2
-    assert stages[3].job.model.width * 2 == stages[0].job.model.width
-    odd = build("repeated_sampling", n=100, piece=64).stages
-    assert [s.job.strategy.n for s in odd[1:]] == [64, 36]
-    other = build("repeated_sampling", model="some/model", task="countdown", small="a/smaller", n=8, piece=8).stages
-    assert [(s.name, s.job.model) for s in other] == [("large-0", "some/model"), ("small-0", "a/smaller")]
+def test_recipe_samples_in_pieces() -> None:
+    stages = build("repeated_sampling", n=600, piece=256).stages
+    assert [s.name for s in stages] == ["start", "samples-0", "samples-1", "samples-2"]
+    assert [s.job.strategy.n for s in stages[1:]] == [256, 256, 88]
+    assert len({s.job.seed for s in stages[1:]}) == 3
+    half = build("repeated_sampling", half_width=True).stages
+    assert half[0].job.model.width * 2 == stages[0].job.model.width
+    other = build("repeated_sampling", model="some/model", task="countdown", n=8).stages
+    assert [(s.name, s.job.model) for s in other] == [("samples-0", "some/model")]
+    with pytest.raises(UsageError, match="give a smaller --model"):
+        build("repeated_sampling", model="some/model", half_width=True)
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ import numpy as np
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
 from ponder.book.sampled_answers import (
     SampledProblem,
+    pieces,
     read_samples,
     right_counts,
     sample_answers,
@@ -28,14 +29,14 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "best": "best by log-probability",
     "weighted": "vote weighted by probability",
 }
-MODEL_SIZES = {"large": "the model", "small": "the smaller model"}
+MODEL_SIZES = {"large": "the model", "small": "half its width"}
 
 TRIED = {
     "tiny": [
         "",
-        "The tiny model adds two to eight numbers. A first try with sums of five numbers, all about equally hard, was"
-        " covered by a hundred samples and left the law: its shape comes from problems of very different difficulty"
-        " (Schaeffer et al. 2025, arXiv:2502.17578).",
+        "Two tries before, with less training and with sums of two to eight numbers, gave a model that guessed: all"
+        " problems were about equally hard, and a hundred samples covered them. The law's shape comes from problems of"
+        " very different difficulty (Schaeffer et al. 2025, arXiv:2502.17578).",
     ]
 }
 
@@ -53,12 +54,12 @@ class Monkeys:
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder, verifier = sample_answers(run)
+        problems = read_samples(pieces(folder), verifier)
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)}
-        for size in MODEL_SIZES:
-            problems = read_samples(folder, size, verifier)
-            if problems:
-                out[size] = measure_coverage(problems, run.seed)
-        out["selection"] = measure_selection(read_samples(folder, "large", verifier), run.seed)
+        out |= {"large": measure_coverage(problems, run.seed), "selection": measure_selection(problems, run.seed)}
+        if run.model == "tiny":
+            folder, _ = sample_answers(run, half_width=True)
+            out["small"] = measure_coverage(read_samples(pieces(folder), verifier), run.seed)
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:

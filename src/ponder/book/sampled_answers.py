@@ -21,15 +21,14 @@ Floats = NDArray[np.float64]
 
 
 N_SAMPLES = 1024  # of each problem
-SHARED = "samples"  # the folder of the samples that several figures read
 
 
-def sample_answers(run: FigureRun) -> tuple[Path, Any]:
-    """The samples of the model, and beside the tiny model of a smaller one; and the task's verifier. They are made once
-    for all figures that read them."""
-    settings = {"n": N_SAMPLES, "small": "tiny" if run.model == "tiny" else None, "token_stats": True}
+def sample_answers(run: FigureRun, half_width: bool = False) -> tuple[Path, Any]:
+    """The samples of the model, or of one of half its width, and the task's verifier. They are made once for all
+    figures that read them."""
+    settings = {"n": N_SAMPLES, "token_stats": True, "half_width": half_width}
     place = run.folder.parent.name.partition("-")[2]  # the model, and a task of the user's
-    folder = run.folder.parents[1] / f"{SHARED}-{place}" / run.folder.name
+    folder = run.folder.parents[1] / f"samples{'-half-width' * half_width}-{place}" / run.folder.name
     run.run_recipe("repeated_sampling", folder, **settings)
     return folder, run.recipe_job("repeated_sampling", **settings).stages[-1].job.task.verifier
 
@@ -39,11 +38,10 @@ def sampling_cost(folder: Path) -> dict[str, float]:
     seconds = tokens = flops = 0.0
     for status in folder.glob("*/status.json"):
         seconds += json.loads(status.read_text())["time"] - (status.parent / "job.json").stat().st_mtime
-    for size in ("large", "small"):
-        for piece in pieces(folder, size):
-            for _, trace in read_traces(piece):
-                tokens += trace.cost.generated_tokens
-                flops += trace.cost.flops
+    for piece in pieces(folder):
+        for _, trace in read_traces(piece):
+            tokens += trace.cost.generated_tokens
+            flops += trace.cost.flops
     return {"seconds": round(seconds), "tokens": tokens, "flops": flops}
 
 
@@ -77,12 +75,7 @@ class SampledProblem:
         self.flops += trace.cost.flops
 
 
-def read_samples(folder: Path, size: str, verifier: Any) -> list[SampledProblem]:
-    """The problems of one model, in the order of their ids."""
-    return read_run(pieces(folder, size), verifier)
-
-
-def read_run(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]:
+def read_samples(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]:
     """The answers of several runs on the same problems, in the order of the problems' ids."""
     out: dict[str, SampledProblem] = {}
     for piece in folders:
@@ -95,9 +88,8 @@ def read_run(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]:
     return [out[key] for key in sorted(out)]
 
 
-def pieces(folder: Path, size: str) -> list[Path]:
-    numbered = [path for path in folder.glob(f"{size}-*") if path.name.rpartition("-")[2].isdigit()]
-    return sorted(numbered, key=lambda path: int(path.name.rpartition("-")[2]))
+def pieces(folder: Path) -> list[Path]:
+    return sorted(folder.glob("samples-*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
 
 def vote_counts(problem: SampledProblem) -> tuple[int, list[int]]:

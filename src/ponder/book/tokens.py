@@ -69,7 +69,7 @@ class Tokens:
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder, verifier = sample_answers(run)
         table = TokenTable()
-        for number, (_, trace) in enumerate(read_traces(pieces(folder, "large")[0])):
+        for number, (_, trace) in enumerate(read_traces(pieces(folder)[0])):
             for leaf in trace.answers():
                 table.add(trace.steps[leaf], number, float(trace.score(leaf, verifier.name) or 0.0))
         return {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)} | measure_tokens(table)

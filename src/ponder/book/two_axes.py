@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
-from ponder.book.sampled_answers import SampledProblem, read_run
+from ponder.book.sampled_answers import SampledProblem, read_samples
 from ponder.measure import fit_log_linear, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -40,7 +40,7 @@ class TwoAxes:
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "checkpoints": []}
         for stage in stages[1:]:
             at = int(stage.name.partition("-")[2])
-            problems = read_run([folder / stage.name], verifier)
+            problems = read_samples([folder / stage.name], verifier)
             out["checkpoints"].append({"step": at, "training flops": spent[at]} | measure_checkpoint(problems))
         return out
 

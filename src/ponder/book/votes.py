@@ -10,6 +10,7 @@ import numpy as np
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
 from ponder.book.sampled_answers import (
     SampledProblem,
+    pieces,
     read_samples,
     sample_answers,
     sampling_cost,
@@ -45,7 +46,7 @@ class Votes:
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder, verifier = sample_answers(run)
-        problems = read_samples(folder, "large", verifier)
+        problems = read_samples(pieces(folder), verifier)
         out = {"model": run.model, "seed": run.seed, "samples": len(problems[0].right), "cost": sampling_cost(folder)}
         return out | measure_votes(problems)
 
