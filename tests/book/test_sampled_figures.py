@@ -60,6 +60,18 @@ def test_measured_votes_by_difficulty() -> None:
     assert vote_counts(problems[3]) == (40, [60, 50])
 
 
+def test_independent_votes_with_silent_samples() -> None:
+    own = problem(3, 60, [50, 30], 20)
+    shares, rng = np.array([60, 50, 30, 20]) / 160, np.random.default_rng(1)
+    for n in (3, 17):
+        counts = rng.multinomial(n, shares, size=20_000)[:, :3]  # the last states nothing
+        top = counts == counts.max(axis=1, keepdims=True)
+        won = np.where(counts.sum(axis=1) > 0, top[:, 0] / top.sum(axis=1), 0.0).mean()
+        assert votes.independent_votes(own, [n])[0] == pytest.approx(won, abs=0.012)
+    exact = votes.measure_votes([own])
+    assert 0 < exact["worst difference"] < 0.05
+
+
 def test_coverage_and_its_law() -> None:
     problems = [problem(0, 1, [7]), problem(1, 3, [5]), problem(2, 0, [4, 4])]
     result = monkeys.measure_coverage(problems, seed=0)

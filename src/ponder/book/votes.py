@@ -173,14 +173,21 @@ def measure_votes(problems: Sequence[SampledProblem]) -> dict[str, Any]:
 
 def vote_difference(problem: SampledProblem, measured: Any) -> float:
     """The largest difference, for N up to `AT`, between the vote of drawn samples and that of independent ones."""
+    sizes = [n for n in SIZES if n <= AT]
+    return float(np.max(np.abs(independent_votes(problem, sizes) - measured[: len(sizes)])))
+
+
+def independent_votes(problem: SampledProblem, sizes: Sequence[int]) -> Any:
+    """The chance that the right answer is the most frequent of N independent samples, every answer's share its chance.
+    Of the N, as many vote as state something."""
+    from scipy.stats import binom
+
     right, wrong = vote_counts(problem)
     total = right + sum(wrong)
-    if total < len(problem.right) or not total:
-        return 0.0  # some states nothing: independent samples have no such voter
-    shares = [x / total for x in (right, *wrong)]
-    sizes = [n for n in SIZES if n <= AT]
-    exact = [plurality_accuracy(shares, n) for n in sizes]
-    return float(np.max(np.abs(np.array(exact) - measured[: len(sizes)])))
+    shares = [x / total for x in (right, *wrong)] if total else [0.0]
+    of_m = [0.0, *(plurality_accuracy(shares, m) if right else 0.0 for m in range(1, max(sizes) + 1))]
+    stated = total / len(problem.right)
+    return np.array([binom.pmf(np.arange(n + 1), n, stated) @ np.array(of_m[: n + 1]) for n in sizes])
 
 
 def _leads_by(problem: SampledProblem) -> int:
