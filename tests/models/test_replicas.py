@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 
 from fakes import char_policy, perturb
 from ponder.errors import ModelError, UsageError
-from ponder.models.replicas import replica as replica_module
 from ponder.models.replicas.frames import (
     completion_from_json,
     completion_to_json,
@@ -150,8 +150,8 @@ async def kill_often(folder: Path, kills: int) -> tuple[int, LedgerCounts]:
             await asyncio.sleep(0.3)
             how = kill % 3
             if how == 2:
-                assert victim._process is not None and victim._process.stdin is not None
-                victim._process.stdin.close()
+                assert victim._process is not None
+                victim._process.cut()
             else:
                 os.kill(victim.pid, (signal.SIGKILL, signal.SIGSTOP)[how])
             await asyncio.wait_for(victim.lost.wait(), 20)
@@ -173,7 +173,7 @@ def test_last_words_stand_in_the_error(tmp_path: Path, monkeypatch: pytest.Monke
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho out of ink >&2\nexit 3\n")
     program.chmod(0o755)
-    monkeypatch.setattr(replica_module.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
 
     async def run() -> None:
         async with ReplicaPolicy(char_policy(), 1, tmp_path / "run"):
@@ -187,7 +187,7 @@ def test_process_that_does_not_start_in_time_is_ended(tmp_path: Path, monkeypatc
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
-    monkeypatch.setattr(replica_module.sys, "executable", str(program))
+    monkeypatch.setattr(sys, "executable", str(program))
 
     async def run() -> None:
         async with ReplicaPolicy(char_policy(), 1, tmp_path / "run", deadlines=ReplicaDeadlines(start=0.2)):

@@ -1,4 +1,4 @@
-"""Ways for weights from one process to another: a safetensors file, shared memory, CUDA IPC.
+"""Ways for weights from one process to another: a safetensors file, shared memory, CUDA IPC, TCP (tcp_weights.py).
 
 Each has one buffer of bytes that the publisher fills, and a place, plain JSON, at which another process finds it. A
 version stays there until the next one is begun.
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.nets.tcp_weights import TcpTransport, fetch_buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +193,12 @@ def _open_buffer(transport: str, source: Mapping[str, Any]) -> Tensor:
         storage = torch.UntypedStorage._new_shared_cuda(*fields)
         device = torch.device("cuda", fields[0])
         return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)[: source["nbytes"]]
+    if transport == TcpTransport.name:
+        return fetch_buffer(source)
     raise UnknownName("weight transport", transport, TRANSPORTS)
 
 
-TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.name)
+TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.name, TcpTransport.name)
 
 
 def pick_transport(device: torch.device, folder: Path) -> WeightTransport:

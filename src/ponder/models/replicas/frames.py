@@ -20,12 +20,12 @@ MAX_FRAME_BYTES = 1 << 30
 _LENGTH = struct.Struct(">Q")
 
 
-async def read_frame(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+async def read_frame(reader: asyncio.StreamReader, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any] | None:
     """The next message; None: the other side is gone."""
     try:
         (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if size > MAX_FRAME_BYTES:
-            raise ModelError(f"a message of {size:,} bytes is longer than the {MAX_FRAME_BYTES:,} that are allowed")
+        if size > max_bytes:
+            raise ModelError(f"a message of {size:,} bytes is longer than the {max_bytes:,} that are allowed")
         message: dict[str, Any] = json.loads(await reader.readexactly(size))
         return message
     except (asyncio.IncompleteReadError, ConnectionError):

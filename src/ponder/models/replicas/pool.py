@@ -16,6 +16,7 @@ from ponder.engine.mailbox import TokenChunk
 from ponder.errors import ModelError, PonderError
 from ponder.models.replicas.prefix_router import PrefixRouter
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost
+from ponder.models.replicas.replica_process import ReplicaProcess, open_child
 from ponder.types import Ids
 
 MAX_ATTEMPTS = 8  # times that one request is asked: what kills every replica that reads it must not go on for ever
@@ -34,8 +35,9 @@ class ReplicaPool:
         on_event: Callable[..., None],
         capacity: int,  # sequences in flight of one replica, before requests spill over to others
         deadlines: ReplicaDeadlines,
+        open_process: Callable[[int, Path], Awaitable[ReplicaProcess]] = open_child,
     ) -> None:
-        self.replicas = [Replica(i, folder, deadlines) for i in range(count)]
+        self.replicas = [Replica(i, folder, deadlines, open_process) for i in range(count)]
         self.router = PrefixRouter(count)
         self.restarts = 0
         self._folder, self._configure, self._on_event = folder, configure, on_event

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +14,7 @@ from ponder.engine.engine import EngineLoad
 from ponder.engine.mailbox import TokenChunk
 from ponder.errors import PonderError
 from ponder.models.replicas.frames import chunks_from_json, frame, read_frame, request_error
+from ponder.models.replicas.replica_process import ProcessEnded, ReplicaProcess
 from ponder.nets.publish_weights import WeightManifest
 
 MAX_LAST_WORDS_CHARS = 2000
@@ -38,10 +36,16 @@ class ReplicaDeadlines:
 
 
 class Replica:
-    """A child process. After `start` it takes requests until it is lost; `start` then begins a new one."""
+    """A process that `open_process` starts. It takes requests until it is lost; `start` then begins a new one."""
 
-    def __init__(self, index: int, folder: Path, deadlines: ReplicaDeadlines) -> None:
-        self.index, self.deadlines = index, deadlines
+    def __init__(
+        self,
+        index: int,
+        folder: Path,
+        deadlines: ReplicaDeadlines,
+        open_process: Callable[[int, Path], Awaitable[ReplicaProcess]],
+    ) -> None:
+        self.index, self.deadlines, self._open_process = index, deadlines, open_process
         self.log = folder / f"replica-{index}.log"
         self.sequences = 0  # in flight
         self.load_of_engine = EngineLoad()  # as of the last ping
@@ -49,7 +53,8 @@ class Replica:
         self.lost = asyncio.Event()
         self.lost_reason = ""
         self.pid = 0
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ReplicaProcess | None = None
+        self._ended = "it runs"
         self._hello: asyncio.Future[None]
         self._loaded: asyncio.Future[dict[str, Any]] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -61,18 +66,27 @@ class Replica:
     async def start(self) -> None:
         """Start the process and wait until it has imported what it needs."""
         self.lost, self.lost_reason, self.ready = asyncio.Event(), "", False
-        loop = asyncio.get_running_loop()
-        self._hello = loop.create_future()
+        self.pid, self._process, self._ended = 0, None, "it runs"
+        self._hello = asyncio.get_running_loop().create_future()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ponder.models.replicas.replica_main",
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log, env=_child_environment(),
-                start_new_session=True,  # a Ctrl-C is for the learner, which finishes its step first
-            )  # fmt: skip
-        self.pid = self._process.pid
+        await self._open()
         self._tasks = [asyncio.create_task(self._read())]
         await self._within(self._hello, self.deadlines.start, "start")
+
+    async def _open(self) -> None:
+        seconds = self.deadlines.start
+        try:
+            self._process = await asyncio.wait_for(self._open_process(self.index, self.log), seconds)
+            self.pid = self._process.pid
+            return
+        except TimeoutError:
+            self.lost_reason = f"it took longer than {seconds:g} seconds to start"
+        except ProcessEnded as why:
+            self.lost_reason, self._ended = "it did not start", why.ended
+        except PonderError as why:
+            self.lost_reason, self._ended = f"it cannot be placed: {why}", "never started"
+        self.lost.set()
+        raise self._error()
 
     async def configure(self, settings: Mapping[str, Any], manifest: WeightManifest) -> None:
         """Say which network it is, and give it weights. Then it is ready."""
@@ -135,9 +149,8 @@ class Replica:
     def kill(self, reason: str) -> None:
         """End the process, whatever state it is in: a stopped one, too."""
         self.lost_reason = self.lost_reason or reason
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.kill()
 
     async def close(self) -> None:
         self.kill("closed")
@@ -145,7 +158,7 @@ class Replica:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._process is not None:
-            await self._process.wait()
+            self._ended = await self._process.wait()
             self._fail_all()
 
     async def _within(self, what: asyncio.Future[Any], seconds: float, doing: str) -> None:
@@ -157,21 +170,19 @@ class Replica:
             raise self._error() from None
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        process = self._process
-        if process is None or process.stdin is None or process.stdin.is_closing() or self.lost.is_set():
-            return  # the loss is told by the future
-        process.stdin.write(frame(message))
+        if self._process is not None and not self.lost.is_set():  # else the loss is told by the future
+            self._process.send(frame(message))
 
     async def _read(self) -> None:
         """Take its messages until it ends; then fail whoever waits."""
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
         try:
-            while (message := await read_frame(self._process.stdout)) is not None:
+            while (message := await read_frame(self._process.reader)) is not None:
                 self._take(message)
         except Exception as error:
             self.kill(f"it sent something that is no message ({error!s:.200})")
         self.kill("it closed its output")
-        await self._process.wait()
+        self._ended = await self._process.wait()
         self._fail_all()
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -224,11 +235,11 @@ class Replica:
                 future.exception()  # seen, also where nobody waits
 
     def _error(self) -> ReplicaLost:
-        code = None if self._process is None else self._process.returncode
-        ended = "it runs" if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         words = last_words(self.log)
         said = f"; it wrote last: {words}" if words else ""
-        return ReplicaLost(f"replica {self.index} (process {self.pid}) is lost: {self.lost_reason} ({ended}){said}")
+        return ReplicaLost(
+            f"replica {self.index} (process {self.pid}) is lost: {self.lost_reason} ({self._ended}){said}"
+        )
 
 
 def last_words(log: Path) -> str:
@@ -236,10 +247,3 @@ def last_words(log: Path) -> str:
     with suppress(OSError):
         return log.read_bytes()[-MAX_LAST_WORDS_CHARS:].decode(errors="replace").strip()
     return ""
-
-
-def _child_environment() -> dict[str, str]:
-    """This process's own, with its import path, and without its place among ranks."""
-    path = os.pathsep.join(p for p in sys.path if p)
-    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    return {name: value for name, value in os.environ.items() if name not in ranks} | {"PYTHONPATH": path}

@@ -1,4 +1,5 @@
-"""The process of a replica: an engine that reads requests from standard input and writes replies to standard output.
+"""The process of a replica: an engine that reads requests and writes replies, on standard input and output, or on a
+connection to the learner that the environment names (see handshake.py).
 
 A learner sends configuration and tokenizer, and publishes the weights; a server names the model, and gets tokens as
 they are drawn. The process ends when the one that started it does, because its input then ends.
@@ -11,13 +12,14 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from ponder.cluster.process_host import end_with_launcher
 from ponder.engine.mailbox import TokenChunk
 from ponder.event_loop import share_interpreter
 from ponder.models.load import load_policy
@@ -30,6 +32,7 @@ from ponder.models.replicas.frames import (
     read_frame,
     sampling_from_json,
 )
+from ponder.models.replicas.handshake import ADDRESS_VARIABLE, join_learner
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
@@ -39,8 +42,8 @@ from ponder.types import ids
 
 
 class ReplicaServer:
-    def __init__(self, reader: asyncio.StreamReader, output: int) -> None:
-        self._reader, self._output = reader, output
+    def __init__(self, reader: asyncio.StreamReader, write: Callable[[bytes], None]) -> None:
+        self._reader, self._write = reader, write
         self._policy: PonderPolicy | None = None
         self._weights = WeightReader()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -143,19 +146,28 @@ class ReplicaServer:
             self._chunks = []
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        payload = memoryview(frame(message))
-        while payload:
-            payload = payload[os.write(self._output, payload) :]
+        self._write(frame(message))
 
 
 async def _serve(output: int) -> None:
+    if ADDRESS_VARIABLE in os.environ:
+        connected, writer = await join_learner(os.environ)
+        await ReplicaServer(connected, writer.write).serve()
+        return
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    await ReplicaServer(reader, output).serve()
+
+    def write(data: bytes) -> None:
+        payload = memoryview(data)
+        while payload:
+            payload = payload[os.write(output, payload) :]
+
+    await ReplicaServer(reader, write).serve()
 
 
 def main() -> None:
     faulthandler.enable()
+    end_with_launcher()
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not get between the messages
     asyncio.run(_serve(output))

@@ -14,16 +14,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from ponder.cluster.places import Place
 from ponder.errors import UsageError
 from ponder.models.base_policy import BasePolicy, build_completion
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.frames import completion_from_json, request_error, sampling_to_json
+from ponder.models.replicas.handshake import ReplicaListener
 from ponder.models.replicas.ledger import RequestLedger
 from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost
+from ponder.models.replicas.replica_process import ReplicaProcess, SlotProcess, open_child
 from ponder.nets import lora
 from ponder.nets.config import to_hf
 from ponder.nets.publish_weights import WeightPublisher
+from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.weight_transports import WeightTransport, pick_transport
 from ponder.types import Completion, Ids, Sampling, ids
 
@@ -43,6 +47,7 @@ class ReplicaPolicy(BasePolicy):
         capacity: int = 256,  # sequences in flight of one replica, before requests spill over to others
         deadlines: ReplicaDeadlines = ReplicaDeadlines(),
         transport: WeightTransport | None = None,
+        place: Place | None = None,  # of the processes, which connect by TCP; None: children of this one, on pipes
     ) -> None:
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; give at least one")
@@ -50,8 +55,13 @@ class ReplicaPolicy(BasePolicy):
             raise UsageError("replicas sample text only: a network that sees samples in the learner's process")
         super().__init__(original.tokenizer, original.net.config.vocab, original.net.config.context)
         self.original, self.folder = original, Path(folder)
+        self.place, self._listener = place, None if place is None else ReplicaListener(place.host)
         self.ledger = RequestLedger(self.folder / LEDGER_FILE)
-        self._pool = ReplicaPool(replicas, self.folder, self._configure, self.ledger.replica_event, capacity, deadlines)
+        self._pool = ReplicaPool(
+            replicas, self.folder, self._configure, self.ledger.replica_event, capacity, deadlines, self._open_process
+        )
+        if transport is None and place is not None:
+            transport = TcpTransport(place.host)
         self._publisher = WeightPublisher(transport or pick_transport(original.net.device, self.folder / "weights"))
         self._publishing = asyncio.Lock()  # a version is read by all before the next is begun
 
@@ -72,6 +82,8 @@ class ReplicaPolicy(BasePolicy):
 
     async def start(self) -> None:
         """Start all replicas and wait until they are ready."""
+        if self._listener is not None:
+            await self._listener.start()
         self._publisher.publish(self.original.version, lora.merged_weights(self.original.net))
         self.version = self.original.version
         try:
@@ -95,6 +107,9 @@ class ReplicaPolicy(BasePolicy):
     async def close(self) -> None:
         await self._pool.close()
         self._publisher.close()
+        if self._listener is not None and self.place is not None:
+            await self._listener.close()
+            self.place.close()
         self.ledger.close()
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
@@ -124,11 +139,19 @@ class ReplicaPolicy(BasePolicy):
             assert self._publisher.latest is not None
             await replica.configure(self._settings(replica.index), self._publisher.latest)
 
+    async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
+        if self.place is None or self._listener is None:
+            return await open_child(index, log)
+        gpu = self.original.net.device.type == "cuda"
+        return await SlotProcess.start(self.place, self._listener, f"replica-{index}", gpu, log)
+
     def _settings(self, index: int) -> dict[str, Any]:
         """What a new process must know. On a machine with several GPUs replicas take those after the learner's."""
         net = self.original.net
         config, device = net.config, net.device
-        if device.type == "cuda":
+        if device.type == "cuda" and self.place is not None and self.place.own_gpus:
+            device = torch.device("cuda", 0)
+        elif device.type == "cuda":
             device = torch.device("cuda", ((device.index or 0) + 1 + index) % torch.cuda.device_count())
         return {
             "config": to_hf(config, str(net.dtype).removeprefix("torch.")),

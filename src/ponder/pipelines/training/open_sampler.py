@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Protocol
 
+from ponder.cluster.job_cluster import open_place
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaPolicy
@@ -33,7 +34,7 @@ async def open_sampler(
         return SamplerCopy(policy) if job.staleness else None
     if current_group().size > 1:
         raise UsageError("replicas sample for one learner: leave out --ranks, or --replicas")
-    replicas = ReplicaPolicy(policy, job.replicas, run_folder / REPLICAS_FOLDER)
+    replicas = ReplicaPolicy(policy, job.replicas, run_folder / REPLICAS_FOLDER, place=open_place(run_folder.name))
     await replicas.start()
     return replicas
 
@@ -46,7 +47,8 @@ async def over_replicas(policy: Policy, replicas: int, run_folder: Path, *seed: 
         return
     if not isinstance(policy, PonderPolicy):
         raise UsageError("replicas run ponder's own networks: leave out --replicas for this model")
-    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER) as spread:
+    place = open_place(run_folder.name)
+    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER, place=place) as spread:
         spread.on_tokens = policy.on_tokens
         spread.reseed(*seed)
         yield spread
