@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+PLACED_VARIABLE = "PONDER_PLACED_RANK"  # set in a process that `--cluster` started on a cluster
+
 
 def world_size() -> int:
     """How many processes train together; 1 unless all variables of a process group are set."""
@@ -18,6 +20,11 @@ def rank() -> int:
 def local_rank() -> int:
     """Its number on this machine, which is the number of its GPU."""
     return _number("LOCAL_RANK", 0) if world_size() > 1 else 0
+
+
+def is_placed() -> bool:
+    """Whether this process was started on a cluster: it does the job's work, and starts no ranks."""
+    return os.environ.get(PLACED_VARIABLE) == "1"
 
 
 def _number(name: str, default: int) -> int:

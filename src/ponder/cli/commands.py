@@ -31,6 +31,7 @@ COMMANDS = {
     ),
     "offline": CommandSpec("ponder.cli.job_commands:offline", "train", "reinforcement learning on recorded episodes"),
     "reward": CommandSpec("ponder.cli.reward_models:reward", "train", "train a reward, process reward or value model"),
+    "cluster": CommandSpec("ponder.cli.cluster:cluster", "train", "Ray on this machine, for jobs with --cluster"),
     "export": CommandSpec("ponder.cli.export:export", "train", "write a model as a Hugging Face folder or a GGUF file"),
     "solve": CommandSpec("ponder.cli.solve:solve", "think", "ask a model a question, and think by a strategy"),
     "serve": CommandSpec("ponder.cli.serve:serve", "think", "serve models over HTTP, as OpenAI's API"),

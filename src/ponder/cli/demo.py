@@ -33,7 +33,7 @@ def demo(argv: Sequence[str]) -> int:
     from ponder.pipelines.rl import RL
 
     recipe = recipe_files.load_recipe(recipe_files.find_recipe(DEMO_RECIPE))
-    job, _, folder, no_resume, json, log_to, _ = job_from_recipe(recipe, argv, "ponder demo", DEMO_DESCRIPTION)
+    job, _, folder, no_resume, json, log_to, *_ = job_from_recipe(recipe, argv, "ponder demo", DEMO_DESCRIPTION)
     if not isinstance(job, RL) or not isinstance(job.model, str):
         raise UsageError(f"the recipe {DEMO_RECIPE!r} must return an RL job on a named model")
     folder = folder or Path("runs") / "demo"

@@ -28,6 +28,7 @@ EXTRAS = {
     "data": ("datasketch",),
     "pictures": ("pillow",),
     "proofs": ("z3-solver",),
+    "ray": ("ray",),
     "serve": ("starlette", "uvicorn", "httptools", "uvloop"),
     "textarena": ("textarena",),
     "track": ("tensorboard", "trackio", "wandb"),

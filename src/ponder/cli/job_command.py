@@ -37,6 +37,7 @@ RUN_FLAGS = (
 )
 LOG_TO_FLAG = schema.Parameter("log_to", opt.LogTo, "")
 RANKS_FLAG = schema.Parameter("ranks", opt.Ranks, 1)
+CLUSTER_FLAG = schema.Parameter("cluster", opt.Cluster, "")
 Fields = dict[str, Any]  # the fields of a job that were given, by name
 
 
@@ -67,7 +68,7 @@ class JobCommand:
         given |= self._by_place(places)
         function = inspect.signature(self._function)
         own = {name: given.pop(name) for name in list(function.parameters) if name in given}
-        of_run = [p for p in (*RUN_FLAGS, LOG_TO_FLAG, RANKS_FLAG) if p.name not in function.parameters]
+        of_run = [p for p in (*RUN_FLAGS, LOG_TO_FLAG, RANKS_FLAG, CLUSTER_FLAG) if p.name not in function.parameters]
         launch = {p.name: given.pop(p.name, p.default) for p in of_run}
         by_place = [n for n, p in function.parameters.items() if p.kind is p.POSITIONAL_ONLY and n in own]
         named = {name: value for name, value in own.items() if name not in by_place}
@@ -77,7 +78,9 @@ class JobCommand:
         self._refuse_unused(result, {**given, **own})
         folder = launch["run"] or default_run_folder(result, *self._run_names({**given, **own}))
         no_resume = launch.get("no_resume", False)
-        return JobLaunch(result, folder, launch["json"], no_resume, launch["log_to"], launch["ranks"])
+        return JobLaunch(
+            result, folder, launch["json"], no_resume, launch["log_to"], launch["ranks"], launch["cluster"]
+        )
 
     def _by_place(self, places: tuple[Any, ...]) -> Fields:
         named = [p for p in self.signature.parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY]
@@ -182,6 +185,7 @@ def _merged(
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is None)
     yield from (p for p in RUN_FLAGS if in_run_directory and p.name not in mine)
     yield from [LOG_TO_FLAG, RANKS_FLAG] if logs_metrics else []
+    yield from [CLUSTER_FLAG] if logs_metrics or any(f.name == "replicas" for f in fields) else []
     yield from dotted
     yield from (p for p in by_flag if _marker(p.hint, SettingsOf) is not None)
 

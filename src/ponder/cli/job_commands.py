@@ -31,9 +31,9 @@ def run_flags(
     return run, no_resume, json, log_to
 
 
-def rank_flags(*, ranks: opt.Ranks = 1) -> int:
-    """The flags of a recipe that trains in several processes."""
-    return ranks
+def rank_flags(*, ranks: opt.Ranks = 1, cluster: opt.Cluster = "") -> tuple[int, str]:
+    """The flags of a recipe that runs in several processes."""
+    return ranks, cluster
 
 
 def run(argv: Sequence[str]) -> int:
@@ -57,10 +57,12 @@ def run(argv: Sequence[str]) -> int:
     recipe = recipe_files.load_recipe(path)
     call = job_from_recipe(recipe, rest, prog, over_ranks=True)
     folder = call.run or recipe_run_folder(path.stem, recipe, call.given)
-    return run_job(call.job, folder, call.json, call.no_resume, call.log_to, call.ranks)
+    return run_job(call.job, folder, call.json, call.no_resume, call.log_to, call.ranks, call.cluster)
 
 
-def rerun_flags(*, json: opt.Json = False, log_to: opt.LogTo = "", ranks: opt.Ranks = 1) -> None:
+def rerun_flags(
+    *, json: opt.Json = False, log_to: opt.LogTo = "", ranks: opt.Ranks = 1, cluster: opt.Cluster = ""
+) -> None:
     """The flags for a run directory: its job has all others."""
 
 
@@ -74,21 +76,22 @@ class RecipeCall(NamedTuple):
     json: bool
     log_to: str
     ranks: int
+    cluster: str
 
 
 def job_from_recipe(
     recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "", over_ranks: bool = False
 ) -> RecipeCall:
-    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: with `--ranks`, too."""
+    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: with those of its processes, too."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     parser.add_parameters_of(recipe).add_parameters_of(run_flags)
     given = (parser.add_parameters_of(rank_flags) if over_ranks else parser).parse_given(argv)
     common: dict[str, Any] = {
-        name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks") if name in given
+        name: given.pop(name) for name in ("run", "no_resume", "json", "log_to", "ranks", "cluster") if name in given
     }
     flags.check_conditions(recipe, given)
-    job, ranks = recipe_files.build_job(recipe, given), flags.call_with_flags(rank_flags, common)
-    return RecipeCall(job, given, *flags.call_with_flags(run_flags, common), ranks)
+    job, processes = recipe_files.build_job(recipe, given), flags.call_with_flags(rank_flags, common)
+    return RecipeCall(job, given, *flags.call_with_flags(run_flags, common), *processes)
 
 
 @job_command(

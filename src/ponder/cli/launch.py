@@ -11,7 +11,9 @@ from ponder import rank_env
 from ponder.cli import command_line
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
-from ponder.cli.rank_launcher import end_with_launcher, run_ranks
+from ponder.cli.rank_launcher import run_ranks
+from ponder.cluster.job_cluster import on_cluster, open_place
+from ponder.cluster.process_host import end_with_launcher
 from ponder.errors import RunError, UsageError
 from ponder.pipelines.job.base_job import as_job
 from ponder.pipelines.job.one_process import trains_over_ranks
@@ -34,10 +36,43 @@ class JobLaunch(NamedTuple):
     no_resume: bool = False
     log_to: str = ""
     ranks: int = 1
+    cluster: str = ""
 
 
-def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False, log_to: str = "", ranks: int = 1) -> int:
-    if ranks != 1 and rank_env.world_size() == 1:
+def run_job(
+    job: Any,
+    folder: Path,
+    json: bool,
+    no_resume: bool = False,
+    log_to: str = "",
+    ranks: int = 1,
+    cluster: str = "",
+) -> int:
+    with on_cluster(cluster):
+        if cluster and not rank_env.is_placed():
+            if trains_over_ranks(job):
+                return run_on_cluster(job, folder, ranks)
+            if not getattr(job, "replicas", 0):
+                raise UsageError(
+                    f"{type(job).__name__} has no processes to place on a cluster: give --replicas, or leave it out"
+                )
+        return _run_job(job, folder, json, no_resume, log_to, ranks)
+
+
+def run_on_cluster(job: Any, folder: Path, ranks: int) -> int:
+    """Start the job's processes on the cluster, with this command line, and wait for them."""
+    from ponder.cli.cluster_ranks import run_cluster_ranks
+
+    place = open_place(folder.name)
+    assert place is not None
+    try:
+        return run_cluster_ranks(ranks, command_line.get(), place, folder, place.has_gpus and job.device != "cpu")
+    finally:
+        place.close()
+
+
+def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, ranks: int) -> int:
+    if ranks != 1 and rank_env.world_size() == 1 and not rank_env.is_placed():
         if not trains_over_ranks(job):
             raise UsageError(f"{type(job).__name__} runs in one process: leave out --ranks")
         return run_ranks(ranks, command_line.get(), job.device)

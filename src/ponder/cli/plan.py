@@ -198,6 +198,8 @@ def _refuse_run_flags(given: dict[str, Any]) -> None:
     for name in ("run", "no_resume", "log_to"):
         if name in given:
             raise UsageError(f"a plan writes no run directory: leave out --{name.replace('_', '-')}")
+    if "cluster" in given:
+        raise UsageError("a plan places no processes: leave out --cluster")
     if "ranks" in given:
         raise UsageError("a plan starts no ranks: give --gpus in place of --ranks")
 

@@ -1,26 +1,26 @@
 """`--ranks N`: start the processes of a training job on this machine and wait for them, as torchrun does.
 
-Rank 0 has the terminal. What the others write is kept, and its end is shown if one of them fails.
+Rank 0 has the terminal. What the others write is kept, and its end is shown if one of them fails. On a cluster the
+processes are started by cluster_ranks.py, and waited for here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ponder import signals
 from ponder.cli import EXIT_RANK_LOST
+from ponder.cluster.places import LOST, how_it_ended
+from ponder.cluster.process_host import PIPE_VARIABLE, free_port
 from ponder.errors import RunError, UsageError
 
 MAX_RANKS = 1024
@@ -29,20 +29,43 @@ END_SECONDS = 10.0  # that ranks have to end after one of them failed
 ENDED_WELL = (None, 0, *(128 + number for number in signals.STOP_SIGNALS))
 _POLL_SECONDS = 0.1
 _SHOWN_LINES = 12  # of what a failed rank wrote last
+LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
-_PIPE_VARIABLE = "PONDER_RANK_PIPE"  # a pipe that closes when the process that started the ranks ends
+
+class Rank(Protocol):
+    """One process of a job."""
+
+    number: int
+
+    def poll(self) -> int | None: ...
+    def send_signal(self, number: int) -> None: ...
+    def last_lines(self) -> str:
+        """The end of what it wrote, unless the terminal has it."""
+        ...
+
+    def end(self) -> None:
+        """Kill it, and free what it holds."""
+        ...
 
 
-class Rank:
-    """One process, and the file that takes what it writes."""
+class RankFailed(RunError):
+    """A rank ended, and training with it. `code`: its exit code, negative for a signal."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LocalRank:
+    """A child of this process, and the file that takes what it writes."""
 
     def __init__(self, number: int, size: int, port: int, pipe: int, argv: Sequence[str]) -> None:
         self.number = number
         self.output: IO[bytes] | None = tempfile.TemporaryFile() if number else None  # noqa: SIM115
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        which = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(size), _PIPE_VARIABLE: str(pipe)}
+        which = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(size), PIPE_VARIABLE: str(pipe)}
         threads = str(max(1, (os.cpu_count() or 1) // size))
-        usual = {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+        usual = {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": LOOPBACK_INTERFACE}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ponder", *argv],
             env={**usual, **os.environ, **where, **which},
@@ -53,43 +76,48 @@ class Rank:
             start_new_session=True,  # Ctrl-C reaches the ranks once, through this process
         )
 
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def send_signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
     def last_lines(self) -> str:
-        """The end of what it wrote."""
         if self.output is None:
             return ""
         self.output.seek(0)
-        lines = self.output.read().decode(errors="replace").splitlines()
-        return "\n".join(line for line in lines[-_SHOWN_LINES:] if line.strip())
+        return last_lines(self.output.read())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.output is not None:
+            self.output.close()
+
+
+def last_lines(output: bytes) -> str:
+    lines = output.decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines[-_SHOWN_LINES:] if line.strip())
 
 
 def run_ranks(count: int, argv: Sequence[str], device: str) -> int:
     """Run this command line in so many processes. The exit code is that of rank 0."""
     check_rank_count(count, device)
-    port = _free_port()
+    port = free_port("127.0.0.1")
     ranks: list[Rank] = []
     read_end, write_end = os.pipe()
-    with _forwarded_signals(ranks):
+    with forwarded_signals(ranks):
         try:
             for number in range(count):
-                ranks.append(Rank(number, count, port, read_end, argv))
-            return _wait(ranks)
+                ranks.append(LocalRank(number, count, port, read_end, argv))
+            return wait_for_ranks(ranks)
         finally:
-            _end(ranks)
+            for rank in ranks:
+                rank.end()
             os.close(read_end)
             os.close(write_end)
-
-
-def end_with_launcher() -> None:
-    """In a rank: end when the process that started it does, however that ends."""
-    if not (pipe := os.environ.get(_PIPE_VARIABLE, "")).isdecimal():
-        return
-
-    def wait() -> None:
-        with contextlib.suppress(OSError):
-            os.read(int(pipe), 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, name="launcher", daemon=True).start()
 
 
 def check_rank_count(count: int, device: str) -> None:
@@ -103,43 +131,37 @@ def check_rank_count(count: int, device: str) -> None:
         check_gpu_count(count, torch.cuda.device_count())
 
 
-def _wait(ranks: Sequence[Rank]) -> int:
-    """Until all have ended. Once one fails the others, which would wait for it, are given some seconds."""
+def wait_for_ranks(ranks: Sequence[Rank]) -> int:
+    """Until all have ended: the exit code of rank 0. Once one fails the others, which would wait for it, are given some
+    seconds."""
     deadline = float("inf")
-    while any(rank.process.poll() is None for rank in ranks):
-        if deadline == float("inf") and any(rank.process.poll() not in ENDED_WELL for rank in ranks):
+    codes = [rank.poll() for rank in ranks]
+    while None in codes:
+        if deadline == float("inf") and any(code not in ENDED_WELL for code in codes):
             deadline = time.monotonic() + END_SECONDS
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_SECONDS)
-    failed = next((rank for rank in ranks if rank.process.poll() not in (*ENDED_WELL, EXIT_RANK_LOST)), None)
-    code = ranks[0].process.poll() or 0
-    if failed is None or (failed is ranks[0] and code > 0):
-        return code  # it said why itself
-    text = failed.last_lines()
-    raise RunError(
-        f"rank {failed.number} ended with exit code {failed.process.poll()}, and training with it; the last checkpoint"
-        f" stands{':' if text else ''}\n{text}".rstrip()
+        codes = [rank.poll() for rank in ranks]
+    failed = next((i for i, code in enumerate(codes) if code not in (*ENDED_WELL, EXIT_RANK_LOST)), None)
+    if failed is None or (failed == 0 and (codes[0] or 0) > 0):
+        return codes[0] or 0  # it said why itself
+    text, code = ranks[failed].last_lines(), codes[failed] or 0
+    how = how_it_ended(code) if code == LOST else f"exit code {code}"
+    raise RankFailed(
+        f"rank {failed} ended with {how}, and training with it; the last checkpoint"
+        f" stands{':' if text else ''}\n{text}".rstrip(),
+        code,
     )
 
 
-def _end(ranks: Sequence[Rank]) -> None:
-    for rank in ranks:
-        if rank.process.poll() is None:
-            rank.process.kill()
-        rank.process.wait()
-        if rank.output is not None:
-            rank.output.close()
-
-
 @contextmanager
-def _forwarded_signals(ranks: Sequence[Rank]) -> Iterator[None]:
+def forwarded_signals(ranks: Sequence[Rank]) -> Iterator[None]:
     """Pass stop signals on to every rank: together they save and stop; a second one ends them at once."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         for rank in ranks:
-            if rank.process.poll() is None:
-                rank.process.send_signal(number)
+            rank.send_signal(number)
 
     before: dict[int, Any] = signals.install(forward)
     try:
@@ -147,10 +169,3 @@ def _forwarded_signals(ranks: Sequence[Rank]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -26,6 +26,10 @@ RunDirectory = Annotated[Path | None, "the run directory; the same command resum
 Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]
 LogTo = Annotated[str, "write metrics with these, too, offline: tensorboard, wandb, trackio (a,b: several)"]
 Ranks = Annotated[int, "processes that train together on this machine: one GPU each, or several on the CPU"]
+Cluster = Annotated[
+    str,
+    "HOST:PORT of a Ray cluster (ponder cluster up) that takes ranks and replicas; local: this machine, without Ray",
+]
 NoResume = Annotated[bool, "refuse to continue a run that is already there"]
 Strategy = Annotated[
     str | None,

@@ -43,6 +43,9 @@ class Place(Protocol):
     host: str  # the address of this machine, by which the processes of the place reach it
     own_gpus: bool  # a process sees the GPU that was reserved for it, and no other
 
+    @property
+    def has_gpus(self) -> bool: ...
+
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> Sequence[Slot]:
         """Room for so many processes, each with a GPU of its own or without one; all of it, or an error.
         `spread`: on as many machines as there are, else on as few."""
@@ -85,6 +88,7 @@ class LocalPlace:
 
     host = "127.0.0.1"
     own_gpus = False
+    has_gpus = False  # none to reserve
 
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[LocalSlot]:
         return [LocalSlot() for _ in range(count)]

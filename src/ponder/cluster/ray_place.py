@@ -102,6 +102,10 @@ class RayPlace:
         self.host = str(self.ray.util.get_node_ip_address())
         self._groups: dict[Any, int] = {}  # placement groups, and how many of their slots are in use
 
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.ray.cluster_resources().get("GPU"))
+
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[RaySlot]:
         from ray.util.placement_group import placement_group
 

@@ -25,8 +25,8 @@ _ACCEPT_SECONDS = 0.5
 
 
 class TcpTransport:
-    """Serves the buffer on a port of its own, from threads: the learner may be busy while replicas read. A version has a
-    key of its own, which the manifest carries, and which the next version ends. Checksums are the manifest's, too."""
+    """Serves the buffer on a port of its own, from threads: the learner may be busy while replicas read. A version has
+    a key of its own, which the manifest carries beside the checksums, and which the next version ends."""
 
     name: ClassVar[str] = "tcp"
     device = torch.device("cpu")
