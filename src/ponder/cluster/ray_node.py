@@ -132,7 +132,7 @@ def cluster_state(address: str) -> dict[str, Any]:
     jobs: Counter[str] = Counter()
     for group in groups:
         if group["name"].startswith(GROUP_PREFIX) and group["state"] in ("CREATED", "PENDING", "RESCHEDULING"):
-            jobs[group["name"].removeprefix(GROUP_PREFIX)] += len(group["bundles"])
+            jobs[group["name"].removeprefix(GROUP_PREFIX).partition("/")[0]] += len(group["bundles"])
     return {
         "address": address,
         "machines": machines,

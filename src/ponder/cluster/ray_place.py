@@ -20,7 +20,7 @@ from ponder.cluster.host_actor import HostActor
 from ponder.cluster.places import LOST
 from ponder.cluster.process_host import PIPE_VARIABLE
 from ponder.cluster.ray_session import ClusterError, connect
-from ponder.errors import UsageError
+from ponder.errors import PonderError, UsageError
 
 RESERVE_SECONDS = 120.0  # that a job waits for others to give room back
 CALL_SECONDS = 30.0  # one call to an actor
@@ -101,17 +101,28 @@ class RayPlace:
         self.ray = connect(address, self.name)
         self.host = str(self.ray.util.get_node_ip_address())
         self._groups: dict[Any, int] = {}  # placement groups, and how many of their slots are in use
+        self._reserved = 0
 
     @property
     def has_gpus(self) -> bool:
         return bool(self.ray.cluster_resources().get("GPU"))
 
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[RaySlot]:
+        try:
+            return self._reserve(count, gpu, spread)
+        except PonderError:
+            raise
+        except Exception as error:  # Ray's are many
+            raise ClusterError(f"the cluster at {self.address} placed no process: {_first_lines(error)}") from None
+
+    def _reserve(self, count: int, gpu: bool, spread: bool) -> list[RaySlot]:
         from ray.util.placement_group import placement_group
 
         bundle = {"CPU": 1.0, **({"GPU": 1.0} if gpu else {})}
         self._check_size(count, bundle)
-        group = placement_group([bundle] * count, strategy="SPREAD" if spread else "PACK", name=self.name)
+        self._reserved += 1  # Ray takes a name once
+        name, strategy = f"{self.name}/{self._reserved}", "SPREAD" if spread else "PACK"
+        group = placement_group([bundle] * count, strategy=strategy, name=name)
         self._groups[group] = count
         if not group.wait(timeout_seconds=RESERVE_SECONDS):
             self._remove(group)
