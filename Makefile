@@ -113,8 +113,8 @@ $(DEV): $(BIN)/python pyproject.toml constraints.txt
 	@touch $(CORE) $@
 
 $(SERVE_DEV): $(DEV)
-	@echo "installing real clients of the server, and a fuzzer for it"
-	@$(PIP) -e '.[serve-dev]'
+	@echo "installing real clients of the server, a fuzzer for it, and Ray"
+	@$(PIP) -e '.[serve-dev,ray]'
 	@touch $@
 
 $(DOCS): $(CORE)

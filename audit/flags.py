@@ -47,7 +47,7 @@ TASK = "small:TASK"
 # Of these every flag is really run in tests/cli/test_flags_have_effect.py, which takes seconds.
 IN_TESTS = (
     "compare", "plot", "replay", "reflect", "contamination", "strategies", "tasks", "doctor", "processbench", "demo",
-    "completion", "runs", "traces", "serve", "view", "book",
+    "completion", "runs", "traces", "serve", "view", "book", "cluster",
 )  # fmt: skip
 
 

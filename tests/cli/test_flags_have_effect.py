@@ -474,6 +474,11 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
                         "template": "addition | --template r1"}),
     "data": ("data", {"action": ("data get", "data list"), "name": ("data get nothing-like-it", "data"),
         "json": "| --json"}),
+    "cluster": ("cluster status", {
+        "action": ("cluster status", "cluster down"), "address": ("cluster status", "cluster status here"),
+        "host": "| --host 10.0.0.7", "port": "| --port 7", "cpus": "| --cpus 2", "gpus": "| --gpus 2",
+        "json": "| --json",
+    }),
     "attack": ("attack addition --limit 2", {
         "task": ("attack addition --limit 2", "attack countdown --limit 2"),
         "rewards": "| --rewards accuracy=1,format=1", "limit": "| --limit 3",

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,16 @@ from fakes import perturb, tiny_decoder
 from ponder.errors import ModelError, UsageError
 from ponder.nets import publish_weights
 from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader, checksums
+from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport, WeightTransport, pick_transport
 
 
-@pytest.fixture(params=["file", "shared_memory"])
+@pytest.fixture(params=["file", "shared_memory", "tcp"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WeightTransport]:
     if request.param == "shared_memory" and not sys.platform.startswith("linux"):
         pytest.skip("memfd is Linux's")
-    made: WeightTransport = FileTransport(tmp_path) if request.param == "file" else SharedMemoryTransport()
+    makers = {"file": lambda: FileTransport(tmp_path), "shared_memory": SharedMemoryTransport}
+    made: WeightTransport = makers.get(request.param, lambda: TcpTransport("127.0.0.1"))()
     yield made
     made.close()
 
@@ -88,6 +91,8 @@ def test_damaged_version_changes_nothing(transport: WeightTransport) -> None:
         raw = bytearray(path.read_bytes())
         raw[-3] ^= 1
         path.write_bytes(raw)
+    elif isinstance(transport, TcpTransport):
+        transport._buffer[5] ^= 1
     else:
         transport.begin(1)[5] ^= 1
     with pytest.raises(ModelError, match="damaged"):
@@ -113,6 +118,18 @@ def test_other_network_is_refused(transport: WeightTransport) -> None:
     manifest = WeightPublisher(transport).publish(1, {"a": torch.ones(2)})
     with pytest.raises(ModelError, match="another network"):
         WeightReader().load_into(tiny_decoder(), manifest)
+
+
+def test_tcp_gives_weights_to_the_key_of_the_version_alone() -> None:
+    publisher = WeightPublisher(TcpTransport("127.0.0.1"))
+    first = publisher.publish(1, {"w": torch.ones(2)})
+    assert WeightReader().read(first)["w"].tolist() == [1.0, 1.0]
+    guessed = replace(first, source={**first.source, "key": "0" * 64})
+    publisher.publish(2, {"w": torch.full((2,), 2.0)})
+    for manifest in (guessed, first):  # of nobody, and of the version before
+        with pytest.raises(ModelError, match="ended after 0 of 8 bytes"):
+            WeightReader().read(manifest)
+    publisher.close()
 
 
 def test_file_is_plain_safetensors_and_old_ones_go(tmp_path: Path) -> None:

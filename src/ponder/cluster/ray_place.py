@@ -36,7 +36,8 @@ class RaySlot:
     def __init__(self, place: RayPlace, actor: Any, group: Any, host: str) -> None:
         self.host, self.lost_reason = host, ""
         self._place, self._actor, self._group = place, actor, group
-        self._offsets, self._output, self._code = [0, 0], [b"", b""], None
+        self._offsets, self._output = [0, 0], [b"", b""]
+        self._code: int | None = None
 
     def free_port(self) -> int:
         return int(self._call("free_port", host=self.host)["port"])

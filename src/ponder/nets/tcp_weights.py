@@ -64,7 +64,7 @@ class TcpTransport:
             connection.settimeout(IO_SECONDS)
             given = _receive(connection, bytearray(_KEY_CHARS))
             if self._key and hmac.compare_digest(bytes(given), self._key.encode()):
-                connection.sendall(memoryview(self._buffer.numpy())[: self._nbytes])
+                connection.sendall(self._buffer[: self._nbytes].numpy().data)
 
 
 def fetch_buffer(source: Mapping[str, Any]) -> Tensor:
