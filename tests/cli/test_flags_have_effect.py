@@ -28,6 +28,8 @@ from fake_runs import TASK, StoredJob, right_answer, write_run, wrong_answer
 from ponder.cli import COMMANDS, demo, flags, job_commands, main, plan, recipe_files
 from ponder.cli import problems as problems_
 from ponder.cli.plan_evaluation import plan_evaluation
+from ponder.cluster import ray_node
+from ponder.cluster.ray_node import RayNode
 from ponder.errors import PonderError, UsageError
 from ponder.measure.statistics.verifier_metrics import FirstErrorScores
 from ponder.models import load as models_load
@@ -370,6 +372,7 @@ PLAY_MODEL = (  # the small model has no letters for the question itself
     "play tic-tac-toe --model {model} --against random --illegal random --json"
     " --template '{{{{ messages[-1].content | length }}}}'"
 )
+UP = "cluster up"
 OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "solve": (SOLVE, {
         "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
@@ -475,9 +478,9 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
     "data": ("data", {"action": ("data get", "data list"), "name": ("data get nothing-like-it", "data"),
         "json": "| --json"}),
     "cluster": ("cluster status", {
-        "action": ("cluster status", "cluster down"), "address": ("cluster status", "cluster status here"),
-        "host": "| --host 10.0.0.7", "port": "| --port 7", "cpus": "| --cpus 2", "gpus": "| --gpus 2",
-        "json": "| --json",
+        "action": ("cluster status", "cluster down"), "address": ("cluster status", "cluster status 10.0.0.7:6379"),
+        "host": (UP, UP + " --host 10.0.0.7"), "port": (UP, UP + " --port 7"), "cpus": (UP, UP + " --cpus 2"),
+        "gpus": (UP, UP + " --gpus 2"), "json": "| --json",
     }),
     "attack": ("attack addition --limit 2", {
         "task": ("attack addition --limit 2", "attack countdown --limit 2"),
@@ -538,7 +541,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "gpu_memory": "--gpus 2 | --gpu-memory 0.01"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
-CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view", "book")
+CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view", "book", "cluster")
 
 
 def test_every_output_flag_has_a_case() -> None:
@@ -631,6 +634,12 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
     monkeypatch.setattr(demo, "run_demo", lambda job, folder, stop, *how: stops(job, folder, *how))
     monkeypatch.setattr(job_commands, "run_job", stops)
     _capture_server(monkeypatch, seen, stops)
+    node = RayNode("127.0.0.1:6379", 1, "")
+    monkeypatch.setattr(ray_node, "start_node", stops)
+    monkeypatch.setattr(ray_node, "stop_node", lambda: node)
+    monkeypatch.setattr(ray_node, "read_node", lambda: node)
+    state = {"machines": [], "free": {"cpus": 1, "gpus": 0}, "jobs": []}
+    monkeypatch.setattr(ray_node, "cluster_state", lambda address: {"address": address, **state})
 
     def make_figure(figure: Any, run: Any, seeds: Any, out: Path, on_seed: Any) -> None:
         settings = (run.model, run.task, dict(run.task_settings), run.device, run.dtype, str(run.folder))
