@@ -8,6 +8,7 @@ request; the difference between the last two is noise. Requests go out 32 at a t
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import statistics
 import tempfile
@@ -62,6 +63,9 @@ def main() -> None:
     flags.add_argument("--requests", type=int, default=512)
     flags.add_argument("--rounds", type=int, default=9)
     args = flags.parse_args()
+    if importlib.util.find_spec("ray") is None:
+        print("skipped: Ray is not installed")
+        return
     policy, found = make_policy(), dict[str, dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +31,7 @@ class ProgramPlace(LocalPlace):
 
     def __init__(self, program: str) -> None:
         self.program, self.starts, self.released = program, -1, 0
+        self.argvs: list[list[str]] = []
 
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[LocalSlot]:
         self.starts += 1
@@ -40,6 +46,7 @@ class ProgramPlace(LocalPlace):
 
         def start_program(argv: Sequence[str], environment: dict[str, str], folder: str = "") -> int:
             assert argv[:2] == ["-m", "ponder"]
+            self.argvs.append(list(argv[2:]))
             return start(["-I", "-c", head + self.program], environment, folder)
 
         def count_release() -> None:
@@ -75,6 +82,31 @@ def test_rank_that_is_killed_every_time_ends_the_job(run_folder: Path) -> None:
     with pytest.raises(RankFailed, match=r"(?s)rank 1 ended with exit code -9.*last words"):
         run_cluster_ranks(2, [], place, run_folder, gpu=False)
     assert place.starts == cluster_ranks.MAX_RESTARTS
+
+
+def test_signal_is_passed_on_and_no_restart(run_folder: Path) -> None:
+    """The ranks say by files that they listen; then this process, which waits for them, gets the signal."""
+    place = ProgramPlace(
+        "import pathlib, signal; signal.signal(15, lambda *_: sys.exit(143));"
+        "pathlib.Path(f'ready-{rank}').touch(); time.sleep(60)"
+    )
+
+    def stop() -> None:
+        deadline = time.monotonic() + 60
+        while not all((run_folder / f"ready-{i}").exists() for i in range(2)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with contextlib.chdir(run_folder):
+        threading.Thread(target=stop).start()
+        assert run_cluster_ranks(2, [], place, run_folder, gpu=False) == 143
+    assert place.starts == 0
+
+
+def test_restart_leaves_out_the_flag_that_refuses_runs(run_folder: Path) -> None:
+    place = ProgramPlace("start or os.kill(os.getpid(), 9)")
+    assert run_cluster_ranks(1, ["run", "x", "--no-resume"], place, run_folder, gpu=False) == 0
+    assert place.argvs == [["run", "x", "--no-resume"], ["run", "x"]]
 
 
 def test_error_of_a_rank_is_not_tried_again(run_folder: Path) -> None:

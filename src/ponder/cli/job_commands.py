@@ -82,7 +82,7 @@ class RecipeCall(NamedTuple):
 def job_from_recipe(
     recipe: recipe_files.Recipe, argv: Sequence[str], prog: str, about: str = "", over_ranks: bool = False
 ) -> RecipeCall:
-    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: with those of its processes, too."""
+    """The job that a recipe makes of these flags, and the common ones; `over_ranks`: and those of its processes."""
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipe_files.recipe_description(recipe)])))
     parser.add_parameters_of(recipe).add_parameters_of(run_flags)
     given = (parser.add_parameters_of(rank_flags) if over_ranks else parser).parse_given(argv)

@@ -90,15 +90,16 @@ def _wait_until_joined(process: subprocess.Popen[bytes], address: str, host: str
         if process.poll() is not None:
             text = log.read_text(errors="replace")[-_MAX_LAST_CHARS:].strip()
             raise ClusterError(f"Ray ended with exit code {process.returncode}; it wrote last:\n{text}")
+        problem = f"no machine {host} has joined"
         try:
             ray = connect(address, f"{GROUP_PREFIX}up")
             if any(n["Alive"] and n["NodeManagerAddress"] == host for n in ray.nodes()):
                 return
-            time.sleep(0.5)
         except ClusterError as why:
-            if time.monotonic() > deadline:
-                raise ClusterError(f"Ray was not ready within {START_SECONDS:g} seconds: {why}; see {log}") from None
-            time.sleep(1.0)
+            problem = str(why)
+        if time.monotonic() > deadline:
+            raise ClusterError(f"Ray was not ready within {START_SECONDS:g} seconds: {problem}; see {log}")
+        time.sleep(1.0)
 
 
 def stop_node() -> RayNode | None:
