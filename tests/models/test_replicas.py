@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from fakes import char_policy, perturb
+from ponder.cluster.places import LocalPlace
 from ponder.errors import ModelError, UsageError
 from ponder.models.replicas.frames import (
     completion_from_json,
@@ -127,12 +128,12 @@ def test_both_replicas_are_used_and_none_stays(outcome: Outcome) -> None:
     assert set(outcome.routes) == {0, 1} and outcome.pids_alive == 0
 
 
-async def kill_often(folder: Path, kills: int) -> tuple[int, LedgerCounts]:
+async def kill_often(folder: Path, kills: int, place: LocalPlace | None) -> tuple[int, LedgerCounts]:
     """Requests all the while, and processes that are killed, stopped, or whose wire is cut, in turn."""
     policy = char_policy(context=256)
     deadlines = ReplicaDeadlines(ping_interval=0.2, pong=2.0)
     answered = 0
-    async with ReplicaPolicy(policy, 2, folder, deadlines=deadlines) as replicas:
+    async with ReplicaPolicy(policy, 2, folder, deadlines=deadlines, place=place) as replicas:
         done = asyncio.Event()
 
         async def ask_on(i: int) -> None:
@@ -161,9 +162,10 @@ async def kill_often(folder: Path, kills: int) -> tuple[int, LedgerCounts]:
 
 
 @pytest.mark.nightly
-def test_no_request_is_lost_or_doubled_whatever_kills_replicas(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [None, LocalPlace()], ids=["pipes", "tcp"])
+def test_no_request_is_lost_or_doubled_whatever_kills_replicas(tmp_path: Path, place: LocalPlace | None) -> None:
     kills = int(os.environ.get("PONDER_KILLS", "6"))
-    answered, counts = asyncio.run(kill_often(tmp_path, kills))
+    answered, counts = asyncio.run(kill_often(tmp_path, kills, place))
     assert counts.deaths == kills and counts.sent_again >= 1
     assert counts.asked == counts.answered == answered and counts.doubled == counts.open == 0
 
