@@ -138,7 +138,8 @@ def test_commands_of_a_rank_plan() -> None:
     )  # fmt: skip
     assert words == ["train", "addition", "--lr", "1e-6"]
     plan = make_rank_plan(RL("addition"), words, 8, 2, 80.0)
-    (_, line) = start_lines(plan)
+    (_, line, _, on_cluster) = start_lines(plan)
+    assert on_cluster == "ponder train addition --lr 1e-6 --ranks 16 --cluster HOST:6379"
     assert line.startswith("torchrun --nnodes 2 --nproc-per-node 8") and line.endswith(
         "-m -- ponder train addition --lr 1e-6"
     )

@@ -23,6 +23,7 @@ GIB = 1 << 30
 RESERVED_BYTES = 2 * GIB  # of each GPU: CUDA itself, kernels, fragmentation
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}  # a GPU computes in bfloat16
 PORT = 29500  # torchrun's
+RAY_PORT = 6379  # of `ponder cluster up`
 MODULE = "-m -- ponder"  # without -- torchrun takes --run for one of its own flags
 
 
@@ -138,6 +139,8 @@ def start_lines(plan: RankPlan) -> list[str]:
     return [
         "# on each node, with the first one's name in place of HOST; all must see the run directory",
         f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} {where} {MODULE} {command}",
+        "# or once, on a machine of a Ray cluster (ponder cluster up), whose head is HOST",
+        f"ponder {command} --ranks {plan.ranks} --cluster HOST:{RAY_PORT}",
     ]
 
 
