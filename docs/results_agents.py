@@ -45,9 +45,9 @@ temperature 1. Tokens are those of GRPO and, of those trained, the cold start.""
 
 ABOUT_CALCULATOR = """\
 Sums, differences and products of three digits with and without a calculator
-([calculator.py](../recipes/calculator.py)). Both imitate gold answers to the same 2,048 problems. Without the calculator
-GRPO has 24 times as many answers in each step, and 24 answers vote at the end, so that it has at least as many sampled
-tokens."""
+([calculator.py](../recipes/calculator.py)). Both imitate gold answers to the same 2,048 problems. Without the
+calculator GRPO has 24 times as many answers in each step, and 24 answers vote at the end, so that it has at least as
+many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
