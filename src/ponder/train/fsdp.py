@@ -68,9 +68,11 @@ def sum_over_copies(rows: Sequence[Tensor], shards: ShardMesh, device: torch.dev
 
 @cache
 def _mesh(device: str, shards: ShardMesh, world: object) -> DeviceMesh:
-    """One row for each copy. Made once in a process group: it makes groups of its own."""
+    """One row for each copy. Made once for a process group: with several copies it makes groups of its own."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    if shards.copies == 1:
+        return init_device_mesh(device, (shards.shard_size,), mesh_dim_names=("shards",))
     return init_device_mesh(device, (shards.copies, shards.shard_size), mesh_dim_names=("copies", "shards"))
 
 
