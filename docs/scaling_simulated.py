@@ -182,7 +182,8 @@ def scaling_section(details: dict[str, Any]) -> str:
 
 H200s in nodes of eight with NVLink, and 400 Gbit/s of InfiniBand for each GPU; 256 problems x 16 answers of 4,000
 tokens in the mean and 16,384 at most. S = 0: all GPUs sample, then all learn. S above 0: the split that a formula finds
-best.
+best. Engine and trainer are ponder's, without the extra time that deployed engines were fitted with; lengths have the
+fitted spread.
 Steps in seconds; tokens a second, GPUs that learn and bottleneck are of S = 4."""
     notes = scaling_notes(scaling)
     header = ["model", "GPUs", "S = 0", "S = 1", "S = 4", "thousand tokens/s", "GPUs that learn", "bottleneck"]
@@ -236,7 +237,8 @@ def networks_section(rows: Rows) -> str:
 ## Wires
 
 128 GPUs. Ethernet is 100 Gbit/s for a node, internet 1 Gbit/s. A shard smaller than the learner's GPUs means HSDP.
-Where samplers have other wires than the learner, nobody waits while weights are on them. Shares are of a step."""
+Where samplers have other wires than the learner, nobody waits while weights are on them. Shares are of a step. Over
+Ethernet the formula picks HSDP: weights are gathered inside a node, and only gradients cross, once."""
     header = [
         "model",
         "S",
