@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,7 +66,7 @@ def sum_over_copies(rows: Sequence[Tensor], shards: ShardMesh, device: torch.dev
             dist.all_reduce(t, group=group)
 
 
-@cache
+@lru_cache(maxsize=1)
 def _mesh(device: str, shards: ShardMesh, world: object) -> DeviceMesh:
     """One row for each copy. Made once for a process group: with several copies it makes groups of its own."""
     from torch.distributed.device_mesh import init_device_mesh
