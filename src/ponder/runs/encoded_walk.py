@@ -15,6 +15,8 @@ def walk(data: Any) -> Iterator[tuple[str, Any]]:
     while stack:
         path, value = stack.pop()
         yield path, value
+        if isinstance(value, str | int | float | None):
+            continue  # most values; to ask whether one is a mapping takes longer
         if isinstance(value, Mapping):
             stack += reversed([(f"{path}.{key}" if path else str(key), inner) for key, inner in value.items()])
         elif isinstance(value, list | tuple):

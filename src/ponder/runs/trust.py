@@ -67,10 +67,10 @@ def allowed_names(more: Trust = ()) -> registry.AllowedNames:
 
 def check_trusted(data: Any, more: Trust = ()) -> registry.AllowedNames:
     """Raise if an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
-    allowed = allowed_names(more)
-    if missing := [name for name in external_code(data) if _is_of_another_program(name)]:
+    allowed, external = allowed_names(more), external_code(data)
+    if missing := [name for name in external if _is_of_another_program(name)]:
         raise unsaved_code_error(missing)
-    if allowed is not None and (untrusted := [name for name in external_code(data) if name not in allowed]):
+    if allowed is not None and (untrusted := [name for name in external if name not in allowed]):
         raise UntrustedCode(untrusted)
     return allowed
 
