@@ -50,6 +50,7 @@ PYTEST := $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 
 test: export OMP_NUM_THREADS ?= 1
 test: check
+	@$(BIN)/python -m compileall -qq -j 0 src
 	$(PYTEST) -n 3 -m "not nightly"
 
 # PONDER_DATA and PONDER_ATTACKS name the folders of public data and of attack lists; what needs them skips without.
