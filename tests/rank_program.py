@@ -40,7 +40,12 @@ REPLICATED_TOO = CASES_OF_2 if NIGHTLY else ("grpo", "ppo", "one trace", "critic
 # What is trained on how many ranks: (case, how weights are held).
 CASES = {
     2: [(case, kind) for case in CASES_OF_2 for kind in (REPLICATED, FSDP) if kind == FSDP or case in REPLICATED_TOO],
-    4: [(case, kind) for case in CASES_OF_4 for kind in (REPLICATED, FSDP, HSDP)],
+    4: [
+        (case, kind)
+        for case in CASES_OF_4
+        for kind in (REPLICATED, FSDP, HSDP)
+        if NIGHTLY or kind == HSDP or case == "grpo"
+    ],
 }
 
 
