@@ -79,21 +79,25 @@ def read_until(job: CliProcess, begins: str) -> list[str]:
 
 
 def test_stop_and_go_on(here: Path) -> None:
-    argv = ["run", "tiny.py", "--steps", str(STEPS), "--problems-per-step", "8"]
-    with start_cli(*argv) as job:
-        seen = read_until(job, "step 2/")
-        job.send_signal(signal.SIGINT)
-        out, err = job.communicate(timeout=240)
+    begun = ["run", "tiny.py", "--steps", str(STEPS), "--problems-per-step", "8", "--run"]
+    for attempt in range(5):
+        argv = [*begun, f"stopped-{attempt}"]
+        with start_cli(*argv) as job:
+            seen = read_until(job, "step 2/")
+            job.send_signal(signal.SIGINT)
+            out, err = job.communicate(timeout=240)
+        if job.returncode:  # else it had ended before this process came to send the signal
+            break
     assert job.returncode == 130, (seen, out, err)
     assert "stopping: saving ... (again to quit at once)" in err and "the same command goes on" in err
-    done = [int(row["step"]) for row in read_metrics("runs/tiny")]
+    done = [int(row["step"]) for row in read_metrics(argv[-1])]
     assert 2 <= len(done) < STEPS and done == list(range(len(done)))
-    newest = newest_checkpoint("runs/tiny")
+    newest = newest_checkpoint(argv[-1])
     assert newest is not None and newest.name == f"step-{len(done):06d}"
 
     assert main(argv) == 0
-    assert main([*argv, "--run", "straight"]) == 0
-    went_on, straight = ([row["reward"] for row in read_metrics(r)] for r in ("runs/tiny", "straight"))
+    assert main([*begun, "straight"]) == 0
+    went_on, straight = ([row["reward"] for row in read_metrics(r)] for r in (argv[-1], "straight"))
     assert len(went_on) == STEPS and went_on == straight
 
 
