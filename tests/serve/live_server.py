@@ -6,20 +6,24 @@ import asyncio
 import http.client
 import itertools
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from ponder.local_http import bind
 from ponder.models import chat_templates
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
+from ponder.serve import reasoner
 from ponder.serve.app import make_app
 from ponder.serve.guard import GuardSettings
 from ponder.serve.limits import Limits
@@ -105,7 +109,7 @@ class LiveServer:
 def live_server(
     models: ServedModels | None = None, limits: Limits | None = None, guard: GuardSettings | None = None, **app: Any
 ) -> Iterator[LiveServer]:
-    """Serve within this block, in a thread."""
+    """Serve within this block, in a thread. Requests without a seed get the same seeds in every run of the tests."""
     service = Service(models or small_models(), limits or Limits())
     listener = bind("127.0.0.1", 0)
     server = make_uvicorn(make_app(service, guard, **app), service)
@@ -121,13 +125,15 @@ def live_server(
 
     thread = threading.Thread(target=serve, name="live server", daemon=True)
     thread.start()
-    try:
-        wait_until(lambda: server.started)
-        yield LiveServer(service, listener.getsockname()[1], loops[0])
-    finally:
-        server.should_exit = True
-        thread.join(120)
-        listener.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasoner, "secrets", SimpleNamespace(randbits=random.Random(0).getrandbits))
+        try:
+            wait_until(lambda: server.started)
+            yield LiveServer(service, listener.getsockname()[1], loops[0])
+        finally:
+            server.should_exit = True
+            thread.join(120)
+            listener.close()
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def test_page_shows_thought_answer_and_cost(page: Page, server: LiveServer) -> N
         watch_requests(page)
         page.evaluate("document.getElementById('effort').value = 'minimal'")
         ask(page, "What is 2+2?")
-        if page.text(".assistant .thought .text"):
+        if page.text(".assistant .thought .text") and page.text(".assistant .answer"):
             break
     assert page.text(".user .answer") == "What is 2+2?" and page.text(".assistant .answer")
     assert page.text(".assistant .thought .text") and page.text(".assistant summary") == "Thought"

@@ -154,7 +154,11 @@ def cut_weights(folder: Path, broken: Path) -> ReplicaModel:
 
 def test_process_says_why_a_model_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:
     message = {**asdict(cut_weights(folder, tmp_path / "broken")), "warm_sequences": 1}
-    reply = asyncio.run(ReplicaServer(asyncio.StreamReader(), -1)._open_model(message))
+
+    async def open_model() -> Any:
+        return await ReplicaServer(asyncio.StreamReader(), -1)._open_model(message)  # a reader needs the running loop
+
+    reply = asyncio.run(open_model())
     assert reply["type"] == "ModelError" and "model.safetensors" in reply["error"]
 
 
