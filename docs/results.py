@@ -51,7 +51,7 @@ RUNS = (  # each a command line: a recipe, and its flags where they are not its 
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
     "rlhf --kl 0.02", SUPERVISED,
 )  # fmt: skip
-KEPT_METRICS = ("loss", "reward", "test/auroc", "test/auroc_within", "test/accuracy")
+KEPT_METRICS = ("loss", "reward", "frac_reward_zero_std", "test/auroc", "test/auroc_within", "test/accuracy")
 OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start
 MORE = {"tiny": (ALONE, *AGENT_RUNS["tiny"]), "smollm2": AGENT_RUNS["smollm2"]}
 TRIED = {

@@ -10,8 +10,17 @@ LONG_RUNS = (
     " --limit 150",
     "agent --task sql --max-tokens 160 --gold-episodes 1024 --cold-start-steps 300 --steps 20 --lr 0.0005 --cosine",
 )
+# A cold start that is broken off early: the model knows neither the moves nor when to stop, and GRPO has much to gain.
+EARLY_RUNS = tuple(
+    f"agent --task {task} --gold-episodes 512 --cold-start-steps 30 --steps 40 --lr 0.001 --cosine"
+    for task in ("grid-walk", "mastermind")
+)
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
-    "tiny": ("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", *LONG_RUNS),
+    "tiny": (
+        *("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort"),
+        *EARLY_RUNS,
+        *LONG_RUNS,
+    ),
     "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
 }
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
@@ -51,17 +60,16 @@ many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
-    """Of each of these runs the settings that were tried and came highest, on the training problems that they were
-    measured on; a run that was not tried stays as it is."""
+    """Of each of these runs the settings that were tried and gained most over their own start, on the training problems
+    that they were measured on; a run that was not tried stays as it is."""
     tried = list(rows)
     chosen = []
     for run in runs:
-        last = next(after for name, _, after, _ in AGENT_ROWS if run == name or run.startswith(f"{name} "))
-        reached = {
-            row["run"]: share(stage)
-            for row in tried
-            for stage in row["stages"]
-            if row["run"].startswith(f"{run} ") and stage["stage"] == last
-        }
-        chosen.append(max(reached, key=reached.__getitem__, default=run))
+        after, before = next((a, b) for name, _, a, b in AGENT_ROWS if run == name or run.startswith(f"{name} "))
+        gains = {}
+        for row in tried:
+            if row["run"].startswith(f"{run} "):
+                reached = {stage["stage"]: share(stage) for stage in row["stages"] if "right" in stage}
+                gains[row["run"]] = reached[after] - reached[before]
+        chosen.append(max(gains, key=gains.__getitem__, default=run))
     return chosen

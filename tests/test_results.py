@@ -121,12 +121,13 @@ def test_settings_of_agents_are_chosen_on_training_problems(monkeypatch: pytest.
     assert not chosen & {p.question for p in validation.train[:500]}
 
 
-def test_best_settings_of_an_agent_are_those_that_came_highest() -> None:
-    def row(run: str, after: list[int]) -> dict[str, Any]:
-        return {"run": run, "stages": [measured("before", [0, 0]), measured("after", after)]}
+def test_best_settings_of_an_agent_are_those_that_gained_most() -> None:
+    def row(run: str, after: list[int], before: int = 0) -> dict[str, Any]:
+        return {"run": run, "stages": [measured("before", [before] * 2), measured("after", after)]}
 
     names = ["agent --task grid-walk", "agent --task mastermind"]
-    tried = [row(f"{names[0]} --lr 1", [1, 2]), row(f"{names[0]} --lr 2", [3, 4]), row("grpo --lr 3", [4, 4])]
+    tried = [row(f"{names[0]} --lr 1", [1, 2]), row(f"{names[0]} --lr 2", [3, 2]), row("grpo --lr 3", [4, 4])]
+    tried.append(row(f"{names[0]} --lr 3", [4, 4], before=3))
     assert results_agents.best_tried(tried, names, results_page.share) == [f"{names[0]} --lr 2", names[1]]
 
 

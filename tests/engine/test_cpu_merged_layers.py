@@ -107,6 +107,6 @@ def test_padded_prefill_equals_chunk_by_chunk(kind: str, monkeypatch: pytest.Mon
 
     padded = read()
     assert used
-    monkeypatch.setattr(torch_attention, "_pays_to_pad", lambda chunks: False)
+    monkeypatch.setattr(torch_attention, "_pays_to_pad", lambda new_tokens, seen: False)
     for a, b in zip(padded, read(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)

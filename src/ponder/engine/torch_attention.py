@@ -7,10 +7,12 @@ segments, R rows of the largest, P tokens of the longest; N = B x K.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
@@ -32,11 +34,12 @@ class PrefillAttention:
         self.cache = cache
         self.sizes = [chunk.stop - chunk.start for chunk in chunks]
         self.tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
-        self.seen = [cache.to_device(chunk.visible_slots.astype(np.int64)) for chunk in chunks]
         self.slots_T = cache.to_device(np.concatenate([chunk.slots for chunk in chunks]).astype(np.int64))
         at = [np.arange(chunk.position, chunk.position + n) for chunk, n in zip(chunks, self.sizes, strict=True)]
         self.positions_T = cache.to_device(np.concatenate(at))
-        self._padded = _PaddedChunks(cache, chunks) if _pays_to_pad(chunks) else None
+        seen = [chunk.visible_slots for chunk in chunks]
+        self._padded = _PaddedChunks(cache, self.sizes, seen) if _pays_to_pad(self.sizes, seen) else None
+        self._seen = [] if self._padded else [cache.to_device(slots.astype(np.int64)) for slots in seen]
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -47,7 +50,7 @@ class PrefillAttention:
         if self._padded is not None:
             return self._padded(kv, q_THD, scale, window)
         mixed = []
-        for q, seen in zip(q_THD.split(self.sizes), self.seen, strict=True):
+        for q, seen in zip(q_THD.split(self.sizes), self._seen, strict=True):
             k, v = kv.index_select(2, seen).repeat_interleave(group, dim=1)
             if len(q) == len(seen) and window is None:
                 out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, is_causal=True, scale=scale)
@@ -63,10 +66,13 @@ class PrefillAttention:
 class _PaddedChunks:
     """Chunks of similar size, padded to the largest, in one call: M chunks, Q new tokens of each, S tokens seen."""
 
-    def __init__(self, cache: KVCache, chunks: Sequence[PrefillChunk]) -> None:
-        sizes, seen = np.asarray([c.stop - c.start for c in chunks]), [c.visible_slots for c in chunks]
-        many, new, longest = len(chunks), int(sizes.max()), max(map(len, seen))
-        slots_MS = np.stack([np.pad(s, (0, longest - len(s)), mode="edge") for s in seen]).astype(np.int64)
+    def __init__(self, cache: KVCache, new_tokens: Sequence[int], seen: Sequence[NDArray[Any]]) -> None:
+        sizes = np.asarray(new_tokens)
+        many, new, longest = len(sizes), int(sizes.max()), max(map(len, seen))
+        slots_MS = np.empty((many, longest), np.int64)
+        for row, slots in zip(slots_MS, seen, strict=True):
+            row[: len(slots)] = slots
+            row[len(slots) :] = slots[-1]  # padding
         first = np.cumsum(sizes) - sizes
         query_MQ = first[:, None] + np.minimum(np.arange(new), sizes[:, None] - 1)  # padding: the chunk's last token
         before_M = np.asarray([len(s) for s in seen]) - sizes
@@ -93,11 +99,12 @@ class _PaddedChunks:
         return out.transpose(1, 2).reshape(many * new, heads, size).index_select(0, self.real)
 
 
-def _pays_to_pad(chunks: Sequence[PrefillChunk]) -> bool:
+def _pays_to_pad(new_tokens: Sequence[int], seen: Sequence[NDArray[Any]]) -> bool:
     """Whether padding costs less than a call for each chunk."""
-    new, seen = (np.asarray(x) for x in zip(*((c.stop - c.start, len(c.visible_slots)) for c in chunks), strict=True))
-    padded = len(chunks) * int(new.max()) * int(seen.max())
-    return len(chunks) > 1 and padded <= 2 * int((new * seen).sum()) + _MAX_PADDED_SCORES
+    lengths = [len(slots) for slots in seen]
+    padded = len(lengths) * max(new_tokens) * max(lengths)
+    real = sum(new * length for new, length in zip(new_tokens, lengths, strict=True))
+    return len(lengths) > 1 and padded <= 2 * real + _MAX_PADDED_SCORES
 
 
 class MixedAttention:
