@@ -15,7 +15,7 @@ import pytest
 
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
-from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, over_seeds
+from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, held_above, over_seeds
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
@@ -84,6 +84,13 @@ def test_interval_of_shares_stays_within_its_bounds() -> None:
     assert low < 0.96 and high <= 1.0
     half = 12.706205 * math.log(2) / 2  # of the logs 0 and 2 log 2, deviation sqrt(2) log 2
     assert over_seeds([1.0, 4.0], POSITIVE)[1] == pytest.approx(2 * math.exp(-2 * half))
+
+
+def test_held_says_what_interval_and_seeds_say() -> None:
+    assert held_above([1.0, 1.1, 1.2]) == "yes" and held_above([-1.0, -1.1, -1.2]) == "no"
+    assert held_above([0.1, 5.0, 1.0]) == "in every seed" and held_above([-0.1, -5.0, -1.0]) == "in no seed"
+    assert held_above([-1.0, 5.0, 1.0]) == "not clear"
+    assert held_above([0.6, 0.7], 0.5, SHARE) == "in every seed" and held_above([0.5]) == "in every seed"
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
 from ponder.measure import elo_ratings
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -122,9 +122,7 @@ class ConnectFour:
         ]  # fmt: skip
         lines = []
         for label, each in checks:
-            low, high = over_seeds(each)[1:]
-            held = "yes" if low > 0 else "no" if high < 0 else "in every seed" if min(each) > 0 else "not clear"
-            lines.append(f"- {label}: {format_interval(each, 1, 0, sign=True)} Elo. Stronger: **{held}**")
+            lines.append(f"- {label}: {format_interval(each, 1, 0, sign=True)} Elo. Stronger: **{held_above(each)}**")
         return [
             f"A net of 32 hidden units learns by TD(0.8) from {data[0]['training games']:,} games against itself, anew"
             f" for each seed. {len(PAIRS)} pairings of {2 * OPENINGS} games after {OPENINGS} random openings of four"

@@ -132,5 +132,15 @@ def format_interval(
     return f"{mean:{plus}.{digits}f}{interval} ({each})"
 
 
+def held_above(values: Sequence[float], threshold: float = 0.0, bounds: Bounds | None = None) -> str:
+    """Whether something lies above a threshold: yes or no where the interval says so, else what the seeds say."""
+    _, low, high = over_seeds(values, bounds)
+    if low > threshold:
+        return "yes"
+    if high < threshold:
+        return "no"
+    return "in every seed" if min(values) > threshold else "in no seed" if max(values) < threshold else "not clear"
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["", *("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]), ""]

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    POSITIVE,
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+)
 from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
 from ponder.measure import auroc_within_problems
 from ponder.measure.figures.canvas import FigureWithData, make_panels
@@ -122,7 +131,10 @@ class Tokens:
             [
                 label,
                 format_interval([d["kinds"][kind]["share"] for d in data], bounds=SHARE),
-                *(format_interval([d["kinds"][kind][name] for d in data], 1, 3) for name in TOKEN_STATS),
+                *(
+                    format_interval([d["kinds"][kind][name] for d in data], 1, 3, bounds=POSITIVE)
+                    for name in TOKEN_STATS
+                ),
             ]
             for kind, label in KINDS.items()
         ]
@@ -134,9 +146,7 @@ class Tokens:
         ]
         work = all(d["kinds"]["result"]["entropy"] > max(d["kinds"][k]["entropy"] for k in ("copied", "equals", "mark"))
                    for d in data)  # fmt: skip
-        sure = min(over_seeds([d["auroc"]["entropy"] for d in data], SHARE)[1:]) > 0.5
-        low, high = over_seeds([d["auroc"]["length"] for d in data], SHARE)[1:]
-        shorter = "yes" if low > 0.5 else "no" if high < 0.5 else "not clear"
+        sure, shorter = (held_above([d["auroc"][name] for d in data], 0.5, SHARE) for name in ("entropy", "length"))
         return [
             f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out sums, {data[0]['tokens']:,}"
             " tokens in the first seed. Over seeds with a 95 % interval.",
@@ -149,7 +159,7 @@ class Tokens:
             f"- the {TOP_SHARE:.0%} most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the entropy;"
             f" more than half: **{_yes(min(top) > 0.5)}**. Results of steps are less certain than what is copied"
             f" and marked: **{_yes(work)}**",
-            f"- answers of low entropy are right more often: **{_yes(sure)}**",
+            f"- answers of low entropy are right more often: **{sure}**",
             f"- shorter answers to the same problem are right more often: **{shorter}**. Right answers to these sums"
             " all have about one length, with a line for each number, so that both a missing and a needless line are"
             " wrong; the source's chains can differ in length and agree.",
