@@ -121,6 +121,7 @@ class Monkeys:
                 axes.bar([0], [0], color=colour, label=label)
             axes.set_title(f"each problem, seed {next(iter(seeds))}", fontsize=9)
             axes.set_xlabel("problems, hardest first")
+            axes.set_xticks([])
             axes.set_ylabel("right samples, %")
             axes.legend(fontsize=7, loc="upper left")
             panels[0].set_ylabel("share of problems")

@@ -28,7 +28,7 @@ from ponder.sampling import TOKEN_STATS
 from ponder.types import Step
 
 Floats = NDArray[np.float64]
-SHOWN_TOKENS = 36  # positions that are drawn
+SHOWN_TOKENS = 34  # positions that are drawn
 TOP_SHARE = 0.2  # of the tokens, those of highest entropy
 # Of "3+4=7\n7+0=7\n#### 7", what each character is.
 KINDS = {
@@ -160,9 +160,9 @@ class Tokens:
             f" more than half: **{_yes(min(top) > 0.5)}**. Results of steps are less certain than what is copied"
             f" and marked: **{_yes(work)}**",
             f"- answers of low entropy are right more often: **{sure}**",
-            f"- shorter answers to the same problem are right more often: **{shorter}**. Right answers to these sums"
-            " all have about one length, with a line for each number, so that both a missing and a needless line are"
-            " wrong; the source's chains can differ in length and agree.",
+            f"- shorter answers to the same problem are right more often: **{shorter}**. A right answer to such a sum"
+            " has one length, that of its numbers, so that here length tells whether the form is kept, not how long the"
+            " model thought.",
             "",
             sampling_cost_line([d["cost"] for d in data]),
             "",
