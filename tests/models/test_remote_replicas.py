@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +204,31 @@ def test_last_words_of_a_process_that_never_connects(
         asyncio.run(run())
     if "ink" in program:
         assert "out of ink" in last_words(tmp_path / "replica-0.log")
+
+
+def test_slot_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+    class Slow(LocalPlace):
+        reserved = released = 0
+
+        def reserve(self, count: int, *, gpu: bool, spread: bool = False):  # type: ignore[no-untyped-def]
+            time.sleep(0.3)
+            self.reserved += count
+            slots = super().reserve(count, gpu=gpu, spread=spread)
+            slots[0].release = self.count_release  # type: ignore[method-assign]
+            return slots
+
+        def count_release(self) -> None:
+            self.released += 1
+
+    place = Slow()
+
+    async def run() -> None:
+        async with ReplicaPolicy(char_policy(), 1, tmp_path, deadlines=ReplicaDeadlines(start=0.05), place=place):
+            pass
+
+    with pytest.raises(ModelError, match=r"longer than 0.05 seconds to start"):
+        asyncio.run(run())  # which waits for its threads
+    assert place.reserved == place.released == 3
 
 
 def test_place_without_room_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -102,7 +103,12 @@ class SlotProcess:
     @classmethod
     async def start(cls, place: Place, listener: ReplicaListener, name: str, gpu: bool, log: Path) -> SlotProcess:
         """Reserve a slot, start the process, and wait until it has connected. The caller sets the deadline."""
-        (slot,) = await asyncio.to_thread(lambda: place.reserve(1, gpu=gpu, spread=True))
+        reservation = Reservation(place, gpu)
+        try:
+            slot = await asyncio.to_thread(reservation.make)
+        except BaseException:
+            reservation.give_up()
+            raise
         variables, connection = listener.expect(name)
         process = None
         try:
@@ -159,6 +165,29 @@ class SlotProcess:
         while True:
             await asyncio.sleep(_OUTPUT_SECONDS)
             await self._poll()
+
+
+class Reservation:
+    """A slot that a thread reserves. One that comes after its caller gave up is released at once."""
+
+    def __init__(self, place: Place, gpu: bool) -> None:
+        self._place, self._gpu = place, gpu
+        self._lock, self._given_up = threading.Lock(), False
+        self._slot: Slot | None = None
+
+    def make(self) -> Slot:
+        (slot,) = self._place.reserve(1, gpu=self._gpu, spread=True)
+        with self._lock:
+            self._slot = slot
+            if self._given_up:
+                slot.release()
+        return slot
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+            if self._slot is not None:
+                threading.Thread(target=self._slot.release).start()
 
 
 def _in_words(slot: Slot, code: int | None) -> str:
