@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ponder.cluster import places
 from ponder.cluster.host_actor import HostActor
 from ponder.cluster.job_cluster import on_cluster, open_place
 from ponder.cluster.places import LOST, LocalPlace, LocalSlot, Slot, how_it_ended
@@ -62,6 +63,14 @@ def test_signals_reach_the_process_and_its_end_is_told(slot: LocalSlot) -> None:
     code, _, _ = wait_for_end(slot)
     assert (code, how_it_ended(code)) == (-9, "signal 9")
     assert [how_it_ended(c) for c in (None, 2, LOST)] == ["it runs", "exit code 2", "its place on the cluster is gone"]
+
+
+def test_process_in_another_folder_runs_this_code(
+    slot: LocalSlot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "relative")  # as `PYTHONPATH=src`, before a change of folder
+    slot.start(["-c", "import ponder.cluster.places as p; print(p.__file__)"], {}, str(tmp_path))
+    assert wait_for_end(slot)[1].decode().strip() == places.__file__
 
 
 def test_missing_folder_is_named(slot: LocalSlot, tmp_path: Path) -> None:

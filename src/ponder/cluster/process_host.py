@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import IO
 
 from ponder.errors import UsageError
@@ -108,6 +109,12 @@ class ProcessHost:
         if self._write_end >= 0:
             os.close(self._write_end)
             self._write_end = -1
+
+
+def import_path() -> str:
+    """PYTHONPATH for a process that runs this very code: a checkout, too, and from any folder."""
+    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *given]))
 
 
 def free_port(host: str) -> int:

@@ -13,12 +13,11 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ponder.cluster.host_actor import HostActor
 from ponder.cluster.places import LOST
-from ponder.cluster.process_host import PIPE_VARIABLE
+from ponder.cluster.process_host import PIPE_VARIABLE, import_path
 from ponder.cluster.ray_session import ClusterError, connect
 from ponder.errors import PonderError, UsageError
 
@@ -194,9 +193,7 @@ def passed_on() -> dict[str, str]:
     checkout that all machines see. Ray's token is not among it: each machine has its own copy."""
     mine = {name: v for name, v in os.environ.items() if name in _PASSED_ON or name.startswith("PONDER_")}
     mine.pop(PIPE_VARIABLE, None)
-    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    own = str(Path(__file__).parents[2])
-    return {**mine, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*given, own]))}
+    return {**mine, "PYTHONPATH": import_path()}
 
 
 def _timed_out(error: Exception) -> bool:
