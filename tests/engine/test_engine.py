@@ -230,7 +230,7 @@ def test_broken_attention_is_detected(mistake: str, monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(torch_attention, name, flat)
     with pytest.raises(AssertionError):
         test_samples_do_not_depend_on_other_sequences("window")
-        test_greedy_equals_plain_loop("window")
+        test_greedy_equals_plain_loop("window", "together")
 
 
 def test_finished_sequence_does_not_affect_others() -> None:
