@@ -190,7 +190,9 @@ class Monkeys:
             ),
             f"- {lost} problems over all seeds have a right sample and lose the vote",
         ]
-        if all("small" in d for d in data):
+        if not all("small" in d for d in data):
+            lines.append("- two sizes: the samples of a second model are not made here")
+        else:
             shares = [_same_flops(d) for d in data]
             better = all(small > large for small, large in shares)
             lines.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +35,8 @@ def sample_answers(run: FigureRun, half_width: bool = False) -> tuple[Path, Any]
 def sampling_cost(folder: Path) -> dict[str, float]:
     """What the samples took: seconds of the clock, over all stages, and what was sampled by the one meter."""
     seconds = tokens = flops = 0.0
-    for status in folder.glob("*/status.json"):
-        seconds += json.loads(status.read_text())["time"] - (status.parent / "job.json").stat().st_mtime
+    for traces in folder.glob("*/traces.bin"):  # written last when its stage was; the status, whenever it is opened
+        seconds += traces.stat().st_mtime - (traces.parent / "job.json").stat().st_mtime
     for piece in pieces(folder):
         for _, trace in read_traces(piece):
             tokens += trace.cost.generated_tokens
