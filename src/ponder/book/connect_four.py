@@ -96,6 +96,7 @@ class ConnectFour:
             panels[1].axhline(
                 np.mean([d["elo"]["net 0"] for d in data]), color=COLOURS[0], ls=":", label=f"{LABELS[NET]} alone"
             )
+            panels[1].set_xticks([0, *PLIES])
             panels[1].set_xlabel("plies looked ahead")
             panels[1].legend(fontsize=7)
 
@@ -134,6 +135,8 @@ class ConnectFour:
             "**Held?**",
             "",
             *lines,
+            "",
+            f"The net alone looks at every one of the {GAME.columns} moves; {SIMULATIONS[0]} simulations cannot.",
             "",
         ]
 
