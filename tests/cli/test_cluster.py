@@ -25,12 +25,24 @@ from ponder.runs import read_metrics, read_traces
 from .conftest import CommandResult
 from .test_ranks import model_weights
 
+HEAD = """
+import os, sys, time
+rank = int(os.environ.get("RANK", 0))
+def goodbye():
+    open(sign, "w").close()
+def lose_other():
+    while not os.path.exists(sign):
+        time.sleep(0.01)
+    sys.exit(75)
+"""
+
 
 class ProgramPlace(LocalPlace):
-    """Its ranks run a program of the test: `RANK` and `start`, from 0, are there."""
+    """Its ranks run a program of the test: `rank` and `start`, from 0, are there, and `lose_other()`, by which rank 0
+    ends as a rank does whose peer is gone, once a peer has said `goodbye()`."""
 
-    def __init__(self, program: str) -> None:
-        self.program, self.starts, self.released = program, -1, 0
+    def __init__(self, program: str, folder: Path) -> None:
+        self.program, self.folder, self.starts, self.released = program, folder, -1, 0
         self.argvs: list[list[str]] = []
 
     def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[LocalSlot]:
@@ -42,7 +54,7 @@ class ProgramPlace(LocalPlace):
 
     def _replace(self, slot: LocalSlot) -> None:
         start, release = slot.start, slot.release
-        head = f"import os, sys, time; start = {self.starts}; rank = int(os.environ.get('RANK', 0)); "
+        head = f"start = {self.starts}; sign = {str(self.folder / f'gone-{self.starts}')!r}\n{HEAD}"
 
         def start_program(argv: Sequence[str], environment: dict[str, str], folder: str = "") -> int:
             assert argv[:2] == ["-m", "ponder"]
@@ -63,10 +75,9 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_killed_rank_is_started_again_with_all_others(run_folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    place = ProgramPlace(
-        "print('rank', rank, 'start', start, flush=True); start or rank == 0 or os.kill(os.getpid(), 9);"
-        "start or time.sleep(0.5) or sys.exit(75)"
-    )
+    program = "print('rank', rank, 'start', start, flush=True)\n"
+    program += "if not start: lose_other() if rank == 0 else (goodbye(), os.kill(os.getpid(), 9))"
+    place = ProgramPlace(program, run_folder)
     assert run_cluster_ranks(2, ["run"], place, run_folder, gpu=False) == 0
     shown = capfd.readouterr()
     assert "rank 0 start 1" in shown.out and "rank 1" not in shown.out
@@ -78,7 +89,8 @@ def test_killed_rank_is_started_again_with_all_others(run_folder: Path, capfd: p
 
 
 def test_rank_that_is_killed_every_time_ends_the_job(run_folder: Path) -> None:
-    place = ProgramPlace("print('last words', flush=True); os.kill(os.getpid(), 9) if rank else sys.exit(75)")
+    program = "print('last words', flush=True); (goodbye(), os.kill(os.getpid(), 9)) if rank else lose_other()"
+    place = ProgramPlace(program, run_folder)
     with pytest.raises(RankFailed, match=r"(?s)rank 1 ended with exit code -9.*last words"):
         run_cluster_ranks(2, [], place, run_folder, gpu=False)
     assert place.starts == cluster_ranks.MAX_RESTARTS
@@ -88,7 +100,8 @@ def test_signal_is_passed_on_and_no_restart(run_folder: Path) -> None:
     """The ranks say by files that they listen; then this process, which waits for them, gets the signal."""
     place = ProgramPlace(
         "import pathlib, signal; signal.signal(15, lambda *_: sys.exit(143));"
-        "pathlib.Path(f'ready-{rank}').touch(); time.sleep(60)"
+        "pathlib.Path(f'ready-{rank}').touch(); time.sleep(60)",
+        run_folder,
     )
 
     def stop() -> None:
@@ -104,21 +117,23 @@ def test_signal_is_passed_on_and_no_restart(run_folder: Path) -> None:
 
 
 def test_restart_leaves_out_the_flag_that_refuses_runs(run_folder: Path) -> None:
-    place = ProgramPlace("start or os.kill(os.getpid(), 9)")
+    place = ProgramPlace("start or os.kill(os.getpid(), 9)", run_folder)
     assert run_cluster_ranks(1, ["run", "x", "--no-resume"], place, run_folder, gpu=False) == 0
     assert place.argvs == [["run", "x", "--no-resume"], ["run", "x"]]
 
 
 def test_error_of_a_rank_is_not_tried_again(run_folder: Path) -> None:
-    place = ProgramPlace("sys.exit(75) if rank == 0 else sys.exit('no such file')")
+    place = ProgramPlace("lose_other() if rank == 0 else (goodbye(), sys.exit('no such file'))", run_folder)
     with pytest.raises(RankFailed, match=r"(?s)rank 1 ended with exit code 1.*no such file"):
         run_cluster_ranks(2, [], place, run_folder, gpu=False)
     assert place.starts == 0
-    assert run_cluster_ranks(1, [], ProgramPlace("sys.exit(2)"), run_folder, gpu=False) == 2  # rank 0 said why itself
+    assert (
+        run_cluster_ranks(1, [], ProgramPlace("sys.exit(2)", run_folder), run_folder, gpu=False) == 2
+    )  # rank 0 said why itself
 
 
 def test_lost_slot_is_named(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ProgramPlace("time.sleep(60)")
+    place = ProgramPlace("time.sleep(60)", run_folder)
     monkeypatch.setattr(cluster_ranks, "MAX_RESTARTS", 0)
     monkeypatch.setattr(LocalSlot, "poll", lambda self: LOST)
     monkeypatch.setattr(LocalSlot, "lost_reason", "the place on 10.0.0.7 is gone: no answer")
