@@ -194,5 +194,7 @@ def test_figures_share_their_samples_and_resume_after_a_stop(tmp_path: Path) -> 
     fresh = FigureRun("tiny", 0, whole / "runs", build_few, device="cpu", dtype="float32")
     make_figure(monkeys.FIGURE, fresh, [0], whole / "book", lambda seed, data: None)
     kept = [json.loads((f / "book" / "monkeys-tiny" / "0.json").read_text()) for f in (tmp_path, whole)]
+    flops = [data["large"].pop("flops per sample") for data in kept]
+    assert flops[0] == pytest.approx(flops[1], rel=1e-3)  # after a stop a prompt is read again
     assert kept[0]["large"] == kept[1]["large"] and kept[0]["selection"] == kept[1]["selection"]
     assert kept[0]["large"]["samples"] == 160 and kept[0]["large"]["problems"] == 3
