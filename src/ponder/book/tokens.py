@@ -61,7 +61,7 @@ class TokenTable:
         self.lengths.append(count)
 
 
-class Tokens:
+class TokenEntropy:
     name = "tokens"
     title = "Entropy along worked answers, and length against correctness"
     source = (
@@ -243,4 +243,4 @@ def _yes(held: bool) -> str:
     return "yes" if held else "no"
 
 
-FIGURE = Tokens()
+FIGURE = TokenEntropy()
