@@ -103,12 +103,13 @@ def test_selection_of_all_samples_is_the_plain_choice() -> None:
     assert result["weighted"]["mean"][-1] == pytest.approx(np.mean(weight), abs=1e-5)
 
 
-def test_same_flops_reads_the_larger_model_where_it_has_spent_as_much() -> None:
+def test_same_flops_gives_the_smaller_model_more_samples() -> None:
     data = {
-        "small": {"k": [1, 8], "coverage": [0.1, 0.4], "flops per sample": 50.0},
+        "small": {"k": [1, 2, 4, 8], "coverage": [0.1, 0.2, 0.3, 0.4], "flops per sample": 50.0},
         "large": {"k": [1, 2, 4, 8], "coverage": [0.2, 0.3, 0.5, 0.6], "flops per sample": 100.0},
     }
-    assert monkeys._same_flops(data) == (0.4, pytest.approx(0.5))
+    assert monkeys.same_flops(data, 1) == (pytest.approx(0.2), pytest.approx(0.2))
+    assert monkeys.same_flops(data, 4) == (pytest.approx(0.4), pytest.approx(0.5))
 
 
 def test_kinds_of_tokens() -> None:

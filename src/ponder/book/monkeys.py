@@ -24,6 +24,7 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
+EQUAL_FLOPS = (1, 4, 16)  # samples of the model whose FLOPs the smaller one gets
 SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "majority": "majority",
     "best": "best by log-probability",
@@ -193,14 +194,15 @@ class Monkeys:
         if not all("small" in d for d in data):
             lines.append("- two sizes: the samples of a second model are not made here")
         else:
-            shares = [_same_flops(d) for d in data]
-            better = all(small > large for small, large in shares)
-            lines.append(
-                f"- at the same FLOPs, all that the smaller model spent, the smaller model covers"
-                f" {format_interval([s for s, _ in shares], bounds=SHARE)}, the model"
-                f" {format_interval([x for _, x in shares], bounds=SHARE)}. The smaller one reaches more:"
-                f" **{_yes(better)}**"
-            )
+            for k in EQUAL_FLOPS:
+                both = [same_flops(d, k) for d in data]
+                gaps = [small - large for small, large in both]
+                lines.append(
+                    f"- at the FLOPs of {k} samples of the model, the smaller one covers"
+                    f" {format_interval([x for x, _ in both], bounds=SHARE)}, the model"
+                    f" {format_interval([x for _, x in both], bounds=SHARE)}. The smaller one covers more:"
+                    f" **{held_above(gaps)}**"
+                )
         return [*lines, "", sampling_cost_line([d["cost"] for d in data]), ""]
 
 
@@ -254,11 +256,12 @@ def measure_selection(problems: Sequence[SampledProblem], seed: int) -> dict[str
     return out
 
 
-def _same_flops(d: SeedData) -> tuple[float, float]:
-    """The coverage of the smaller model with all its samples, and of the model with as many FLOPs."""
+def same_flops(d: SeedData, k: int) -> tuple[float, float]:
+    """The coverage of the smaller model at the FLOPs of k samples of the model, and of the model."""
     small, large = d["small"], d["large"]
-    k = small["k"][-1] * small["flops per sample"] / large["flops per sample"]
-    return float(small["coverage"][-1]), float(np.interp(np.log(k), np.log(large["k"]), large["coverage"]))
+    samples = k * large["flops per sample"] / small["flops per sample"]
+    at = (float(np.interp(np.log(x), np.log(m["k"]), m["coverage"])) for x, m in ((samples, small), (k, large)))
+    return next(at), next(at)
 
 
 def _sizes(data: Sequence[SeedData]) -> list[tuple[str, str]]:
