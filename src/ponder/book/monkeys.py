@@ -194,11 +194,11 @@ class Monkeys:
         if not all("small" in d for d in data):
             lines.append("- two sizes: the samples of a second model are not made here")
         else:
-            for k in EQUAL_FLOPS:
-                both = [same_flops(d, k) for d in data]
+            for equal in EQUAL_FLOPS:
+                both = [same_flops(d, equal) for d in data]
                 gaps = [small - large for small, large in both]
                 lines.append(
-                    f"- at the FLOPs of {k} samples of the model, the smaller one covers"
+                    f"- at the FLOPs of {equal} sample{'s' * (equal > 1)} of the model, the smaller one covers"
                     f" {format_interval([x for x, _ in both], bounds=SHARE)}, the model"
                     f" {format_interval([x for _, x in both], bounds=SHARE)}. The smaller one covers more:"
                     f" **{held_above(gaps)}**"
