@@ -31,7 +31,6 @@ from ponder.types import Sampling
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.xdist_group("ray"),
     # Not by importing it: Ray reads its environment then.
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray here: pip install 'ponder[ray]'"),
 ]

@@ -30,8 +30,6 @@ from serve.live_server import MARKERS, LiveServer, live_server, small_models, sm
 from serve.random_requests import random_request
 from serve.served_folders import save_scorer
 
-pytestmark = pytest.mark.xdist_group("replica-serving")  # one process, started once
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
