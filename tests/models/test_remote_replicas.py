@@ -31,7 +31,6 @@ from ponder.models.replicas.replica import ReplicaDeadlines, last_words
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.types import Sampling
 
-
 SAMPLING = Sampling(max_tokens=12)
 
 
