@@ -22,6 +22,11 @@ def local_rank() -> int:
     return _number("LOCAL_RANK", 0) if world_size() > 1 else 0
 
 
+def ranks_here() -> int:
+    """How many of the processes run on this machine."""
+    return _number("LOCAL_WORLD_SIZE", world_size()) if world_size() > 1 else 1
+
+
 def is_placed() -> bool:
     """Whether this process was started on a cluster: it does the job's work, and starts no ranks."""
     return os.environ.get(PLACED_VARIABLE) == "1"

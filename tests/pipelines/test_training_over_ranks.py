@@ -20,11 +20,14 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from fork_ranks import fork_ranks, run_program
 from ponder import rank_env
 from ponder.errors import Interrupted, PonderError, UsageError
+from ponder.models.replicas.ledger import read_ledger
+from ponder.models.replicas.replica_policy import LEDGER_FILE
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.lora import LoRA
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.pipelines.training.open_sampler import REPLICAS_FOLDER
 from ponder.pipelines.training.sampling_ahead import token_ages
 from ponder.pipelines.training.shared_rollouts import indices_by_rank
 from ponder.protocols import NoProgress
@@ -35,6 +38,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.train.ranks import join_ranks
 from ponder.types import Problem, Sampling, Trace
+from sizes import NIGHTLY
 
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
 COMMON: Any = {
@@ -122,6 +126,10 @@ def main(folder: Path) -> int:
     failed |= fork_ranks(2, train_to_end((replace(JOB, staleness=2, eval_every=0), folder / "ahead")))
     failing = replace(JOB, strategy=FailingSamples(8, Sampling(max_tokens=2)), eval_every=0)
     failed |= fork_ranks(2, expect_error(failing, folder / "failed", PonderError, NoProgress))
+    uneven = replace(JOB, replicas=3, eval_every=0)
+    failed |= fork_ranks(2, expect_error(uneven, folder / "uneven", PonderError, NoProgress))
+    if NIGHTLY:
+        failed |= fork_ranks(2, train_to_end((replace(JOB, replicas=2), folder / "replicas")))
     collect = Collect(DigitTask(), MODEL, QUESTION_TEMPLATE, strategy=Chain(Sampling(max_tokens=2)))
     failed |= fork_ranks(2, expect_error(collect, folder / "collect", PonderError, NoProgress))
     return failed
@@ -141,7 +149,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def run(name: str) -> Path:
         if not (folder / name).exists():
-            JOBS[name](folder / name, NoProgress())
+            {**JOBS, "plain": JOB}[name](folder / name, NoProgress())
         return folder / name
 
     return run
@@ -153,6 +161,23 @@ def test_ranks_sample_ahead(runs: Path, alone: Callable[[str], Path]) -> None:
 
     ages = [age for step, trace in read_traces(runs / "ahead") for age in token_ages([trace], step)]
     assert asked(runs / "ahead") == asked(alone("grpo")) and 1 <= max(ages) <= 2
+
+
+def test_ranks_that_cannot_share_replicas_say_so(runs: Path) -> None:
+    assert "2 ranks cannot share 3 replicas: give a multiple of 2" in (runs / "uneven-0.txt").read_text()
+
+
+@pytest.mark.nightly
+def test_two_ranks_with_two_replicas_train_as_one_process(runs: Path, alone: Callable[[str], Path]) -> None:
+    run, expected = runs / "replicas", alone("plain")
+    ours, theirs = ([list(t.token_ids(i)) for _, t in read_traces(f) for i in t.answers()] for f in (run, expected))
+    assert ours == theirs
+    for name, w in model_weights(expected).items():
+        torch.testing.assert_close(model_weights(run)[name], w, rtol=1e-4, atol=1e-5)
+    assert {row["cluster/replicas"] for row in read_metrics(runs / "replicas")} == {2.0}
+    for rank in range(2):
+        counts = read_ledger(runs / "replicas" / REPLICAS_FOLDER / f"rank-{rank}" / LEDGER_FILE)
+        assert counts is not None and counts.answered == counts.asked > 0
 
 
 def model_weights(run: Path) -> dict[str, torch.Tensor]:

@@ -306,7 +306,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 learn = partial(learn_from, job, session, learner, critic, traces, state)
                 metrics |= learn() if ahead is None else await ahead.run_beside(learn)
                 metrics |= {} if ahead is None else age_metrics(rollouts, step)
-                metrics |= cluster_metrics(session.group.size, sampler, ahead)
+                metrics |= cluster_metrics(session.group, sampler, ahead)
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]

@@ -48,13 +48,14 @@ class ReplicaPolicy(BasePolicy):
         deadlines: ReplicaDeadlines = ReplicaDeadlines(),
         transport: WeightTransport | None = None,
         place: Place | None = None,  # of the processes, which connect by TCP; None: children of this one, on pipes
+        next_gpu: int = 1,  # how far after the learner's GPU that of the first replica is; the others follow
     ) -> None:
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; give at least one")
         if original.net.config.vision is not None:
             raise UsageError("replicas sample text only: a network that sees samples in the learner's process")
         super().__init__(original.tokenizer, original.net.config.vocab, original.net.config.context)
-        self.original, self.folder = original, Path(folder)
+        self.original, self.folder, self._next_gpu = original, Path(folder), next_gpu
         self.place, self._listener = place, None if place is None else ReplicaListener(place.host)
         self.ledger = RequestLedger(self.folder / LEDGER_FILE)
         self._pool = ReplicaPool(
@@ -146,13 +147,13 @@ class ReplicaPolicy(BasePolicy):
         return await SlotProcess.start(self.place, self._listener, f"replica-{index}", gpu, log)
 
     def _settings(self, index: int) -> dict[str, Any]:
-        """What a new process must know. On a machine with several GPUs replicas take those after the learner's."""
+        """What a new process must know."""
         net = self.original.net
         config, device = net.config, net.device
         if device.type == "cuda" and self.place is not None and self.place.own_gpus:
             device = torch.device("cuda", 0)
         elif device.type == "cuda":
-            device = torch.device("cuda", ((device.index or 0) + 1 + index) % torch.cuda.device_count())
+            device = torch.device("cuda", ((device.index or 0) + self._next_gpu + index) % torch.cuda.device_count())
         return {
             "config": to_hf(config, str(net.dtype).removeprefix("torch.")),
             "ends": {"bos": config.bos, "eos": list(config.eos), "pad": config.pad},

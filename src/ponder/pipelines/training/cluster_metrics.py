@@ -6,19 +6,20 @@ from typing import Any
 
 from ponder.models.replicas.replica_policy import ReplicaPolicy
 from ponder.pipelines.training.sampling_ahead import SamplingAhead
+from ponder.train.distributed import DataParallelGroup
 
 
-def cluster_metrics(ranks: int, sampler: Any, ahead: SamplingAhead | None) -> dict[str, float]:
+def cluster_metrics(group: DataParallelGroup, sampler: Any, ahead: SamplingAhead | None) -> dict[str, float]:
     """As things are when a step has been learned; nothing for a job in one process that samples and learns in turn.
 
     A batch that is ready waits for the learner; where none is, the learner waits for samples.
     """
-    metrics = {"cluster/ranks": float(ranks)} if ranks > 1 else {}
+    metrics = {"cluster/ranks": float(group.size)} if group.size > 1 else {}
     if isinstance(sampler, ReplicaPolicy):
         metrics |= {
-            "cluster/replicas": float(sum(replica.ready for replica in sampler.replicas)),
-            "cluster/in_flight": float(sum(replica.sequences for replica in sampler.replicas)),
-            "cluster/restarts": float(sampler.restarts),
+            "cluster/replicas": group.sum_of(sum(replica.ready for replica in sampler.replicas)),
+            "cluster/in_flight": group.sum_of(sum(replica.sequences for replica in sampler.replicas)),
+            "cluster/restarts": group.sum_of(sampler.restarts),
         }
     if ahead is not None:
         metrics["cluster/batches_ready"] = float(ahead.ready_batches())

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Protocol
 
+from ponder import rank_env
 from ponder.cluster.job_cluster import open_place
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
@@ -32,9 +33,17 @@ async def open_sampler(
     """A sampler with weights of its own; None: the policy samples itself, with the weights that learn."""
     if not job.replicas:
         return SamplerCopy(policy) if job.staleness else None
-    if current_group().size > 1:
-        raise UsageError("replicas sample for one learner: leave out --ranks, or --replicas")
-    replicas = ReplicaPolicy(policy, job.replicas, run_folder / REPLICAS_FOLDER, place=open_place(run_folder.name))
+    group, folder = current_group(), run_folder / REPLICAS_FOLDER
+    if job.replicas % group.size:
+        raise UsageError(f"{group.size} ranks cannot share {job.replicas} replicas: give a multiple of {group.size}")
+    own = job.replicas // group.size  # each rank's, since each samples its part of the problems
+    replicas = ReplicaPolicy(
+        policy,
+        own,
+        folder if group.size == 1 else folder / f"rank-{group.rank}",
+        place=open_place(run_folder.name),
+        next_gpu=rank_env.ranks_here() + (own - 1) * rank_env.local_rank(),
+    )
     await replicas.start()
     return replicas
 
