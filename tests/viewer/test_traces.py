@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,28 +323,26 @@ def test_search_finds_texts_and_goes_on(api: Api) -> None:
 
 
 def test_hostile_trace_is_a_row_and_json() -> None:
-    trace = Trace(TASK.test[0], [Step(None, "\ud800 half", ids([1]))], chosen=99)
     deep: Any = "x"
     for _ in range(500):
         deep = [deep]
-    object.__setattr__(trace.problem, "tags", {"deep": deep, "nan": float("nan"), "big": 10**400})
-    try:
-        step = Step(0, "<script>alert(1)</script>", ids([2]), np.float32([np.nan]), "eos", cites=(5, -1, "x"))  # type: ignore[arg-type]
-        step.scores = {"s": Score(None, "r" * 100_000)}
-        step.visits, step.value = "many", float("inf")  # type: ignore[assignment]
-        trace.add(step)
-        for value in (
-            trace_row(1, 0, trace, ""),
-            trace_json(1, 0, trace, ""),
-            tree_json(stored(trace)),
-            tokens_json(trace, 1, None),
-        ):
-            assert json.loads(to_json(value))
-        assert tree_json(stored(trace))["cites"] == [] and tree_json(stored(trace))["chosen"] is None
-        trace.problem.messages[0].pop("role")  # type: ignore[attr-defined]
-        assert trace_row(1, 0, trace, "")["failed"].startswith("this trace holds something else")
-    finally:
-        trace.problem.messages[0]["role"] = "user"  # type: ignore[index]
+    tags = {"deep": deep, "nan": float("nan"), "big": 10**400}
+    problem = replace(TASK.test[0], messages=[{**m} for m in TASK.test[0].messages], tags=tags)
+    trace = Trace(problem, [Step(None, "\ud800 half", ids([1]))], chosen=99)
+    step = Step(0, "<script>alert(1)</script>", ids([2]), np.float32([np.nan]), "eos", cites=(5, -1, "x"))  # type: ignore[arg-type]
+    step.scores = {"s": Score(None, "r" * 100_000)}
+    step.visits, step.value = "many", float("inf")  # type: ignore[assignment]
+    trace.add(step)
+    for value in (
+        trace_row(1, 0, trace, ""),
+        trace_json(1, 0, trace, ""),
+        tree_json(stored(trace)),
+        tokens_json(trace, 1, None),
+    ):
+        assert json.loads(to_json(value))
+    assert tree_json(stored(trace))["cites"] == [] and tree_json(stored(trace))["chosen"] is None
+    trace.problem.messages[0].pop("role")  # type: ignore[attr-defined]
+    assert trace_row(1, 0, trace, "")["failed"].startswith("this trace holds something else")
 
 
 def test_completion_of_an_episode_has_all_turns_also_after_a_further_prompt() -> None:
