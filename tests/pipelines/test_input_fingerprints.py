@@ -53,6 +53,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (tmp_path / name).write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    here = {name.partition("/")[0].removesuffix(".py") for name in FILES}
+    for name in [name for name in sys.modules if name.partition(".")[0] in here]:  # another test's
+        monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:
