@@ -117,10 +117,11 @@ def make_policy(model: str) -> Any:
 @contextlib.contextmanager
 def running_server(model: str) -> Iterator[tuple[str, threading.Thread]]:
     """`ponder serve` over the paced model, in a thread, whose processor time is that of the event loop."""
+    from ponder.event_loop import share_interpreter
     from ponder.local_http import bind
     from ponder.serve.app import make_app
     from ponder.serve.served_models import ServedModel, ServedModels
-    from ponder.serve.server import event_loop_runner, make_uvicorn, share_interpreter
+    from ponder.serve.server import event_loop_runner, make_uvicorn
     from ponder.serve.service import Service
 
     service = Service(ServedModels([ServedModel("paced", make_policy(model))]))

@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 
+from cluster.slot_end import SECONDS, wait_for_end
 from ponder.cluster import places
 from ponder.cluster.host_actor import HostActor
 from ponder.cluster.job_cluster import on_cluster, open_place
-from ponder.cluster.places import LOST, LocalPlace, LocalSlot, Slot, how_it_ended
+from ponder.cluster.places import LOST, LocalPlace, LocalSlot, how_it_ended
 from ponder.cluster.process_host import MAX_KEPT_BYTES, PIPE_VARIABLE, ProcessHost
 from ponder.errors import UsageError
-
-SECONDS = 60.0  # far above what any of these takes, on a busy machine
 
 
 @pytest.fixture
@@ -30,18 +29,6 @@ def slot() -> Iterator[LocalSlot]:
     (made,) = LocalPlace().reserve(1, gpu=False)
     yield made
     made.release()
-
-
-def wait_for_end(slot: Slot) -> tuple[int, bytes, bytes]:
-    out, err, deadline = b"", b"", time.monotonic() + SECONDS
-    while True:
-        code = slot.poll()
-        more = slot.read_output()
-        out, err = out + more[0], err + more[1]
-        if code is not None:
-            return code, out, err
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_slot_runs_one_process_after_the_other(slot: LocalSlot, tmp_path: Path) -> None:

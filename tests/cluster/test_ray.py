@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from cluster.slot_end import SECONDS, wait_for_end
 from fakes import char_policy, perturb
 from ponder.cluster.places import LOST
 from ponder.errors import UsageError
@@ -35,7 +36,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray here: pip install 'ponder[ray]'"),
 ]
 
-SECONDS = 120.0
 SAMPLING = Sampling(max_tokens=12)
 RECIPE = '''
 """A very small model learns to add."""
@@ -82,18 +82,6 @@ def place(cluster: Any) -> Iterator[Any]:
     made = RayPlace(cluster.address, "test")
     yield made
     made.close()
-
-
-def wait_for_end(slot: Any) -> tuple[int, bytes, bytes]:
-    out, err, deadline = b"", b"", time.monotonic() + SECONDS
-    while True:
-        code = slot.poll()
-        more = slot.read_output()
-        out, err = out + more[0], err + more[1]
-        if code is not None:
-            return code, out, err
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_slots_run_processes_on_both_nodes(place: Any, tmp_path: Path) -> None:
