@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import multiprocessing
 import random
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -58,7 +60,9 @@ def questions(count: int, seed: int) -> list[str]:
     return [f"What is {draw.randint(10, 99)} + {draw.randint(10, 99)}? Explain each step." for _ in range(count)]
 
 
-async def run_clients(make_client: Callable[[], Client], streams: int, requests: int, seed: int) -> Load:
+async def run_clients(
+    make_client: Callable[[], Client], streams: int, requests: int, seed: int, first_stream: int = 0
+) -> Load:
     """Each client asks its questions one after another."""
     load = Load()
 
@@ -74,7 +78,7 @@ async def run_clients(make_client: Callable[[], Client], streams: int, requests:
 
     start = time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        for number in range(streams):
+        for number in range(first_stream, first_stream + streams):
             group.create_task(run(number))
     load.seconds = time.perf_counter() - start
     return load
@@ -143,6 +147,35 @@ class HttpChat:
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+class HttpClients:
+    """Clients of one server over several processes, so that they are not what is measured."""
+
+    def __init__(self, url: str, model: str, max_tokens: int, processes: int) -> None:
+        self._server = (url, model, max_tokens)
+        self._count = processes
+        self._processes = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+
+    def run(self, streams: int, requests: int, seed: int) -> Load:
+        """From the first process's start to the last one's end."""
+        counts = [streams // self._count + (number < streams % self._count) for number in range(self._count)]
+        start = time.perf_counter()
+        parts = [
+            self._processes.submit(_run_http_clients, self._server, count, requests, seed, sum(counts[:number]))
+            for number, count in enumerate(counts)
+            if count
+        ]
+        loads = [part.result() for part in parts]
+        waits = [wait for load in loads for wait in load.first_token]
+        return Load(sum(load.tokens for load in loads), time.perf_counter() - start, waits)
+
+    def close(self) -> None:
+        self._processes.shutdown(cancel_futures=True)
+
+
+def _run_http_clients(server: tuple[str, str, int], streams: int, requests: int, seed: int, first_stream: int) -> Load:
+    return asyncio.run(run_clients(lambda: HttpChat(*server), streams, requests, seed, first_stream))
 
 
 class InProcessChat:

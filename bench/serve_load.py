@@ -33,7 +33,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from harness import HERE, RESULTS, make_parser, report
-from serve_clients import Client, HttpChat, InProcessChat, Load, ServerFailed, run_clients
+from serve_clients import HttpClients, InProcessChat, Load, ServerFailed, run_clients
 
 LEAST_REQUESTS = 16  # of all clients together, so that a median means something
 LLAMA_CPP = "{python} {bench}/llama_server.py {folder} --port {port}"
@@ -76,40 +76,46 @@ def _tail(log: Any) -> str:
     return log.read()[-LOG_TAIL_CHARS:].strip()
 
 
-def measure(make_client: Callable[[], Client], args: Any, name: str) -> dict[int, Load]:
-    async def all_levels() -> dict[int, Load]:
-        out = {}
-        end = time.monotonic() + args.warm_seconds
-        while time.monotonic() < end:
-            await run_clients(make_client, max(args.streams), 1, seed=3)
-        for streams in args.streams:
-            await run_clients(make_client, streams, 1, seed=1)  # warm
-            requests = max(args.requests, math.ceil(LEAST_REQUESTS / streams))
-            out[streams] = await run_clients(make_client, streams, requests, seed=2)
-            print(f"{name}, {streams} streams: {out[streams].to_json()}", flush=True)
-        return out
-
-    try:
-        return asyncio.run(all_levels())
-    except* (ServerFailed, OSError) as several:
-        raise ServerFailed(str(several.exceptions[0])) from None
+def measure(run: Callable[[int, int, int], Load], args: Any, name: str) -> dict[int, Load]:
+    """`run` takes the streams, the requests of each and a seed."""
+    out = {}
+    end = time.monotonic() + args.warm_seconds
+    while time.monotonic() < end:
+        run(max(args.streams), 1, 3)
+    for streams in args.streams:
+        run(streams, 1, 1)  # warm
+        requests = max(args.requests, math.ceil(LEAST_REQUESTS / streams))
+        out[streams] = run(streams, requests, 2)
+        print(f"{name}, {streams} streams: {out[streams].to_json()}", flush=True)
+    return out
 
 
 def measure_in_process(args: Any) -> dict[int, Load]:
     from ponder.models.load import load_policy
 
     policy = load_policy(args.model, device=args.device, dtype=args.dtype)
-    try:
-        return measure(lambda: InProcessChat(policy, args.tokens), args, IN_PROCESS)
-    finally:
-        policy.engine.close()
+    with asyncio.Runner() as runner:
+
+        def run(streams: int, requests: int, seed: int) -> Load:
+            return runner.run(run_clients(lambda: InProcessChat(policy, args.tokens), streams, requests, seed))
+
+        try:
+            return measure(run, args, IN_PROCESS)
+        finally:
+            policy.engine.close()
 
 
 def measure_peer(place: str, args: Any, folder: str, name: str) -> dict[int, Load]:
     with contextlib.ExitStack() as stack:
         is_url = place.startswith("http")
         url = place if is_url else stack.enter_context(running_server(place, folder, args.start_seconds))
-        return measure(lambda: HttpChat(url, args.served_name, args.tokens), args, name)
+        clients = stack.enter_context(
+            contextlib.closing(HttpClients(url, args.served_name, args.tokens, args.client_processes))
+        )
+        try:
+            return measure(clients.run, args, name)
+        except* (ServerFailed, OSError) as several:
+            raise ServerFailed(str(several.exceptions[0])) from None
 
 
 def main() -> None:
@@ -148,6 +154,9 @@ def parse_arguments() -> Any:
     parser.add_argument("--requests", type=int, default=4, help=f"of each client; {LEAST_REQUESTS} of all at least")
     parser.add_argument("--tokens", type=int, help="of an answer, at most; default: 32, on a GPU 256")
     parser.add_argument("--peer", action="append", metavar="NAME=COMMAND|URL", help="default on a CPU: llama.cpp")
+    parser.add_argument(
+        "--client-processes", type=int, help="that the clients are spread over; default: a third of the cores"
+    )
     parser.add_argument("--warm-seconds", type=float, help="of load before the first level; default: 0, on a GPU 20")
     parser.add_argument("--start-seconds", type=float, default=240.0, help="that a server may take to start")
     parser.add_argument("--note", default="", help="kept with the result, such as: shared machine")
@@ -158,6 +167,7 @@ def parse_arguments() -> Any:
     if args.warm_seconds is None:  # a GPU's kernels are compiled beside the first requests
         args.warm_seconds = 20.0 if args.device == "cuda" else 0.0
     args.tokens = args.tokens or (256 if args.device == "cuda" else 32)
+    args.client_processes = args.client_processes or max(1, (os.cpu_count() or 1) // 3)
     args.served_name = args.served_name or Path(args.model).name
     if args.peer is None:
         has_llama = args.device == "cpu" and importlib.util.find_spec("xllamacpp") is not None
@@ -177,6 +187,7 @@ def report_levels(
         added = load.first_token_p50_ms - measured[IN_PROCESS].first_token_p50_ms
         details["added_first_token_p50_ms"] = round(added, 2)
         details |= {"peer_commands": args.peer, "failed": dict(failed), "note": args.note}
+        details["client_processes"] = args.client_processes
         details["threads"] = os.environ.get("OMP_NUM_THREADS", "")
         report(
             f"serve_load_{streams}",
