@@ -37,6 +37,8 @@ def test_bad_requests_get_4xx_in_openais_shape():
     assert len(cases) >= 400
     problems = {}
     with live_server() as server:
+        nameless = server.post("/v1/tokenize", {"prompt": "a"})
+        assert nameless.json["error"]["message"] == "the request names no `model`; this server has plain, thinker"
         for case in cases:
             try:
                 reply = server.send(case.method, case.path, case.body, case.headers)

@@ -43,6 +43,7 @@ def narrowed(document: dict, picky: bool = True) -> dict:
         properties = schema.get("schema", {}).get("properties", {})
         if "model" in properties:
             properties["model"] = {"type": "string", "enum": ["plain", "thinker"]}
+            schema["schema"]["required"] = sorted({*schema["schema"].get("required", ()), "model"})
         if "strategy" in properties:
             properties["strategy"] = {"enum": ["chain", "majority-vote", "best-of-n", "beam-search", "mcts", None]}
         if picky:

@@ -123,4 +123,5 @@ class ServedModels:
         if base in self.models and (strategy in STRATEGIES or strategy in PRESETS):
             return self.models[base], strategy
         known = ", ".join(self.models) or "none"
-        raise not_found(f"no model named {(name or '')[:200]!r}; this server has {known}", "model_not_found", "model")
+        what = f"no model named {name[:200]!r}" if name else "the request names no `model`"
+        raise not_found(f"{what}; this server has {known}", "model_not_found", "model")
