@@ -3,7 +3,7 @@
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
@@ -13,6 +13,7 @@ from ponder.protocols import Task
 from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
 from ponder.tasks.wrapped_task import WrappedTask
+from ponder.train.gigpo import GiGPO
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling
@@ -30,6 +31,15 @@ GoldEpisodes = Annotated[
     GreaterThan(0),
 ]
 Cosine = Annotated[bool, "lower the learning rate of GRPO along a cosine, to 0 at its last step"]
+Algorithm = Annotated[Literal["grpo", "gigpo"], "GRPO, or GiGPO, which also compares turns that begin in one state"]
+Epochs = Annotated[int, "passes over the episodes of a step", GreaterThan(0)]
+Minibatches = Annotated[int, "optimizer steps in each pass", GreaterThan(0)]
+EvalEvery = Annotated[int, "steps of GRPO between evaluations on the held-out problems; 0: none"]
+Dtype = Annotated[
+    str | None, "float32, bfloat16, float16 or auto; None: float32 of the tiny model, auto of a language model"
+]
+SAMPLES = 4  # episodes of each held-out problem
+ALGORITHMS = {"grpo": GRPO(kl=None), "gigpo": GiGPO(kl=None)}
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,11 @@ class Pace:
     lr: float
 
 
+def compute_on(model: str, device: str, dtype: str | None) -> dict[str, Any]:
+    """Where a job computes, and in which numbers. The tiny model has the same ones on every machine."""
+    return {"device": device, "dtype": dtype or ("float32" if model == "tiny" else "auto")}
+
+
 def pace_of(model: str) -> Pace:
     return Pace(200, 3e-3, 80, 2e-4) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5)
 
@@ -71,16 +86,19 @@ def imitate_gold_play(
 
 
 def train_agent(
-    world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, cosine: bool = False, **more: Any
-) -> RL:
-    """GRPO on whole episodes, without a KL term."""
+    world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, cosine: bool = False,
+    algorithm: str = "grpo", **more: Any,
+) -> RL:  # fmt: skip
+    """GRPO on whole episodes, or GiGPO, without a KL term."""
     optimizer = AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=10, cosine=cosine)
     return RL(
-        task=world, model=model, algorithm=GRPO(kl=None), optimizer=optimizer, steps=steps, save_every=steps,
+        task=world, model=model, algorithm=ALGORITHMS[algorithm], optimizer=optimizer, steps=steps, save_every=steps,
         sampling=sampling, seed=seed, **more,
     )  # fmt: skip
 
 
-def evaluate_agent(world: Task, model: str, sampling: Sampling, limit: int, seed: int) -> Evaluate:
+def evaluate_agent(world: Task, model: str, sampling: Sampling, limit: int, seed: int, **more: Any) -> Evaluate:
     """The reward of held-out problems: four episodes of each, at temperature 1."""
-    return Evaluate(world, model, strategy=Samples(4, sampling), limit=limit, max_concurrency=512, seed=seed)
+    return Evaluate(
+        world, model, strategy=Samples(SAMPLES, sampling), limit=limit, max_concurrency=512, seed=seed, **more
+    )

@@ -9,10 +9,25 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import Cosine, GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import (
+    SAMPLES,
+    Algorithm,
+    Cosine,
+    Dtype,
+    Epochs,
+    EvalEvery,
+    GoldEpisodes,
+    Minibatches,
+    compute_on,
+    evaluate_agent,
+    imitate_gold_play,
+    pace_of,
+    train_agent,
+)
 from _bases import LIMIT, NO_SETTINGS, Count, Limit, Lr, ModelName, Steps, TaskSettings, measured
 
 from ponder.cli.named_objects import build_task
+from ponder.common_settings import Device
 from ponder.errors import UsageError
 from ponder.pipelines.stages import Stage, Stages
 from ponder.settings import GreaterThan, Named
@@ -28,9 +43,11 @@ def recipe(
     ] = None,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 16, group_size: Count = 8,
-    lr: Lr = None, cosine: Cosine = False, seed: int = 0,
+    lr: Lr = None, cosine: Cosine = False, algorithm: Algorithm = "grpo", epochs_per_batch: Epochs = 1,
+    minibatches: Minibatches = 1, eval_every: EvalEvery = 0, device: Device = "auto", dtype: Dtype = None,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
-    tiny, pace = model == "tiny", pace_of(model)
+    tiny, pace, place = model == "tiny", pace_of(model), compute_on(model, device, dtype)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
     if not hasattr(world.verifier, "open_environment"):
         raise UsageError(f"the task {world.name!r} has no environment: `ponder run grpo` trains on it")
@@ -39,15 +56,16 @@ def recipe(
     world, sampling = measured(world), Sampling(max_tokens=max_tokens or (96 if tiny else 256))
     first = imitate_gold_play(
         world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-        gold_episodes,
+        gold_episodes, **place,
     )  # fmt: skip
     rl = train_agent(
-        world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
-        problems_per_step=problems_per_step, group_size=group_size,
+        world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine, algorithm,
+        problems_per_step=problems_per_step, group_size=group_size, epochs_per_batch=epochs_per_batch,
+        minibatches=minibatches, eval_every=eval_every, eval_limit=limit, eval_samples=SAMPLES, **place,
     )  # fmt: skip
     return Stages((
         Stage("cold_start", first),
-        Stage("before", evaluate_agent(world, "stage:cold_start", sampling, limit, seed)),
+        Stage("before", evaluate_agent(world, "stage:cold_start", sampling, limit, seed, **place)),
         Stage("rl", rl),
-        Stage("after", evaluate_agent(world, "stage:rl", sampling, limit, seed)),
+        Stage("after", evaluate_agent(world, "stage:rl", sampling, limit, seed, **place)),
     ))  # fmt: skip

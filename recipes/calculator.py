@@ -9,11 +9,13 @@ Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
-from _agents import Cosine, GoldEpisodes, evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import Cosine, Dtype, GoldEpisodes, compute_on, evaluate_agent, imitate_gold_play, pace_of, train_agent
 from _bases import LIMIT, Count, Limit, Lr, ModelName, Steps, measured
 
+from ponder.common_settings import Device
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import MajorityVote
@@ -31,7 +33,8 @@ def recipe(
     answers_per_call: Annotated[int, "without the calculator, answers for each one with it", GreaterThan(0)] = 16,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 8, group_size: Count = 8,
-    lr: Lr = None, cosine: Cosine = False, seed: int = 0,
+    lr: Lr = None, cosine: Cosine = False, device: Device = "auto", dtype: Dtype = None,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
     if tiny:  # to copy an expression it needs longer than to learn a move
@@ -39,22 +42,23 @@ def recipe(
     prompt = "{expression}=" if tiny else "What is {expression}?"
     plain = measured(Arithmetic(terms=terms, largest=largest, brackets=False, prompt=prompt))
     with_tool = ToolTask(plain, ("calculator",), max_turns=3)
-    stages = []
+    place = compute_on(model, device, dtype)
+    stages, evaluate = [], partial(evaluate_agent, **place)
     for name, world, times in (("tool", with_tool, 1), ("plain", plain, answers_per_call)):
         first = imitate_gold_play(
             world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-            gold_episodes,
+            gold_episodes, **place,
         )  # fmt: skip
         rl = train_agent(
             world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
-            problems_per_step=problems_per_step * times, group_size=group_size,
+            problems_per_step=problems_per_step * times, group_size=group_size, **place,
         )  # fmt: skip
         stages += [
             Stage(f"{name}-start", first),
-            Stage(f"{name}-start-accuracy", evaluate_agent(world, f"stage:{name}-start", sampling, limit, seed)),
+            Stage(f"{name}-start-accuracy", evaluate(world, f"stage:{name}-start", sampling, limit, seed)),
             Stage(f"{name}-rl", rl),
-            Stage(f"{name}-accuracy", evaluate_agent(world, f"stage:{name}-rl", sampling, limit, seed)),
+            Stage(f"{name}-accuracy", evaluate(world, f"stage:{name}-rl", sampling, limit, seed)),
         ]
     vote = MajorityVote(answers_per_call, sampling=sampling)
-    evaluate = Evaluate(plain, "stage:plain-rl", strategy=vote, limit=limit, max_concurrency=512, seed=seed)
-    return Stages((*stages, Stage("plain-vote-accuracy", evaluate)))
+    voted = Evaluate(plain, "stage:plain-rl", strategy=vote, limit=limit, max_concurrency=512, seed=seed, **place)
+    return Stages((*stages, Stage("plain-vote-accuracy", voted)))
