@@ -12,7 +12,7 @@ LONG_RUNS = (
 )
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": ("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", *LONG_RUNS),
-    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql"),
+    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql", CALCULATOR),
 }
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
     "tiny": (
@@ -25,14 +25,24 @@ AGENTS_TRIED: dict[str, tuple[str, ...]] = {
         "agent --task grid-walk --steps 40 --lr 0.001",
         "agent --task grid-walk --cold-start-steps 30 --steps 8 --lr 0.001",
         "agent --task grid-walk --gold-episodes 512 --cold-start-steps 300 --steps 60 --lr 0.0005 --cosine",
-        *(  # many more episodes at a low rate
-            f"agent --task {task} --gold-episodes 2048 --cold-start-steps 400 --problems-per-step 64 --steps 300"
-            f" --lr {lr} --cosine"
-            for task in ("grid-walk", "alphabet-sort")
-            for lr in (0.0001, 0.0003)
+        *(  # 1,024 episodes in each step
+            f"agent --task {task} --problems-per-step 128 --steps 70 --cosine {more}"
+            for task, more in (
+                ("grid-walk", "--lr 0.001"),
+                ("grid-walk", "--lr 0.0004"),
+                ("grid-walk", "--lr 0.001 --algorithm gigpo"),
+                ("alphabet-sort", "--cold-start-steps 600 --lr 0.001"),
+                ("alphabet-sort", "--cold-start-steps 600 --lr 0.0003"),
+                ("alphabet-sort", "--cold-start-steps 600 --lr 0.0007 --algorithm gigpo"),
+            )
         ),
     ),
-    "smollm2": tuple(f"{run} --lr {lr}" for run in AGENT_RUNS["smollm2"] for lr in (3e-5, 1e-4)),
+    "smollm2": (
+        "agent --task grid-walk --task.level 1 --cold-start-steps 60 --problems-per-step 64 --steps 50 --cosine",
+        "agent --task alphabet-sort --problems-per-step 64 --steps 40 --cosine",
+        "agent --task sql --problems-per-step 32 --steps 40 --cosine",
+        f"{CALCULATOR} --steps 20",
+    ),
 }
 AGENT_ROWS = (  # a run, what its row is called, the stage it is measured at, and what it is to improve on
     ("agent --task grid-walk", "grid-walk", "after", "before"),

@@ -9,7 +9,6 @@ Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Annotated
 
 from _agents import Cosine, Dtype, GoldEpisodes, compute_on, evaluate_agent, imitate_gold_play, pace_of, train_agent
@@ -43,21 +42,22 @@ def recipe(
     plain = measured(Arithmetic(terms=terms, largest=largest, brackets=False, prompt=prompt))
     with_tool = ToolTask(plain, ("calculator",), max_turns=3)
     place = compute_on(model, device, dtype)
-    stages, evaluate = [], partial(evaluate_agent, **place)
+    stages = []
     for name, world, times in (("tool", with_tool, 1), ("plain", plain, answers_per_call)):
+        start = f"stage:{name}-start"
         first = imitate_gold_play(
             world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
             gold_episodes, **place,
         )  # fmt: skip
         rl = train_agent(
-            world, f"stage:{name}-start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
+            world, start, sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
             problems_per_step=problems_per_step * times, group_size=group_size, **place,
         )  # fmt: skip
         stages += [
             Stage(f"{name}-start", first),
-            Stage(f"{name}-start-accuracy", evaluate(world, f"stage:{name}-start", sampling, limit, seed)),
+            Stage(f"{name}-start-accuracy", evaluate_agent(world, start, sampling, limit, seed, **place)),
             Stage(f"{name}-rl", rl),
-            Stage(f"{name}-accuracy", evaluate(world, f"stage:{name}-rl", sampling, limit, seed)),
+            Stage(f"{name}-accuracy", evaluate_agent(world, f"stage:{name}-rl", sampling, limit, seed, **place)),
         ]
     vote = MajorityVote(answers_per_call, sampling=sampling)
     voted = Evaluate(plain, "stage:plain-rl", strategy=vote, limit=limit, max_concurrency=512, seed=seed, **place)
