@@ -3,11 +3,12 @@
 import json
 import random
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from ponder.models.scratch_model import ScratchModel, ScratchVision
+from ponder.models.text_with_vision import TextWithVision
 from ponder.pictures.picture import Picture
 from ponder.tasks.vision.count_shapes import CountItem, CountShapes
 from ponder.tasks.vision.find_shape import ShapeItem
@@ -21,6 +22,7 @@ from ponder.verify.vision.segmenter import SegmentedMaskIoU
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}="
 ALPHABET = 'abcdefghijklmnopqrstuvwxyz 0123456789,[]{}\\=<>/_":'
 
+Model = Annotated[str, "tiny, from scratch; or smollm2 or another language model, which gets a vision tower"]
 Pictures = Literal["test", "validation"]  # which held-out pictures are measured on
 _TEST_SEEDS = 1000  # settings are chosen on the held-out pictures of seed 0, 1, ...; results are on those of 1000, ...
 
@@ -33,10 +35,17 @@ def held_out(task: Any, pictures: Pictures) -> Any:
     return replace(task, seed=task.seed + (_TEST_SEEDS if pictures == "test" else 0))
 
 
-def make_model(seed: int, context: int = 96) -> ScratchModel:
-    """0.3 million weights."""
+def make_model(model: str, seed: int, context: int = 96) -> ScratchModel | TextWithVision:
+    """A model from scratch with 0.3 million weights, or a language model with a tower from scratch (4 million)."""
+    if model != "tiny":
+        return TextWithVision(model, seed=seed)
     vision = ScratchVision(patch=8, shuffle=2, width=64)
     return ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=context, seed=seed, vision=vision)
+
+
+def dtype_of(model: str) -> str:
+    """So small a model is trained in float32 on every device."""
+    return "float32" if model == "tiny" else "auto"
 
 
 def grey(picture: Picture) -> Picture:
@@ -45,13 +54,18 @@ def grey(picture: Picture) -> Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class FindBox(LocateShape):
-    """`red circle` is answered `\\boxed{[12,3,27,18]}`. `blind`: the picture is grey, to see what guessing earns."""
+    """`red circle` is answered `\\boxed{[12,3,27,18]}`.
+
+    `blind`: the picture is grey, to see what guessing earns. `teacher_noise`: the edges of the boxes to imitate are off
+    by up to so many pixels, each by another number; what is graded is the box itself.
+    """
 
     ANSWER_SPEC = AnswerSpec("the box", ("boxed",), allow_bare=False)
     DEFAULT_STYLE = "plain"
 
     shapes: int = 1
     blind: bool = False
+    teacher_noise: int = 0
 
     def draw(self, rng: random.Random) -> ShapeItem:
         if self.shapes > 1:
@@ -63,7 +77,15 @@ class FindBox(LocateShape):
         return str(item.target.look)
 
     def solution(self, problem: Problem) -> str:
-        return json.dumps(problem.answer["box"], separators=(",", ":"))
+        return json.dumps(self.teacher_box(problem), separators=(",", ":"))
+
+    def teacher_box(self, problem: Problem) -> list[int]:
+        """The box to imitate, the same whenever the problem comes."""
+        if not self.teacher_noise:
+            return list(problem.answer["box"])
+        rng, most = random.Random(f"teacher {self.seed} {problem.id}"), self.teacher_noise
+        x1, y1, x2, y2 = (min(self.side, max(0, edge + rng.randint(-most, most))) for edge in problem.answer["box"])
+        return [min(x1, x2 - 1), min(y1, y2 - 1), x2, y2] if x2 and y2 else list(problem.answer["box"])
 
     def picture(self, item: ShapeItem) -> Picture:
         seen = super().picture(item)
@@ -72,7 +94,10 @@ class FindBox(LocateShape):
 
 @dataclass(frozen=True, kw_only=True)
 class CountAlike(CountShapes):
-    """`black circle` is answered `\\boxed{3}`: 1 to `most` of them are in the picture, and nothing else."""
+    """`black circle` is answered `\\boxed{3}`: 1 to `most` of them are in the picture, and nothing else.
+
+    `teacher_noise`: the share of numbers to imitate that are drawn at random, right or wrong.
+    """
 
     ANSWER_SPEC = AnswerSpec("the final number", ("boxed",), allow_bare=False)
     DEFAULT_STYLE = "plain"
@@ -80,6 +105,7 @@ class CountAlike(CountShapes):
     most: int = 5
     others: int = 0
     blind: bool = False
+    teacher_noise: float = 0.0
 
     def draw(self, rng: random.Random) -> CountItem:
         number = rng.randint(1, self.most)
@@ -87,6 +113,11 @@ class CountAlike(CountShapes):
 
     def question(self, item: CountItem) -> str:
         return str(item.look)
+
+    def solution(self, problem: Problem) -> str:
+        rng = random.Random(f"teacher {self.seed} {problem.id}")
+        noisy = rng.random() < self.teacher_noise
+        return str(rng.randint(1, self.most)) if noisy else super().solution(problem)
 
     def picture(self, item: CountItem) -> Picture:
         seen = super().picture(item)
@@ -119,6 +150,14 @@ class FindMask(FindBox):
         return {"box": shape.box, "points": points, "mask": mask, "size": [self.side, self.side]}
 
     def gold(self, problem: Problem) -> str:
-        first, second = problem.answer["points"]
-        answer = {"bbox": problem.answer["box"], "points_1": first, "points_2": second}
+        box, gold = self.teacher_box(problem), problem.answer["box"]
+        # the points lie in the box as they do in the gold one
+        points = [[_scaled(x, gold[0], gold[2], box[0], box[2]), _scaled(y, gold[1], gold[3], box[1], box[3])]
+                  for x, y in problem.answer["points"]]  # fmt: skip
+        answer = {"bbox": box, "points_1": points[0], "points_2": points[1]}
         return f"<think>{problem.question}</think><answer>{json.dumps(answer, separators=(',', ':'))}</answer>"
+
+
+def _scaled(value: int, low: int, high: int, to_low: int, to_high: int) -> int:
+    """The number that lies between `to_low` and `to_high` as the value does between `low` and `high`."""
+    return round(to_low + (value - low) / (high - low) * (to_high - to_low))

@@ -21,7 +21,10 @@ from ponder.engine.model_runner import ModelRunner
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
 from ponder.nets import lora
-from ponder.nets.decoder import Decoder
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.vision_config import VisionConfig
+from ponder.pictures.picture import Picture
 from ponder.types import Sampling, ids
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -357,3 +360,59 @@ def test_merged_weights_are_views_of_the_parameters(kind: str) -> None:
     merged = merging.layers[1].qkv.weight
     assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
     assert (merging.layers[1].gate_up.weight[c.mlp_width :] == 4).all()
+
+
+def seeing_decoder(image_token: int | None = None) -> Decoder:
+    """A decoder with a vision tower whose pictures matter."""
+    vision = VisionConfig(16, 1, 2, 32, image_size=16, patch=4, shuffle=2, image_token=image_token)
+    config = DecoderConfig("llama", 64, 32, 2, 2, 2, 16, 64, context=128, vision=vision, eos=(2,))
+    net = init_decoder(config, 0).to(DEVICE)
+    with torch.no_grad():
+        net.connector.modality_projection.proj.weight.mul_(30)
+    return net
+
+
+def picture_prompts(net: Decoder) -> list[list[int]]:
+    """Prompts that differ in their picture alone, one with two pictures, one that ends with its picture, one of text."""
+    draw = np.random.default_rng(0)
+    tiles = [Picture.from_pixels(draw.integers(0, 256, (16, 16, 3), dtype=np.uint8)) for _ in range(2)]
+    first, second = (net.picture_table.local_ids(net.picture_table.add(tile)).tolist() for tile in tiles)
+    return [[5, *first, 9, 3], [5, *second, 9, 3], [7, *first, *second, 8], [6, *second], [9, 3, 22, 40, 17]]
+
+
+@pytest.mark.parametrize("prefill_chunk_tokens", [0, 3])
+def test_graphs_see_the_pictures_that_the_plain_runner_sees(prefill_chunk_tokens: int) -> None:
+    net = seeing_decoder()
+    requests = [request(p, n=2, seed=4, max_tokens=4) for p in picture_prompts(net)]
+    ours = same(net, requests, prefill_chunk_tokens=prefill_chunk_tokens)
+    assert ours[0][0].logprobs != ours[1][0].logprobs  # prompts of the same text
+
+
+def test_mixed_batches_prefill_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 0)
+    net = seeing_decoder()
+    prompts = picture_prompts(net)
+    same(net, [request(p, seed=i, max_tokens=4 + 2 * i) for i, p in enumerate(prompts)], prefill_chunk_tokens=4)
+
+
+def test_graphs_never_sample_the_image_token() -> None:
+    net = seeing_decoder(image_token=11)
+    with torch.no_grad():  # it would be the likeliest by far
+        net.lm_head.weight[11] = 50 * net.lm_head.weight[7]
+    done = same(net, [request(p, n=2, seed=2, max_tokens=3) for p in picture_prompts(net)[:2]])
+    assert not any(11 in seq.token_ids for group in done for seq in group)
+
+
+def test_new_weights_of_the_tower_are_seen_by_graphs() -> None:
+    net = seeing_decoder()
+    runner = cuda_graph_runner.CudaGraphRunner(net, 64, 2)
+    assert runner.ready.wait(60)
+    with torch.inference_mode():
+        before = net.embed(torch.tensor(picture_prompts(net)[0], device=DEVICE)).clone()
+    with torch.no_grad():
+        net.vision_model.embeddings.patch_embedding.weight.mul_(2)
+    runner.refresh_weights()
+    with torch.inference_mode():
+        after = net.embed(torch.tensor(picture_prompts(net)[0], device=DEVICE))
+    assert not torch.equal(before, after)
+    runner.close()

@@ -51,6 +51,7 @@ class CudaGraphRunner(ModelRunner):
         self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
         self.columns = AdapterColumns(net, self.weights, lambda: self.adapters)
         self._parameters = sum(p.numel() for p in net.parameters())
+        self._sees = net.config.vision is not None
         self._remappable: RemappableMemory | None = None
         self.null_slot = slots  # the last slot, to which rows without a sequence write
         super().__init__(net, slots + 1)
@@ -108,7 +109,8 @@ class CudaGraphRunner(ModelRunner):
         if key <= 0 and self._prefill_graphs.fits(chunks):
             return self._prefill_graphs.run(chunks, key)
         inputs = fused_forward.plan_prefill(self.weights, chunks).to_device(self.cache)
-        return fused_forward.prefill(self.weights, self.cache, inputs, self.columns.of_tokens(names, sizes))
+        adapters, pictures = self.columns.of_tokens(names, sizes), fused_forward.shows_pictures(chunks)
+        return fused_forward.prefill(self.weights, self.cache, inputs, adapters, pictures)
 
     def _make_cache(self, slots: int) -> KVCache:
         c, net = self.net.config, self.net
@@ -125,9 +127,7 @@ class CudaGraphRunner(ModelRunner):
         return KVCache(c, slots, net.device, net.dtype, list(kv))
 
     def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
-        if not self.ready.is_set() or len(seqs) > self.max_batch:
-            return seqs, 1
-        if not self.columns.fits({seq.adapter for seq in seqs}):
+        if not self._has_kernels(seqs, ()):
             return seqs, 1
         kinds = {seq.samples_on_device for seq in seqs}
         if len(kinds) == 1:
@@ -152,6 +152,8 @@ class CudaGraphRunner(ModelRunner):
         """Whether there are kernels for such a step."""
         if not self.ready.is_set() or len(seqs) > self.max_batch:
             return False
+        if self._sees and any(not seq.token_ids and seq.request.prefix[-1] < 0 for seq in seqs):
+            return False  # the newest token is a place of a picture, which a graph cannot embed
         return self.columns.fits(_adapter_names(seqs, chunks))
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
@@ -223,6 +225,7 @@ class CudaGraphRunner(ModelRunner):
         return super().matches(net) and self.weights.addresses == parameter_addresses(net)
 
     def refresh_weights(self) -> None:
+        super().refresh_weights()
         self.weights.requantize()
         self.columns.mark_stale()
 

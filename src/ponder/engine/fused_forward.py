@@ -36,12 +36,13 @@ def decode(
     """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
     prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
     """
-    tokens, attend = b.last_tokens[:rows], _decode_attention(w, cache, b, rows, has_shared)
+    stream = w.embedding.index_select(0, b.last_tokens[:rows])
+    attend = _decode_attention(w, cache, b, rows, has_shared)
     if chunks:
         inputs = plan_prefill(w, chunks).to_device(cache)
         attend = _mixed_attention(rows, attend, _prefill_attention(w, cache, inputs))
-        tokens = torch.cat([tokens, inputs.tokens_T])
-    hidden = _run_layers(w, tokens, attend, adapters)
+        stream = torch.cat([stream, _embed_prompt(w, inputs.tokens_T, shows_pictures(chunks))])
+    hidden = _run_layers(w, stream, attend, adapters)
     _logits(w, hidden[:rows], b.logits[:rows])
     if samples:
         _sample(w.config.vocab, b, rows, has_truncation)
@@ -80,9 +81,22 @@ def plan_prefill(w: FusedWeights, chunks: Sequence[PrefillChunk]) -> PrefillInpu
     )
 
 
-def prefill(w: FusedWeights, cache: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None) -> Tensor:
-    """Compute keys and values of tokens; returns the hidden states [T, E] after the last norm."""
-    return _run_layers(w, inputs.tokens_T, _prefill_attention(w, cache, inputs), adapters)
+def prefill(
+    w: FusedWeights, cache: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None, pictures: bool = False
+) -> Tensor:
+    """Compute keys and values of tokens; returns the hidden states [T, E] after the last norm. `pictures`: some of the
+    tokens are places of pictures; such a prefill cannot be captured in a graph."""
+    stream = _embed_prompt(w, inputs.tokens_T, pictures)
+    return _run_layers(w, stream, _prefill_attention(w, cache, inputs), adapters)
+
+
+def shows_pictures(chunks: Sequence[PrefillChunk]) -> bool:
+    """Whether some of these tokens are places of pictures."""
+    return any(chunk.tokens.min() < 0 for chunk in chunks)
+
+
+def _embed_prompt(w: FusedWeights, tokens_T: Tensor, pictures: bool) -> Tensor:
+    return w.embed_pictures(tokens_T) if pictures else w.embedding.index_select(0, tokens_T)
 
 
 def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention) -> LayerAttention:
@@ -153,12 +167,11 @@ def _offsets(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _run_layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention, adapters: PassAdapters = None) -> Tensor:
-    """Run all layers on these tokens."""
+def _run_layers(w: FusedWeights, stream: Tensor, attend: LayerAttention, adapters: PassAdapters = None) -> Tensor:
+    """Run all layers on tokens with these embeddings [T, E], which are overwritten."""
     from ponder.engine import triton_kernels as k
 
-    c, many = w.config, len(tokens_T)
-    stream = w.embedding.index_select(0, tokens_T)
+    c, many = w.config, len(stream)
     if c.gemma:
         stream.mul_(torch.tensor(c.width**0.5, dtype=stream.dtype))
     more, normed = torch.empty_like(stream), torch.empty_like(stream)
@@ -195,6 +208,7 @@ def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
         torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
     else:
         torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
+    w.ban_tokens(logits)
 
 
 def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:

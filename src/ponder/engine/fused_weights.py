@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ponder.nets.decoder import Decoder
+from ponder.nets.decoder import BANNED_LOGIT, Decoder
 from ponder.nets.lora import base_layer
 from ponder.nets.quantized_linear import QuantizedLinear
 
@@ -92,6 +92,8 @@ class FusedWeights:
                 )
             )
         self.embedding, self.head, self.norm = net.embed_tokens.weight, net.lm_head.weight, net.norm.weight
+        self.embed_pictures = net.embed  # of prompts that show some: waits for the device, so no graph holds it
+        self._banned = net.banned_token
         self.addresses = parameter_addresses(net)
         at, half = torch.arange(c.context + more, device=net.device), c.head_dim // 2
         self.rope_tables = []
@@ -99,6 +101,11 @@ class FusedWeights:
             cos, sin = net.rope_cos_sin(at, freqs, factor, net.dtype)
             self.rope_tables.append((cos[:, 0, :half].contiguous(), sin[:, 0, :half].contiguous()))
         self.requantize()
+
+    def ban_tokens(self, logits_BV: Tensor) -> None:
+        """No row may sample a vocabulary's image token."""
+        if self._banned is not None:
+            logits_BV[:, self._banned].fill_(BANNED_LOGIT)
 
     @torch.no_grad()
     def requantize(self) -> None:

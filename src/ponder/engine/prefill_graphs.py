@@ -39,6 +39,8 @@ class PrefillGraphs:
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
     def fits(self, chunks: Sequence[PrefillChunk]) -> bool:
+        if fused_forward.shows_pictures(chunks):  # what a tower sees is no matter of a graph
+            return False
         tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         seen = sum(chunk.position + chunk.stop - chunk.start for chunk in chunks)
         return _graph_tokens(tokens) <= self.max_tokens and seen <= _MAX_TABLE

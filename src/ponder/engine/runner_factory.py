@@ -14,13 +14,14 @@ from ponder.nets.decoder import Decoder
 
 def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, quantization: str) -> ModelRunner:
     """CUDA graphs on a GPU; on a CPU packed weights, or merged layers where the network is small; else plain torch, as
-    for a network that sees."""
+    for a network that sees on a CPU, or whose positions have three components."""
     if quantization and quantization not in QUANTIZED_DTYPES:
         raise UnknownName("quantization", quantization, QUANTIZED_DTYPES)
-    if net.config.vision is not None:  # prompts hold vectors that only the network itself computes
+    if net.config.vision is not None:
         if quantization:
             raise UsageError(f"{quantization} weights are for networks that read text only")
-        return ModelRunner(net, slots)
+        if net.device.type != "cuda" or net.config.rope.sections:  # the kernels rotate by places in the sequence
+            return ModelRunner(net, slots)
     rounds_adapter_base = bool(quantization) and lora.has_adapter(net)
     if cuda_graphs and net.device.type == "cuda" and find_spec("triton") and not rounds_adapter_base:
         from ponder.engine.cuda_graph_runner import CudaGraphRunner

@@ -1,5 +1,6 @@
 """Policies by the name of a model: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, a model of the
-Hugging Face hub such as `Qwen/Qwen2.5-0.5B` (`@REVISION` after it names a branch, tag or commit), or a `ScratchModel`.
+Hugging Face hub such as `Qwen/Qwen2.5-0.5B` (`@REVISION` after it names a branch, tag or commit), a `ScratchModel` or
+a `TextWithVision`.
 
 With `transformers:` or `vllm:` before it, a folder is run by that library instead of ponder's own networks.
 `openai:URL#MODEL` is a model behind a server, such as `openai:http://127.0.0.1:8000/v1`; a server with a single model
@@ -31,6 +32,7 @@ from ponder.models.openai_policy import OpenAIPolicy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.server_discovery import ServerName, api_key_for, choose_model, with_api_path
+from ponder.models.text_with_vision import TextWithVision
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import TransformersPolicy
 from ponder.models.vllm_policy import VLLMPolicy
@@ -40,7 +42,7 @@ from ponder.nets.hardware import pick_device, pick_dtype, set_threads
 
 
 def load_policy(
-    model: str | ScratchModel,
+    model: str | ScratchModel | TextWithVision,
     template: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -63,7 +65,11 @@ def load_policy(
 
 
 def load_inference_policy(
-    model: str | ScratchModel, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
+    model: str | ScratchModel | TextWithVision,
+    template: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
 ) -> BasePolicy:
     """A policy for inference only: also "transformers:FOLDER", for architectures that ponder has no network for,
     "vllm:FOLDER", and "openai:URL"."""
@@ -71,7 +77,7 @@ def load_inference_policy(
         server = ServerName.parse(model)
         tokenizer = None if server.tokenizer is None else load_tokenizer(server.tokenizer)
         return OpenAIPolicy.connect(server.url, server.model, tokenizer, template, seed=seed, effort=server.effort)
-    if isinstance(model, ScratchModel) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
+    if not isinstance(model, str) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         return load_policy(model, template, device, dtype, seed)
     path = find_model(model.partition(":")[2])
     policy: BasePolicy
@@ -113,9 +119,9 @@ def _device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtyp
 
 
 def _load_net_and_tokenizer(
-    model: str | ScratchModel, dtype: torch.dtype, device: torch.device
+    model: str | ScratchModel | TextWithVision, dtype: torch.dtype, device: torch.device
 ) -> tuple[Decoder, Tokenizer]:
-    if isinstance(model, ScratchModel):
+    if not isinstance(model, str):
         return model.build(dtype, device)
     path = find_model(model)
     if path.is_file():

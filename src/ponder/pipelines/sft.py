@@ -17,6 +17,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
+from ponder.models.text_with_vision import TextWithVision
 from ponder.models.tokenizer import answer_end_token
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
@@ -67,7 +68,7 @@ class FineTune(LearnerFields, BaseJob):
         "a task, whose gold answers are imitated, or a JSONL file: 'messages', or 'prompt' and 'completion'; for dpo"
         " 'chosen' and 'rejected'",
     ]
-    model: Annotated[str | ScratchModel, MODEL_HELP] = "smollm2"
+    model: Annotated[str | ScratchModel | TextWithVision, MODEL_HELP] = "smollm2"
     template: Template = None
     algorithm: Annotated[
         Objective, Named("ponder.train.algorithms:OFFLINE", listed=True, default="sft"), ALGORITHM_HELP
