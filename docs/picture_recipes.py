@@ -12,6 +12,7 @@ four answers to each held-out picture at every stage, with a 95 % interval over 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import math
@@ -23,9 +24,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ponder.errors import PonderError
+
 RECIPES = ("visual_rft", "visual_counting", "visual_segmentation")
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN_PICTURES = 8
+SECONDS_BETWEEN_FILES = 20  # what the runs have done so far is written that often
 
 
 def main() -> None:
@@ -47,7 +51,6 @@ def main() -> None:
     runs = json.loads(options.runs.read_text()) if options.runs else default_runs()
     with tempfile.TemporaryDirectory() as folder:
         rows = run_all(runs, options, Path(folder))
-    (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in rows:
         means = {name: stage["mean"] for name, stage in row["stages"].items() if "mean" in stage}
         print(row["recipe"], row["settings"], row["seconds"], means, row.get("error", ""), flush=True)
@@ -82,24 +85,35 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
         log = (folder / f"run{number}.log").open("w")
         command = [sys.executable, __file__, "--out", str(folder / f"run{number}"), "--one", json.dumps(run)]
         processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
-    began = time.monotonic()
+    began = written = time.monotonic()
     left = dict(enumerate(processes))
     seconds: dict[int, float] = {}
+
+    def write_rows() -> list[dict[str, Any]]:
+        rows = []
+        for number, run in enumerate(runs):
+            row = {**run, "seconds": seconds.get(number), "stages": read_stages(folder / f"run{number}")}
+            if number not in seconds or processes[number].returncode:
+                row["error"] = (folder / f"run{number}.log").read_text()[-400:] or "not finished in time"
+            rows.append(row)
+        (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
+        return rows
+
     while left and time.monotonic() - began < options.seconds:
         time.sleep(1)
         for number in [number for number, process in left.items() if process.poll() is not None]:
             seconds[number] = round(time.monotonic() - began, 1)
             del left[number]
+        if time.monotonic() - written > SECONDS_BETWEEN_FILES:
+            with contextlib.suppress(PonderError, OSError, ValueError):  # a run may be writing
+                write_rows()
+            written = time.monotonic()
     for process in left.values():
         process.kill()
         process.wait()
-    rows = []
-    for number, run in enumerate(runs):
-        row = {**run, "seconds": seconds.get(number), "stages": read_stages(folder / f"run{number}")}
-        if number in left or processes[number].returncode:
-            row["error"] = (folder / f"run{number}.log").read_text()[-400:] or "not finished in time"
-        rows.append(row)
-        if run["recipe"] == "visual_rft" and "error" not in row and not (options.out / "visual_rft.png").exists():
+    rows = write_rows()
+    for number, row in enumerate(rows):
+        if row["recipe"] == "visual_rft" and "error" not in row and not (options.out / "visual_rft.png").exists():
             draw_boxes(folder / f"run{number}", options.out / "visual_rft.png")
     return rows
 
@@ -131,7 +145,8 @@ def read_stage(folder: Path) -> dict[str, Any]:
         rewards = [row["reward"] for row in metrics if "reward" in row]
         means = [sum(part) / len(part) for i in range(0, len(rewards), every) if (part := rewards[i : i + every])]
         return {"steps": len(metrics), "loss": metrics[-1].get("loss"), "reward": [round(mean, 3) for mean in means],
-                "step_time": round(sum(row["step_time"] for row in metrics) / len(metrics), 3)}  # fmt: skip
+                **{name: round(sum(row[name] for row in metrics) / len(metrics), 3)
+                   for name in ("step_time", "time/sample", "time/learn") if name in metrics[-1]}}  # fmt: skip
     pictures = []
     for _, trace in read_traces(folder):
         values = [score.value for step in trace.steps[1:] for score in step.scores.values() if score.value is not None]

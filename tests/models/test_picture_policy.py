@@ -9,52 +9,27 @@ import pytest
 import torch
 
 from fakes import run_async
+from models.picture_policies import ALPHABET, MODEL, TASK, a_picture, asked, credited, qwen_net, sample
 from ponder.errors import PonderError, UsageError
 from ponder.models.picture_prompt import encode_tiles, split_into_tiles, without_pictures
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.scratch_model import ScratchModel, ScratchVision
+from ponder.models.scratch_model import ScratchModel
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
-from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import init_decoder
 from ponder.nets.model_parts import MODEL_PARTS, part_of
 from ponder.nets.picture_table import table_for
-from ponder.nets.qwen_vision_config import QwenVisionConfig
 from ponder.nets.vision_config import VisionConfig
-from ponder.pictures.message_parts import content_pictures, image_part, text_part
+from ponder.pictures.message_parts import content_pictures, text_part
 from ponder.pictures.picture import Picture
 from ponder.pictures.resize import resize
-from ponder.tasks import LocateShape
 from ponder.train.credit import assign_imitation
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling, Step, prompt_trace
-
-ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
-MODEL = ScratchModel(
-    ALPHABET, width=32, layers=2, heads=2, context=512, vision=ScratchVision(width=24, layers=1, heads=2)
-)
-TASK = LocateShape(style="direct")
-RNG = np.random.default_rng(0)
-
-
-def a_picture(width=64, height=64):
-    return Picture.from_pixels(RNG.integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def asked(*pictures, text="Where is it?"):
-    return [{"role": "user", "content": [*map(image_part, pictures), text_part(text)]}]
-
-
-def qwen_net(tokenizer):
-    vision = QwenVisionConfig(24, 2, 2, 48, patch=8, merge=2, window=32, full_layers=(1,), out_width=32)
-    rope = RopeConfig(1e6, sections=(2, 3, 3))
-    return init_decoder(
-        DecoderConfig("qwen2", tokenizer.vocab_size, 32, 2, 2, 2, 16, 64, context=512, rope=rope, qkv_bias=True,
-                      vision=vision, eos=tuple(tokenizer.eos), bos=tokenizer.bos), 0,
-    )  # fmt: skip
 
 
 @pytest.fixture(params=["tiles", "qwen"])
@@ -116,21 +91,6 @@ def test_cut_prompt_is_refused(policy):
     for prefix in (encoded[:inside], encoded[inside:]):
         with pytest.raises(UsageError, match="cut no prompt inside a picture"):
             policy.request(prefix, Sampling(max_tokens=3))
-
-
-def sample(policy, prompt, n=4, seed=0, **more):
-    return run_async(policy.generate(prompt, Sampling(max_tokens=12, seed=seed, **more), n))
-
-
-def credited(policy, messages, advantages=(1.0, -1.0, 0.5, 0.0)):
-    prompt = policy.encode(messages)
-    problem = TASK.train[0]
-    trace = prompt_trace(problem, prompt)
-    for completion, advantage in zip(sample(policy, prompt), advantages, strict=True):
-        step = Step(0, completion.text, completion.token_ids, completion.logprobs, stop=completion.stop)
-        step.advantages = np.full(len(completion.token_ids), advantage, np.float32)
-        trace.add(step)
-    return trace
 
 
 def test_sampler_and_learner_agree(policy):
