@@ -8,7 +8,7 @@ learn, every completion has exactly so many tokens, rewards are drawn from the c
 `rate`: FLOPs of the learner's passes (decoder and tower, without what is computed twice) by the time of learning, as a
 share of what a large matrix product reaches here.
 
-TRL is measured where it is installed (pip install 'trl==1.16.*' datasets torchvision); without it only ponder is.
+TRL is measured where it is installed (pip install 'trl==1.16.*' datasets); without it only ponder is.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SHAPES = {
 
 
 def write_model(folder: Path, shape: str, device: str) -> None:
-    """A folder with random weights that ponder and transformers read, with a processor where transformers is there."""
+    """A folder with random weights that ponder and transformers read, with a processor."""
     text, vision = SHAPES[shape]
     tokenizer = Tokenizer.from_alphabet(ALPHABET)
     tokenizer.inner.add_special_tokens(list(SPECIAL_TEXTS))
@@ -81,11 +81,14 @@ def write_model(folder: Path, shape: str, device: str) -> None:
         tokenizer_object=tokenizer.inner, bos_token=special(tokenizer.bos), eos_token=special(min(tokenizer.eos)),
         pad_token=special(tokenizer.pad), chat_template=TEMPLATE,
     )  # fmt: skip
-    if importlib.util.find_spec("torchvision") is None:
-        fast.save_pretrained(folder)
-        return
-    from transformers import Idefics3ImageProcessor, Idefics3Processor
+    from transformers import Idefics3Processor
 
+    if importlib.util.find_spec("torchvision") is None:
+        from transformers.models.idefics3.image_processing_pil_idefics3 import (
+            Idefics3ImageProcessorPil as Idefics3ImageProcessor,
+        )
+    else:
+        from transformers import Idefics3ImageProcessor
     assert config.vision is not None and isinstance(config.vision, VisionConfig)
     edge = {"longest_edge": config.vision.image_size}
     images = Idefics3ImageProcessor(do_image_splitting=False, size=edge, max_image_size=edge)

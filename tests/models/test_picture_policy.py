@@ -138,7 +138,7 @@ def test_cache_never_mixes_pictures(policy, chunk):
 def test_same_picture_is_computed_once(policy, monkeypatch):
     calls = []
     plain = tower(policy.net).forward
-    monkeypatch.setattr(tower(policy.net), "forward", lambda pixels: calls.append(len(pixels)) or plain(pixels))
+    monkeypatch.setattr(tower(policy.net), "forward", lambda pixels, *_: calls.append(len(pixels)) or plain(pixels))
     picture = a_picture()
     for text in ("Where?", "What?", "Why?"):
         sample(policy, policy.encode(asked(picture, picture, text=text)))
@@ -245,7 +245,7 @@ def test_gradient_of_parts_is_that_of_the_whole(policy):
 def test_features_of_a_frozen_tower_are_kept_over_steps(policy, monkeypatch, parts):
     calls = []
     plain = tower(policy.net).forward
-    monkeypatch.setattr(tower(policy.net), "forward", lambda pixels: calls.append(len(pixels)) or plain(pixels))
+    monkeypatch.setattr(tower(policy.net), "forward", lambda pixels, *_: calls.append(len(pixels)) or plain(pixels))
     learner = Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3, warmup_steps=0), train_parts=parts)
     picture = a_picture()
     for step in range(3):

@@ -152,7 +152,7 @@ class Decoder(nn.Module):
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
         run: Callable[..., Tensor] = run_compiled_block if compiled else Block.__call__
-        x = self.embed(ids_T)
+        x = self.embed(ids_T, compiled)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
         if compiled and torch.is_grad_enabled() and not x.requires_grad and _learns(self.layers[0]):
@@ -167,13 +167,13 @@ class Decoder(nn.Module):
                 x = run(block, x, rotary, attend)
         return self.norm(x)
 
-    def embed(self, ids_T: Tensor) -> Tensor:
+    def embed(self, ids_T: Tensor, compiled: bool = False) -> Tensor:
         """Vectors [T, E] of tokens, and of pictures at local ids below 0 (`picture_table`)."""
         vision = self.config.vision
         if vision is None:
             return self.embed_tokens(ids_T)
         x_TE = self.embed_tokens(ids_T.clamp(min=0))
-        return embed_pictures(x_TE, ids_T, self.picture_table, self.picture_encoder, self.features)
+        return embed_pictures(x_TE, ids_T, self.picture_table, self.picture_encoder, self.features, compiled)
 
     def clear_stale_features(self) -> None:
         """Forget the features of pictures, unless nothing that makes them learns or was written to."""

@@ -28,8 +28,8 @@ class PictureEncoder(Protocol):
 
     pictures_per_pass: int  # without gradient, to bound memory
 
-    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
-        """The tower's vectors [patches, C] of each picture."""
+    def see(self, pictures: Sequence[Picture], compiled: bool) -> list[Tensor]:
+        """The tower's vectors [patches, C] of each picture. `compiled`: with fused blocks, where the tower has them."""
         ...
 
     def connect(self, seen: Sequence[Tensor]) -> list[Tensor]:
@@ -49,9 +49,9 @@ class TileEncoder:
     def __init__(self, tower: VisionTower, connector: Connector) -> None:
         self.tower, self.connector = tower, connector
 
-    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
+    def see(self, pictures: Sequence[Picture], compiled: bool) -> list[Tensor]:
         weight = self.tower.embeddings.patch_embedding.weight
-        return list(self.tower(tile_pixels(pictures).to(weight.device, weight.dtype)))
+        return list(self.tower(tile_pixels(pictures, weight.device).to(weight.dtype), compiled))
 
     def connect(self, seen: Sequence[Tensor]) -> list[Tensor]:
         return list(self.connector(torch.stack(list(seen))))
@@ -71,7 +71,7 @@ class QwenEncoder:
     def __init__(self, tower: QwenVisionTower) -> None:
         self.tower = tower
 
-    def see(self, pictures: Sequence[Picture]) -> list[Tensor]:
+    def see(self, pictures: Sequence[Picture], compiled: bool) -> list[Tensor]:
         seen: list[Tensor] = self.tower(pictures)
         return seen
 
@@ -146,7 +146,12 @@ class PictureCaches:
 
 
 def embed_pictures(
-    x_TE: Tensor, ids_T: Tensor, table: PictureTable, encoder: PictureEncoder, caches: PictureCaches
+    x_TE: Tensor,
+    ids_T: Tensor,
+    table: PictureTable,
+    encoder: PictureEncoder,
+    caches: PictureCaches,
+    compiled: bool = False,
 ) -> Tensor:
     """Put the features of pictures at the places of local ids below 0."""
     places = (ids_T < 0).nonzero()[:, 0]
@@ -155,19 +160,21 @@ def embed_pictures(
         return x_TE + _zero(weights) if torch.is_grad_enabled() and _learns(weights) else x_TE
     picture, place = table.locate(-1 - ids_T[places].cpu().numpy().astype(np.int64))
     indexes, row = np.unique(picture, return_inverse=True)
-    features = _features(indexes.tolist(), table, encoder, caches)
+    features = _features(indexes.tolist(), table, encoder, caches, compiled)
     firsts = np.cumsum([0, *(len(vectors) for vectors in features)])[:-1]
     source = torch.from_numpy(firsts[row] + place).to(x_TE.device)
     return x_TE.index_put((places,), torch.cat(features)[source].to(x_TE.dtype))
 
 
-def _features(indexes: list[int], table: PictureTable, encoder: PictureEncoder, caches: PictureCaches) -> list[Tensor]:
+def _features(
+    indexes: list[int], table: PictureTable, encoder: PictureEncoder, caches: PictureCaches, compiled: bool
+) -> list[Tensor]:
     """The decoder's vectors of pictures: kept where nothing that makes them learns, and in the engine, which says when
     weights have changed. A learner's pass sees the weights as they are."""
     tower_learns, connector_learns = _learns(encoder.tower_parameters()), _learns(encoder.connector_parameters())
 
     def see(some: list[int]) -> list[Tensor]:
-        return encoder.see([table.tile(index) for index in some])
+        return encoder.see([table.tile(index) for index in some], compiled)
 
     def connect(some: list[int]) -> list[Tensor]:
         kept = connector_learns and not tower_learns
@@ -193,9 +200,9 @@ def _kept(
         return cache.get(indexes, inference)
 
 
-def tile_pixels(tiles: Sequence[Picture]) -> Tensor:
-    """Pixels [B, 3, H, W] between -1 and 1, as SigLIP was trained."""
-    pixels = torch.from_numpy(np.stack([tile.pixels for tile in tiles])).permute(0, 3, 1, 2)
+def tile_pixels(tiles: Sequence[Picture], device: torch.device | str = "cpu") -> Tensor:
+    """Pixels [B, 3, H, W] between -1 and 1, as SigLIP was trained. They travel as bytes."""
+    pixels = torch.from_numpy(np.stack([tile.pixels for tile in tiles])).to(device).permute(0, 3, 1, 2)
     return pixels.float() / 127.5 - 1.0
 
 

@@ -6,10 +6,13 @@ N tokens of a tile, E width of the decoder.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ponder.nets.torch_compile import compile_once
 from ponder.nets.vision_config import VisionConfig
 
 
@@ -88,11 +91,12 @@ class VisionTower(nn.Module):
         self.encoder = VisionEncoder(c)
         self.post_layernorm = nn.LayerNorm(c.width, eps=c.norm_eps)
 
-    def forward(self, pixels_B3HW: Tensor) -> Tensor:
-        """[B, P, C] from pixels between -1 and 1."""
+    def forward(self, pixels_B3HW: Tensor, compiled: bool = False) -> Tensor:
+        """[B, P, C] from pixels between -1 and 1. `compiled` fuses the blocks, once for all layers."""
+        run: Callable[..., Tensor] = compile_once(VisionBlock.forward) if compiled else VisionBlock.__call__
         x = self.embeddings(pixels_B3HW)
         for block in self.encoder.layers:
-            x = block(x)
+            x = run(block, x)
         normed: Tensor = self.post_layernorm(x)
         return normed
 
