@@ -94,7 +94,7 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
         for number, run in enumerate(runs):
             row = {**run, "seconds": seconds.get(number), "stages": read_stages(folder / f"run{number}")}
             if number not in seconds or processes[number].returncode:
-                row["error"] = (folder / f"run{number}.log").read_text()[-400:] or "not finished in time"
+                row["error"] = (folder / f"run{number}.log").read_text()[-1500:] or "not finished in time"
             rows.append(row)
         (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
         return rows
