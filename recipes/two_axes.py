@@ -28,9 +28,10 @@ from ponder.train.optimizer import AdamW
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 24,
-    n: Count = 64, steps: Steps = 320, lr: Lr = None,
-    halvings: Annotated[int, "earlier checkpoints, each at half the steps of the next", GreaterThan(-1)] = 4,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 48,
+    n: Count = 64, steps: Steps = 640, lr: Lr = None,
+    halvings: Annotated[int, "the first checkpoint is at the steps halved so often", GreaterThan(-1)] = 4,
+    points: Annotated[int, "checkpoints in each halving", GreaterThan(0)] = 2,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     from dataclasses import replace
@@ -38,9 +39,10 @@ def recipe(
     from ponder.models.scratch_model import ScratchModel
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
-    steps = steps or 320
+    steps = steps or 640
     first = max(1, steps >> halvings)
-    measured_at = [*(at for at in (first << k for k in range(halvings)) if at < steps), steps]
+    spaced = {first * round(2 ** (k / points)) for k in range(halvings * points)}  # only these are saved
+    measured_at = [*sorted(at for at in spaced if at < steps), steps]
     start = replace(b.model, seed=seed) if isinstance(b.model, ScratchModel) else b.model
     train = FineTune(
         b.task, start, b.template, optimizer=AdamW(lr=lr or b.cold_start.lr, warmup_steps=first), steps=steps,
@@ -49,5 +51,5 @@ def recipe(
     stages = [Stage("train", train)]
     for at in measured_at:
         checkpoint = f"stage:train/checkpoints/step-{at:06d}/model"
-        stages.append(Stage(f"at-{at}", b.evaluate_with(Samples(n, b.sampling), checkpoint, seed, max_concurrency=4)))
+        stages.append(Stage(f"at-{at}", b.evaluate_with(Samples(n, b.sampling), checkpoint, seed, max_concurrency=16)))
     return Stages(tuple(stages))

@@ -18,6 +18,7 @@ FIGURES: dict[str, str] = {
     "tokens": "ponder.book.tokens",
     "two-axes": "ponder.book.two_axes",
     "connect-four": "ponder.book.connect_four",
+    "r1-zero": "ponder.book.r1_zero",
 }
 
 

@@ -45,7 +45,9 @@ class FigureRun:
 
     def recipe_job(self, name: str, **settings: Any) -> Any:
         """The job of a shipped recipe on this model, task and seed."""
-        given = {"model": self.model, "task": self.task, "task_settings": dict(self.task_settings), "seed": self.seed}
+        given: dict[str, Any] = {"model": self.model, "seed": self.seed}
+        if self.task is not None or self.task_settings:
+            given |= {"task": self.task, "task_settings": dict(self.task_settings)}
         return self.build_recipe(name, **given, **settings)
 
     def _placed(self, job: Any) -> Any:

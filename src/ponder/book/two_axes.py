@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ponder.runs import read_metrics
 
 VOTES = (1, 2, 4, 8, 16, 32, 64)
 TARGET = 0.8  # of the best accuracy of all: what "train or think" has to reach
+MAX_LINES = 5  # checkpoints whose curve over samples is drawn
 QUERIES = (1, 100, 10_000, 1_000_000, 100_000_000)
 
 
@@ -61,8 +63,8 @@ class TwoAxes:
             axes.plot(x, fit_log_linear(x, y)(x), color=COLOURS[0], ls=":", label="fit, one sample")
             axes.set_xlabel("training FLOPs")
             axes = panels[1]
-            for i, (c, step) in enumerate(zip(range(len(steps)), steps, strict=True)):
-                x, y = thinking_axis(data, c)
+            for i, c in enumerate(range(len(steps) - 1, -1, -math.ceil(len(steps) / MAX_LINES))):
+                step, (x, y) = steps[c], thinking_axis(data, c)
                 axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=f"{step} steps")
                 axes.plot(x, fit_log_linear(x, y)(x), color=COLOURS[i], ls=":", lw=1)
                 rows.extend(

@@ -46,6 +46,11 @@ class CountdownVerifier(TextVerifier):
             return Score(0.0, "leaves a number out")
         return Score(1.0, "right")
 
+    def extract_answer(self, text: str) -> str | None:
+        """The expression a completion gives, without spaces, as votes count it; None where it gives none."""
+        answer = self._expression(text).answer
+        return None if answer is None else "".join(_CODE.sub(r"\1", answer).partition("=")[0].split())
+
     def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
         """The given numbers and the target."""
         if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():

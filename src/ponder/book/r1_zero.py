@@ -1,0 +1,230 @@
+"""R1-Zero: reinforcement learning from a base on a verifier's reward alone; accuracy, length and self-correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import (
+    POSITIVE,
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+)
+from ponder.book.sampled_answers import SampledProblem, read_samples
+from ponder.measure import selection_curve
+from ponder.measure.diagnostics.reflection import find_correction, find_corrections
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_metrics, read_traces
+
+BASES = ("primed", "plain")
+NUMBERS = (3, 4)
+N_SAMPLES = 16
+MAX_SHOWN_CHARS = 600  # of the first self-correction
+
+
+class R1Zero:
+    name = "r1-zero"
+    title = "R1-Zero: accuracy, length and self-correction"
+    source = (
+        "DeepSeek-AI 2025, arXiv:2501.12948 (R1-Zero: pass@1 and cons@16 grow, answers get longer and begin to correct"
+        " themselves); Gandhi et al. 2025, arXiv:2503.01307 (on countdown, a base that verifies and backtracks"
+        " improves with RL, one that does not stays behind; priming with such traces closes the gap, even where their"
+        " answers are wrong)"
+    )
+    claim = (
+        "RL on a verifier's reward alone makes a base with no worked answer in its prompt better, and its answers"
+        " longer, where it takes attempts back; a base that never does gains less, and its answers do not grow."
+    )
+    models = ("tiny", "smollm2")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        runs: dict[str, Any] = {}
+        for numbers in NUMBERS:
+            for base in BASES:
+                settings = {"base": base, "numbers": numbers}
+                folder = run.run_recipe("r1_zero_countdown", run.folder / f"{base}-{numbers}", **settings)
+                job = run.recipe_job("r1_zero_countdown", **settings).stages[-1].job
+                runs[f"{base} {numbers}"] = measure_run(folder, job.task.verifier)
+        return {"model": run.model, "seed": run.seed, "runs": runs}
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for i, (base, numbers) in enumerate((b, k) for k in NUMBERS for b in BASES):
+                own = [d["runs"][f"{base} {numbers}"] for d in data]
+                name = f"{base}, {numbers} numbers"
+                look = {"color": COLOURS[i], "ls": "-" if base == "primed" else "--", "label": name}
+                for panel, x, y, marker in (
+                    (0, "measured at", "pass@1", MARKERS[i]),
+                    (1, "measured at", f"cons@{N_SAMPLES}", MARKERS[i]),
+                    (2, "steps", "length", ""),
+                    (3, "steps", "corrected", ""),
+                ):
+                    mean = np.mean([r[y] for r in own], axis=0)
+                    panels[panel].plot(own[0][x], mean, marker=marker, ms=4, **look)
+                    rows.extend(
+                        {"panel": y, "line": name, "step": a, "value": float(b)}
+                        for a, b in zip(own[0][x], mean, strict=True)
+                    )
+            for axes, title in zip(
+                panels,
+                ("pass@1", f"cons@{N_SAMPLES}", "tokens of an answer", "right after a correction, of all"),
+                strict=True,
+            ):
+                axes.set_title(title, fontsize=9)
+                axes.set_xlabel("steps of RL")
+            for axes in (panels[0], panels[1], panels[3]):
+                axes.set_ylim(0, 1.02)
+            panels[2].set_ylim(bottom=0)
+            panels[0].set_ylabel("share of held-out puzzles")
+            panels[0].legend(fontsize=7)
+
+        return FigureWithData(make_panels(4, paint, ""), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        first = data[0]["runs"][f"{BASES[0]} {NUMBERS[0]}"]
+        lines = [
+            f"Countdown, {first['problems']} held-out puzzles with {N_SAMPLES} samples of each at temperature 1, before"
+            " the first step of RL and after every few. The prompt is the puzzle alone. Both bases have read random"
+            " attempts, none chosen for being right; the primed one has read that an attempt that misses is taken back"
+            " (`wait`) half of the time. Over seeds with a 95 % interval that stays within its bounds.",
+        ]
+        for numbers in NUMBERS:
+            lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]
+        return [*lines, *self._held_lines(data), *self._correction_lines(data), *self._cost_lines(data)]
+
+    def _table(self, data: Sequence[SeedData], numbers: int) -> list[str]:
+        rows = []
+        for base in BASES:
+            own = [d["runs"][f"{base} {numbers}"] for d in data]
+            cells = []
+            for name in ("pass@1", f"cons@{N_SAMPLES}"):
+                cells += [format_interval([r[name][at] for r in own], bounds=SHARE) for at in (0, -1)]
+            cells += [format_interval(_lengths(own, at), 1, 0, bounds=POSITIVE) for at in (0, -1)]
+            rows.append([base, *cells])
+        head = ["base", "pass@1 before", "after", f"cons@{N_SAMPLES} before", "after", "tokens before", "after"]
+        return markdown_table(head, rows)
+
+    def _held_lines(self, data: Sequence[SeedData]) -> list[str]:
+        lines = ["**Held?**", ""]
+        for numbers in NUMBERS:
+            runs = {base: [d["runs"][f"{base} {numbers}"] for d in data] for base in BASES}
+            gains = {base: [r["pass@1"][-1] - r["pass@1"][0] for r in own] for base, own in runs.items()}
+            more = [a - b for a, b in zip(gains["primed"], gains["plain"], strict=True)]
+            grown = {
+                base: [b / a - 1 for a, b in zip(_lengths(own, 0), _lengths(own, -1), strict=True)]
+                for base, own in runs.items()
+            }
+            cons = [r[f"cons@{N_SAMPLES}"][-1] - r["pass@1"][-1] for r in runs["primed"]]
+            plain_grows = held_above(grown["plain"], 0.1)
+            lines += [
+                f"- {numbers} numbers: the primed base gains {format_interval(gains['primed'], sign=True)} points of"
+                f" pass@1: **{held_above(gains['primed'])}**; more than the plain one by"
+                f" {format_interval(more, sign=True)}: **{held_above(more)}**",
+                f"- {numbers} numbers: its answers grow by {format_interval(grown['primed'], digits=0, sign=True)} %:"
+                f" **{held_above(grown['primed'])}**; those of the plain base by"
+                f" {format_interval(grown['plain'], digits=0, sign=True)} %, which is more than a tenth:"
+                f" **{plain_grows}**",
+                f"- {numbers} numbers: cons@{N_SAMPLES} of the primed model lies above its pass@1 by"
+                f" {format_interval(cons, sign=True)} points: **{held_above(cons)}**",
+            ]
+        return [*lines, ""]
+
+    def _correction_lines(self, data: Sequence[SeedData]) -> list[str]:
+        lines = []
+        for base in BASES:
+            for numbers in NUMBERS:
+                own = [d["runs"][f"{base} {numbers}"] for d in data]
+                shares = [format_interval([r["corrected"][at] for r in own], bounds=SHARE) for at in (0, -1)]
+                found = ", ".join("none" if r["first"] is None else f"step {r['first']['step']}" for r in own)
+                lines.append(
+                    f"- {base}, {numbers} numbers: of the samples {shares[0]} % in the first step and {shares[1]} % in"
+                    f" the last are right after a correction; the first one: {found}"
+                )
+        shown = next((r["first"] for d in data for r in d["runs"].values() if r["first"] is not None), None)
+        example = [
+            "", f"The first of all, in step {shown['step']} on `{shown['question']}`:", "", "```", shown["text"], "```",
+        ]  # fmt: skip
+        return [
+            "Self-correction: a right answer in which an earlier attempt, with another value, was taken back"
+            " (`ponder reflect`).", "", *lines, *(example if shown else []), "",
+        ]  # fmt: skip
+
+    def _cost_lines(self, data: Sequence[SeedData]) -> list[str]:
+        every = [r for d in data for r in d["runs"].values()]
+        tokens, flops = (float(np.mean([r[key] for r in every])) for key in ("tokens", "flops"))
+        return [
+            f"One run of RL is {every[0]['steps'][-1]} steps and in the mean {format_amount(tokens)} tokens and"
+            f" {format_amount(flops)} FLOPs of sampling and learning by the one meter, measurements not counted.",
+            "",
+        ]
+
+
+def measure_run(folder: Path, verifier: Any) -> dict[str, Any]:
+    """The numbers of one run of RL and of the base before it."""
+    start = measure_samples(read_samples([folder / "start"], verifier))
+    rows = [row for row in read_metrics(folder / "zero") if "reward" in row]
+    measured = [row for row in rows if "eval/pass@1" in row]
+    traces = list(read_traces(folder / "zero"))
+    first = next(iter(islice(find_corrections(traces, verifier.name, verifier.extract_answer), 1)), None)
+    questions = {trace.problem.id: trace.problem.question for _, trace in traces}
+    return {
+        "problems": start["problems"],
+        "measured at": [0, *(int(row["step"]) + 1 for row in measured)],
+        "pass@1": [start["pass@1"], *(round(row["eval/pass@1"], 5) for row in measured)],
+        f"cons@{N_SAMPLES}": [start["majority"], *(round(row[f"eval/cons@{N_SAMPLES}"], 5) for row in measured)],
+        "steps": [int(row["step"]) + 1 for row in rows],
+        "length": [round(row["completions/mean_length"], 1) for row in rows],
+        "reward": [round(row["reward"], 4) for row in rows],
+        "corrected": corrected_shares(traces, verifier),
+        "first": None if first is None else {
+            "step": first.step + 1, "question": questions[first.problem], "text": first.text[:MAX_SHOWN_CHARS],
+        },
+        "tokens": rows[-1]["num_tokens"],
+        "flops": rows[-1]["flops"],
+    }  # fmt: skip
+
+
+def measure_samples(problems: Sequence[SampledProblem]) -> dict[str, Any]:
+    answers, right = [p.answers for p in problems], [p.right for p in problems]
+    vote = selection_curve("majority", answers, right, [min(map(len, right))], how="exact").mean
+    return {
+        "problems": len(problems),
+        "pass@1": round(float(np.mean([np.mean(r) for r in right])), 5),
+        "majority": round(float(vote[-1]), 5),
+    }
+
+
+def corrected_shares(traces: Sequence[tuple[int, Any]], verifier: Any) -> list[float]:
+    """By step, the share of samples that are right after an earlier attempt was taken back."""
+    found: dict[int, list[bool]] = {}
+    for step, trace in traces:
+        for i in trace.answers():
+            right = trace.score(i, verifier.name) == 1.0
+            corrected = right and find_correction(trace.text(i), verifier.extract_answer) is not None
+            found.setdefault(step, []).append(corrected)
+    return [round(float(np.mean(found[step])), 4) for step in sorted(found)]
+
+
+def _lengths(runs: Sequence[Mapping[str, Any]], at: int) -> list[float]:
+    """Mean tokens of an answer in the first (0) or last (-1) tenth of the steps."""
+    out = []
+    for r in runs:
+        tenth = max(1, len(r["length"]) // 10)
+        out.append(float(np.mean(r["length"][:tenth] if at == 0 else r["length"][-tenth:])))
+    return out
+
+
+FIGURE = R1Zero()
