@@ -83,6 +83,8 @@ def test_recipe_evaluates_halves_of_the_training() -> None:
         "train", "at-40", "at-80", "at-120", "at-160", "at-240", "at-320", "at-440", "at-640",
     ]  # fmt: skip
     assert stages[0].job.keep_checkpoints * stages[0].job.save_every >= stages[0].job.steps
-    few = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 7, "points": 1}).stages
+    few = recipe_files.build_job(
+        recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 7, "points": 1}
+    ).stages
     assert [s.name for s in few] == ["train", "at-1", "at-2", "at-4", "at-7"] and few[0].job.save_every == 1
     assert stages[1].job.model == "stage:train/checkpoints/step-000040/model"

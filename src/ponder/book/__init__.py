@@ -19,6 +19,7 @@ FIGURES: dict[str, str] = {
     "two-axes": "ponder.book.two_axes",
     "connect-four": "ponder.book.connect_four",
     "r1-zero": "ponder.book.r1_zero",
+    "self-improvement": "ponder.book.self_improvement",
 }
 
 

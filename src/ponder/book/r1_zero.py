@@ -154,12 +154,13 @@ class R1Zero:
                     f" the last are right after a correction; the first one: {found}"
                 )
         shown = next((r["first"] for d in data for r in d["runs"].values() if r["first"] is not None), None)
-        example = [
-            "", f"The first of all, in step {shown['step']} on `{shown['question']}`:", "", "```", shown["text"], "```",
-        ]  # fmt: skip
+        example: list[str] = []
+        if shown is not None:
+            where = f"The first of all, in step {shown['step']} on `{shown['question']}`:"
+            example = ["", where, "", "```", shown["text"], "```"]
         return [
             "Self-correction: a right answer in which an earlier attempt, with another value, was taken back"
-            " (`ponder reflect`).", "", *lines, *(example if shown else []), "",
+            " (`ponder reflect`).", "", *lines, *example, "",
         ]  # fmt: skip
 
     def _cost_lines(self, data: Sequence[SeedData]) -> list[str]:

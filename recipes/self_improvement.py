@@ -1,0 +1,110 @@
+"""Self-improvement in rounds, from one start: STaR without and with hints, expert iteration by samples and by search.
+
+STaR (Zelikman et al. 2022) keeps one right answer to a problem and fine-tunes the *start* on them, each round with
+answers of the newest model; with rationalisation, a problem without a right answer is asked again with the result as a
+hint, and what then ends right is learned without the hint. Expert iteration (Anthony et al. 2017) fine-tunes the newest
+model on up to four right answers to a problem, from independent samples or from MCTS whose rollouts the gold answer
+scores.
+`ponder book self-improvement` draws the rounds of all four.
+
+The tiny model's start has read half of its worked answers with the result ahead of them: it knows what a hint is.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from _bases import (
+    LIMIT,
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    find_base,
+)
+
+from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Task
+from ponder.reason.prompts import Prompt
+from ponder.reason.strategies import Samples, STaR
+from ponder.settings import GreaterThan
+from ponder.tasks.lazy_problems import LazyProblems
+from ponder.tasks.wrapped_task import WrappedTask
+from ponder.types import Problem
+
+TINY_HINT = "#{answer}="
+ARMS = ("star", "star-hints", "sampling", "search")
+
+
+def recipe(
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
+    rounds: Count = 4, problems: Problems = None, n: Annotated[int, "samples of a problem in STaR", GreaterThan(0)] = 4,
+    samples: Annotated[int, "of a problem in expert iteration", GreaterThan(0)] = 8,
+    simulations: Annotated[int, "of MCTS for a problem", GreaterThan(0)] = 16, steps: Steps = None, lr: Lr = None,
+    seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    problems = problems or b.answer_budget // (rounds * n * 2)
+    stages, first = b.cold_start_stages(seed, None)
+    hint = {"hint": TINY_HINT} if model == "tiny" else {}
+    if model == "tiny":
+        reading = stages[0].job
+        stages[0] = replace(stages[0], job=replace(reading, data=HalfHinted(reading.data, TINY_HINT)))
+    ways: dict[str, Any] = {
+        "star": STaR(n, b.sampling, rationalise=False),
+        "star-hints": STaR(n, b.sampling, rationalise=True, **hint),
+        "sampling": Samples(samples, b.sampling),
+        "search": b.mcts(simulations, rollouts=1),
+    }
+    for arm, way in ways.items():
+        newest, each = first, 1 if arm.startswith("star") else 4
+        for k in range(1, rounds + 1):
+            guide = "" if arm == "sampling" else "oracle"
+            sampled = b.collect(newest, way, problems, seed, (k - 1) * problems, guide)
+            start = first if arm.startswith("star") else newest
+            stages += [
+                Stage(f"{arm}-sample-{k}", sampled),
+                Stage(
+                    f"{arm}-harvest-{k}",
+                    Harvest((f"stage:{arm}-sample-{k}",), "chains", max_per_problem=each, tokenizer=first),
+                ),
+                Stage(f"{arm}-tune-{k}", b.fine_tune(f"stage:{arm}-harvest-{k}/data.jsonl", start, seed, steps, lr)),
+                Stage(f"{arm}-accuracy-{k}", b.evaluate(f"stage:{arm}-tune-{k}", seed)),
+            ]
+            newest = f"stage:{arm}-tune-{k}"
+    return Stages(tuple(stages))
+
+
+@dataclass(frozen=True)
+class HalfHinted(WrappedTask):
+    """A task whose every second training problem gives the result away, as STaR's hint does."""
+
+    task: Task
+    hint: str
+
+    @property
+    def train(self) -> LazyProblems:
+        return _HalfHinted(self.task.train, self.hint)
+
+
+class _HalfHinted(LazyProblems):
+    def __init__(self, problems: Any, hint: str) -> None:
+        self.problems, self.hint = problems, hint
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def problem_at(self, index: int) -> Problem:
+        problem = self.problems[index]
+        if index % 2 == 0:
+            return problem
+        instruction = self.hint.replace("{answer}", str(problem.answer))
+        return replace(problem, messages=tuple(Prompt(instruction).messages(problem.messages)))

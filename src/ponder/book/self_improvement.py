@@ -1,0 +1,184 @@
+"""Self-improvement over rounds: STaR with and without rationalisation, expert iteration by samples and by search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.sampled_answers import read_samples
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_metrics, read_traces
+
+ARMS = {
+    "star": "STaR",
+    "star-hints": "STaR with rationalisation",
+    "sampling": "expert iteration, samples",
+    "search": "expert iteration, MCTS",
+}
+
+
+class SelfImprovement:
+    name = "self-improvement"
+    title = "Self-improvement: STaR and expert iteration over rounds"
+    source = (
+        "Zelikman et al. 2022, arXiv:2203.14465 (STaR: each round of learning from one's own right answers helps, and"
+        " rationalisation, with the result as a hint, helps more); Anthony et al. 2017, arXiv:1705.08439, and Silver et"
+        " al. 2018 (expert iteration: a search makes better targets than the policy's own samples)"
+    )
+    claim = (
+        "A model that learns from its own right answers gets better over rounds; with rationalisation of the problems"
+        " that it fails at, more so; and with a search that finds the answers, more so than with samples of as many"
+        " tokens."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = run.run_recipe("self_improvement")
+        stages = run.recipe_job("self_improvement").stages
+        verifier = stages[1].job.task.verifier
+        rounds = sum(s.name.startswith("search-tune-") for s in stages)
+        start = _accuracy(folder / "start-accuracy", verifier)
+        arms: dict[str, Any] = {}
+        for arm in ARMS:
+            arms[arm] = [measure_round(folder, arm, k, verifier) for k in range(1, rounds + 1)]
+        return {"model": run.model, "seed": run.seed, "start": start, "arms": arms}
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for i, (arm, name) in enumerate(ARMS.items()):
+                right = [float(np.mean([accuracies(d, arm)[k] for d in data])) for k in range(_rounds(data) + 1)]
+                tokens = [
+                    0.0,
+                    *(float(np.mean([spent(d, arm, "tokens")[k] for d in data])) for k in range(_rounds(data))),
+                ]
+                axes = panels[i // 2]
+                axes.plot(range(_rounds(data) + 1), right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                panels[2].plot(tokens, right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                rows.extend(
+                    {"line": name, "round": k, "tokens": t, "right": r}
+                    for k, (t, r) in enumerate(zip(tokens, right, strict=True))
+                )
+            for axes, title in zip(panels, ("STaR", "expert iteration", "by tokens sampled"), strict=True):
+                axes.set_title(title, fontsize=9)
+                axes.set_xlabel("round")
+                axes.set_ylim(0, 1.02)
+                axes.legend(fontsize=7, loc="lower right")
+            panels[2].set_xlabel("tokens sampled to learn from")
+            panels[0].set_ylabel("share right, one sample")
+            for axes in panels[:2]:
+                axes.set_xticks(range(_rounds(data) + 1))
+
+        return FigureWithData(make_panels(3, paint, ""), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        rounds = _rounds(data)
+        rows = []
+        for arm, name in ARMS.items():
+            cells = [format_interval([accuracies(d, arm)[k] for d in data], bounds=SHARE) for k in (0, 1, rounds)]
+            cost = [
+                format_amount(float(np.mean([spent(d, arm, key)[-1] for d in data])))
+                for key in ("tokens", "trained tokens", "flops")
+            ]
+            rows.append([name, *cells, *cost])
+        head = ["%", "start", "round 1", f"round {rounds}", "tokens sampled", "tokens trained on", "FLOPs"]
+        first = data[0]["arms"]["star"][0]
+        return [
+            f"Share right of one sample at temperature 1, on held-out problems; all four go out from the same start."
+            f" Each round samples {first['problems']} new training problems. FLOPs are those of sampling and training,"
+            " by the one meter. Over seeds with a 95 % interval that stays within 0 and 100.",
+            *markdown_table(head, rows),
+            *self._kept_lines(data),
+            *self._held_lines(data),
+        ]
+
+    def _kept_lines(self, data: Sequence[SeedData]) -> list[str]:
+        kept = {
+            arm: [[r["kept"] / r["problems"] for r in d["arms"][arm]] for d in data] for arm in ARMS
+        }  # of each seed, over rounds
+        hinted = [[r["by hint"] / r["problems"] for r in d["arms"]["star-hints"]] for d in data]
+        lines = [
+            f"- {name}: {format_interval([k[0] for k in kept[arm]], bounds=SHARE)} % of the problems in the first"
+            f" round, {format_interval([k[-1] for k in kept[arm]], bounds=SHARE)} % in the last"
+            for arm, name in ARMS.items()
+        ]
+        return [
+            "Problems with a right answer to learn from:", "", *lines,
+            f"- of these, by rationalisation: {format_interval([h[0] for h in hinted], bounds=SHARE)} % of the problems"
+            f" in the first round, {format_interval([h[-1] for h in hinted], bounds=SHARE)} % in the last", "",
+        ]  # fmt: skip
+
+    def _held_lines(self, data: Sequence[SeedData]) -> list[str]:
+        def last(arm: str) -> list[float]:
+            return [accuracies(d, arm)[-1] for d in data]
+
+        def over_rounds(arm: str) -> list[float]:
+            return [float(np.mean(accuracies(d, arm)[1:])) for d in data]
+
+        lines = ["**Held?**", ""]
+        for arm, name in ARMS.items():
+            gain = [a - d["start"] for a, d in zip(last(arm), data, strict=True)]
+            later = [a - accuracies(d, arm)[1] for a, d in zip(last(arm), data, strict=True)]
+            lines.append(
+                f"- {name}: {format_interval(gain, sign=True)} points after all rounds: **{held_above(gain)}**; of"
+                f" these after the first {format_interval(later, sign=True)}: **{held_above(later)}**"
+            )
+        for better, worse, words in (
+            ("star-hints", "star", "rationalisation adds"),
+            ("search", "sampling", "search, against samples, adds"),
+        ):
+            end = [a - b for a, b in zip(last(better), last(worse), strict=True)]
+            mean = [a - b for a, b in zip(over_rounds(better), over_rounds(worse), strict=True)]
+            lines.append(
+                f"- {words} {format_interval(end, sign=True)} points in the end: **{held_above(end)}**; in the mean"
+                f" over rounds {format_interval(mean, sign=True)}: **{held_above(mean)}**"
+            )
+        return [*lines, ""]
+
+
+def measure_round(folder: Path, arm: str, k: int, verifier: Any) -> dict[str, Any]:
+    """What a round sampled, kept and learned from, and the accuracy after it."""
+    problems = kept = hinted = 0
+    tokens = flops = 0.0
+    for _, trace in read_traces(folder / f"{arm}-sample-{k}"):
+        right = [i for i in trace.answers() if trace.score(i, verifier.name) == 1.0]
+        problems += 1
+        kept += bool(right)
+        hinted += bool(right) and all(trace.path(i)[0] != 0 for i in right)
+        tokens += trace.cost.generated_tokens
+        flops += trace.cost.flops
+    trained = [row for row in read_metrics(folder / f"{arm}-tune-{k}") if "flops" in row][-1]
+    return {
+        "problems": problems, "kept": kept, "by hint": hinted, "tokens": tokens,
+        "trained tokens": trained["num_tokens"], "flops": flops + trained["flops"],
+        "right": _accuracy(folder / f"{arm}-accuracy-{k}", verifier),
+    }  # fmt: skip
+
+
+def accuracies(d: SeedData, arm: str) -> list[float]:
+    """At the start, and after each round."""
+    return [d["start"], *(r["right"] for r in d["arms"][arm])]
+
+
+def spent(d: SeedData, arm: str, key: str) -> list[float]:
+    """What all rounds so far took, after each."""
+    return [float(x) for x in np.cumsum([r[key] for r in d["arms"][arm]])]
+
+
+def _accuracy(folder: Path, verifier: Any) -> float:
+    return round(float(np.mean([np.mean(p.right) for p in read_samples([folder], verifier)])), 5)
+
+
+def _rounds(data: Sequence[SeedData]) -> int:
+    return len(data[0]["arms"]["star"])
+
+
+FIGURE = SelfImprovement()

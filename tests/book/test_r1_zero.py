@@ -1,0 +1,126 @@
+"""R1-Zero on countdown: the attempts that its bases read, and what is measured of a run, by hand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ponder.book import r1_zero
+from ponder.book.r1_zero import corrected_shares, measure_samples
+from ponder.book.sampled_answers import SampledProblem
+from ponder.cli import recipe_files
+from ponder.errors import UsageError
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify import CountdownVerifier
+from ponder.verify.numeric.arithmetic import evaluate_arithmetic
+
+
+def recipe_module(name: str) -> Any:
+    import importlib
+
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("numbers", [3, 4])
+def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(numbers: int) -> None:
+    traces = recipe_module("_countdown_traces")
+    task = traces.CountdownTraces(numbers=numbers, backtracks=0.5, **traces.PUZZLES)
+    taken_back = right = missed_answers = 0
+    for i in range(300):
+        problem = task.train[i]
+        text = task.gold(problem)
+        assert text == task.gold(problem) and set(text) <= set(traces.ALPHABET)
+        *attempts, answer = text.split("\n")
+        for k, line in enumerate(attempts):
+            expression, *values = line.removesuffix(" wait").split(":")
+            result = evaluate_arithmetic(expression)
+            assert result.value == int(values[-1]) and len(values) == numbers - 1
+            assert sorted(result.used_integers) == sorted(problem.answer["numbers"])
+            assert line.endswith(" wait") == (k < len(attempts) - 1)
+            if line.endswith(" wait"):
+                taken_back += 1
+                assert int(values[-1]) != problem.answer["target"]
+        assert answer == f"#### {attempts[-1].split(':')[0]}"
+        solved = task.verifier.grade(text, problem.answer).value == 1.0
+        right, missed_answers = right + solved, missed_answers + (not solved)
+    assert right > 10 and missed_answers > 100
+    assert taken_back / (taken_back + missed_answers) == pytest.approx(0.5, abs=0.08), "half of all misses"
+
+
+def test_values_of_brackets_stand_in_the_order_of_writing() -> None:
+    traces = recipe_module("_countdown_traces")
+    parts = [traces.Part(n, str(n)) for n in (2, 3, 4, 5)]
+    left = next(p for p in traces.joined(parts[0], parts[1]) if p.text == "2*3")
+    right = next(p for p in traces.joined(parts[3], parts[2]) if p.text == "5-4")
+    whole = [str(p) for p in traces.joined(left, right)]
+    assert whole == ["(2*3)+(5-4):6:1:7", "(2*3)*(5-4):6:1:6", "(2*3)-(5-4):6:1:5", "(2*3)/(5-4):6:1:6"]
+    assert [p.text for p in traces.joined(parts[0], parts[1])] == ["2+3", "2*3"], "no fraction, nothing below 0"
+
+
+def test_plain_base_reads_single_attempts_and_rl_the_same_puzzles() -> None:
+    build = recipe_files.build_job
+    recipe = recipe_files.load_recipe(recipe_files.find_recipe("r1_zero_countdown"))
+    base, start, zero = (s.job for s in build(recipe, {"base": "plain", "numbers": 4}).stages)
+    assert all("wait" not in base.data.gold(base.data.train[i]) for i in range(50))
+    assert [base.data.train[i].question for i in range(9)] == [zero.task.train[i].question for i in range(9)]
+    assert {p.question for p in start.task.test} == {p.question for p in zero.task.test}
+    primed = build(recipe, {"validation": True}).stages
+    tested = {p.question for p in primed[-1].job.task.test}
+    assert not tested & {p.question for p in start.task.test}
+    assert not tested & {primed[0].job.data.train[i].question for i in range(500)}
+    with pytest.raises(UsageError, match="it is a chance"):
+        recipe_module("_countdown_traces").CountdownTraces(backtracks=1.5)
+
+
+def trace_of(text: str, right: float) -> Trace:
+    problem = Problem("a", user_messages("3, 7, 5>26="), {"numbers": [3, 7, 5], "target": 26})
+    trace = Trace(problem, [Step(None, "", ids([1]))])
+    trace.add(Step(0, text, ids([2, 3]), stop="eos", scores={"accuracy": Score(right)}))
+    return trace
+
+
+def test_correction_needs_a_right_answer_and_an_attempt_taken_back() -> None:
+    verifier = CountdownVerifier(True, ("hash",))
+    corrected = "(3+7)*5:10:50 wait\n(3*7)+5:21:26\n#### (3*7)+5"
+    direct = "(3*7)+5:21:26\n#### (3*7)+5"
+    wrong = "(3+7)*5:10:50 wait\n(3+5)*7:8:56\n#### (3+5)*7"
+    traces = [(0, trace_of(direct, 1.0)), (0, trace_of(corrected, 1.0)), (4, trace_of(wrong, 0.0))]
+    assert corrected_shares(traces, verifier) == [0.5, 0.0]
+    assert verifier.extract_answer(corrected) == "(3*7)+5" == verifier.extract_answer("#### ( 3 * 7 ) + 5 = 26")
+    assert verifier.extract_answer("(3*7)+5:21:26") is None
+
+
+def test_samples_of_the_base_have_their_mean_and_their_vote() -> None:
+    one = SampledProblem("a", "?", 3, ["x", "x", "y", "z"], [1.0, 1.0, 0.0, 0.0])
+    two = SampledProblem("b", "?", 3, ["x", "y", "y", "y"], [1.0, 0.0, 0.0, 0.0])
+    assert measure_samples([one, two]) == {"problems": 2, "pass@1": 0.375, "majority": 0.5}
+
+
+def run_data(base: str, numbers: int, seed: int) -> dict[str, Any]:
+    gain = 0.5 if base == "primed" else 0.1
+    longer = 2.0 if base == "primed" else 1.0
+    first = {"step": 2, "question": "3, 7, 5>26=", "text": "(3+7)*5:10:50 wait"} if base == "primed" else None
+    return {
+        "problems": 64, "measured at": [0, 10, 20], "pass@1": [0.1, 0.2, 0.1 + gain + seed / 100],
+        "cons@16": [0.1, 0.3, 0.2 + gain], "steps": list(range(1, 21)),
+        "length": np.linspace(50, 50 * longer, 20).tolist(), "reward": [0.1] * 20, "corrected": [0.0] * 19 + [0.4],
+        "first": first, "tokens": 1e6, "flops": 1e12,
+    }  # fmt: skip
+
+
+def test_report_says_what_each_base_gains() -> None:
+    seeds = {
+        s: {"seed": s, "runs": {f"{b} {k}": run_data(b, k, s) for b in r1_zero.BASES for k in r1_zero.NUMBERS}}
+        for s in range(3)
+    }
+    text = "\n".join(r1_zero.FIGURE.report(seeds))
+    assert "gains +51.0 [+48.5, +53.5] (+50.0, +51.0, +52.0) points of pass@1: **yes**" in text
+    assert "more than the plain one by +40.0" in text
+    assert re.search(r"its answers grow by \+9\d .*: \*\*yes\*\*; those of the plain base by \+0", text)
+    assert "the first one: step 2, step 2, step 2" in text and "the first one: none, none, none" in text
+    assert "(3+7)*5:10:50 wait" in text
+    assert len(r1_zero.FIGURE.draw(seeds).rows) == 4 * (3 + 3 + 20 + 20)
