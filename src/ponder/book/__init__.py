@@ -20,6 +20,10 @@ FIGURES: dict[str, str] = {
     "connect-four": "ponder.book.connect_four",
     "r1-zero": "ponder.book.r1_zero",
     "self-improvement": "ponder.book.self_improvement",
+    "algorithms": "ponder.book.algorithms",
+    "reward-hacking": "ponder.book.reward_hacking",
+    "over-optimisation": "ponder.book.over_optimisation",
+    "chain-of-thought": "ponder.book.chain_of_thought",
 }
 
 

@@ -37,8 +37,10 @@ class FigureRun:
 
         Figures that give the same `folder` and settings share the run.
         """
-        folder = folder or self.folder / name
-        job = self.recipe_job(name, **settings)
+        return self.run_job(self.recipe_job(name, **settings), folder or self.folder / name)
+
+    def run_job(self, job: Any, folder: Path) -> Path:
+        """Run the stages of a job on this device, or what is left of them; returns the folder."""
         job = replace(job, stages=tuple(replace(stage, job=self._placed(stage.job)) for stage in job.stages))
         job(folder, self.progress)
         return folder

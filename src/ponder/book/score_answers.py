@@ -52,9 +52,9 @@ def score_stored_answers(
         "logprob": [[mean_logprob(t, i) for i in own] for t, own in both],
     }
     for name, guide in judges.items():
-        scores[name] = event_loop.run(_score_all(_load(guide, device, dtype), traces))
+        scores[name] = event_loop.run(score_distinct(load_scorer(guide, device, dtype), traces))
     sums = {
-        name: event_loop.run(_read_all(_load(f"logprob:{model}", device, dtype), traces))
+        name: event_loop.run(sum_distinct_logprobs(load_scorer(f"logprob:{model}", device, dtype), traces))
         for name, model in readers.items()
     }
     scored = ScoredAnswers(
@@ -66,13 +66,16 @@ def score_stored_answers(
     return scored, sums
 
 
-def _load(guide: str, device: str, dtype: str) -> Scorer:
+def load_scorer(guide: str, device: str, dtype: str) -> Scorer:
+    """A guide by name that needs neither policy nor task."""
     scorer = load_guide(guide, None, None, device, dtype)
     assert scorer is not None
     return scorer
 
 
-async def _score_all(scorer: Scorer, traces: Sequence[Trace]) -> AnswerScores:
+async def score_distinct(scorer: Scorer, traces: Sequence[Trace]) -> AnswerScores:
+    """The score of each answer to each problem; of equal texts one is scored."""
+
     async def score(trace: Trace, steps: Sequence[int]) -> list[float | None]:
         scores = await scorer(trace, steps)
         if unread := next((s.reason for s in scores if s.value is None), ""):
@@ -82,7 +85,7 @@ async def _score_all(scorer: Scorer, traces: Sequence[Trace]) -> AnswerScores:
     return await _of_distinct(traces, score)
 
 
-async def _read_all(scorer: Scorer, traces: Sequence[Trace]) -> list[list[float]]:
+async def sum_distinct_logprobs(scorer: Scorer, traces: Sequence[Trace]) -> list[list[float]]:
     """The log-probability of each answer: of a score, which is a probability, it may have underflowed."""
     assert isinstance(scorer, ImplicitRewardModel)
 

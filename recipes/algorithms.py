@@ -1,0 +1,73 @@
+"""Policy-gradient algorithms from one start on one task: as many samples, optimiser steps and learning rates for each.
+
+`ponder book algorithms` draws validation accuracy over tokens, chooses each algorithm's learning rate there, and
+measures the checkpoint at equal tokens on held-out problems. Each step's samples are learned from in four minibatches,
+so that ratios and clips have something to do; REINFORCE and RLOO have no ratio.
+"""
+
+from _bases import (
+    NO_SETTINGS,
+    Count,
+    Limit,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    Validation,
+    find_base,
+)
+
+from ponder.pipelines.stages import Stage, Stages
+from ponder.train.objective import Critic, Objective
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
+from ponder.train.ppo import PPO
+
+RATES = (1.0, 3.0)  # times the base's learning rate
+MINIBATCHES = 4
+EVALUATIONS = 8  # of a run, and so its checkpoints
+
+
+def objectives(critic_lr: float) -> dict[str, Objective]:
+    """By name, all without a KL term, so that they differ in credit, weights and clips alone."""
+    critic = Critic(optimizer=AdamW(lr=critic_lr), warmup_steps=2)
+    return {
+        "reinforce-plain": REINFORCE(baseline="none"),
+        "reinforce": REINFORCE(),
+        "rloo": RLOO(kl=None),
+        "reinforce++": ReinforcePlusPlus(kl=None),
+        "grpo": GRPO(kl=None),
+        "dr-grpo": DrGRPO(max_completion_tokens=40),
+        "dapo": DAPO(overlong_buffer=0),
+        "gspo": GSPO(),
+        "cispo": CISPO(),
+        "ppo": PPO(kl=None, lam=1.0, critic=critic),
+    }
+
+
+def recipe(
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 256,
+    steps: Steps = 32, problems_per_step: Problems = None, group_size: Count = 8,
+    start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    from dataclasses import replace
+
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
+    stages, first = learning.cold_start_stages(seed, start)
+    steps = steps or b.rl.steps
+    every = max(1, steps // EVALUATIONS)
+    for name, objective in objectives(b.reward_model.lr).items():
+        for rate in RATES:
+            job = learning.rl_job(
+                first, group_size, objective, seed, steps, rate * b.rl.lr, problems_per_step=problems_per_step,
+                minibatches=MINIBATCHES, eval_every=every, eval_limit=limit, eval_samples=4, preflight=False,
+            )  # fmt: skip
+            job = replace(job, save_every=every, keep_checkpoints=steps // every + 1)
+            stages.append(Stage(f"{name}-x{rate:g}", job))
+    return Stages((*stages, Stage("start-test", b.evaluate(first, seed))))

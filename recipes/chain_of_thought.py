@@ -1,0 +1,47 @@
+"""Chain of thought: word problems asked directly, with "Think step by step", and after solved examples with and without
+their working. Reads GSM8K, SVAMP and MAWPS (`ponder data`).
+
+`ponder book chain-of-thought` tabulates the accuracy of one sample and of the vote of all.
+"""
+
+from typing import Annotated
+
+from _bases import Count, Limit, MaxTokens, ModelName, Template
+from _few_shot import FewShot, OnlySet
+
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Task
+from ponder.reason.strategies import Samples
+from ponder.tasks import GSM8K, MAWPS, SVAMP, Suite
+from ponder.types import Sampling
+
+DIRECT_TOKENS = 32
+
+
+def recipe(
+    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 256,
+    n: Count = 8, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
+    temperature: float = 0.7, seed: int = 0,
+) -> Stages:  # fmt: skip
+    stages = []
+    for style in ("direct", "cot"):
+        examples = GSM8K(style=style)
+        sets: dict[str, Task] = {
+            "gsm8k": examples,
+            "svamp": SVAMP(style=style),
+            "multiarith": OnlySet(MAWPS(style=style), "multiarith"),
+            "suite": Suite(style=style),
+        }
+        length = DIRECT_TOKENS if style == "direct" else max_tokens
+        strategy = Samples(n, Sampling(max_tokens=length, temperature=temperature))
+        for name, task in sets.items():
+            stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, strategy, limit, seed)))
+            if name != "suite":  # the examples are word problems
+                shown = FewShot(task, examples, shots, seed)
+                stages.append(Stage(f"{name}.few.{style}", _job(shown, model, template, strategy, limit, seed)))
+    return Stages(tuple(stages))
+
+
+def _job(task: Task, model: str, template: str | None, strategy: Samples, limit: int, seed: int) -> Evaluate:
+    return Evaluate(task, model, template, strategy=strategy, limit=limit, max_concurrency=256, seed=seed)

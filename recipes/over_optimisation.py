@@ -1,0 +1,68 @@
+"""Optimising against a judge: best of up to 1,024 samples by a scalar head and by an implicit reward model, and GRPO on
+either as the reward, with and without a KL term. The verifier measures what it was worth.
+
+`ponder book over-optimisation` draws judge and verifier over the KL from the start (Gao et al. 2023).
+"""
+
+from typing import Annotated
+
+from _bases import (
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    Validation,
+    find_base,
+)
+
+from ponder.pipelines.rewards.reward_model_task import RewardModelTask
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
+from ponder.train.objective import KL
+from ponder.train.policy_gradient import GRPO
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
+
+JUDGE_BETA = 0.2
+RATE = 3.0  # times the base's learning rate
+
+
+def recipe(
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 256,
+    n: Count = 1024, n_problems: Annotated[Count, "held-out problems with so many samples"] = 32,
+    steps: Steps = 48, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    kl: Annotated[float, "pull to the start, in the runs that have one", GreaterThan(0)] = 0.1,
+    judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
+    start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    from dataclasses import replace
+
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
+    stages, first = learning.cold_start_stages(seed, start)
+    problems = problems or b.answer_budget // (2 * samples)
+    stages += [
+        Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
+        Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, judge_steps)),
+        Stage("implicit", b.train_reward_model("stage:outcomes", first, ImplicitReward(JUDGE_BETA), seed, judge_steps)),
+        Stage("samples", replace(b, limit=n_problems).evaluate_with(Samples(n, b.sampling), first, seed)),
+        Stage("test-start", b.evaluate(first, seed)),
+    ]
+    for judge in ("orm", "implicit"):
+        rewarded = RewardModelTask(learning.task, f"reward:stage:{judge}")
+        for name, term in ((f"rl-{judge}", None), (f"rl-{judge}-kl", KL(kl))):
+            job = learning.rl_job(
+                first, group_size, GRPO(kl=term), seed, steps, lr or RATE * b.rl.lr, task=rewarded,
+                problems_per_step=problems_per_step, minibatches=4, preflight=False,
+            )  # fmt: skip
+            stages += [Stage(name, job), Stage(f"test-{name}", b.evaluate(f"stage:{name}", seed))]
+    return Stages(tuple(stages))

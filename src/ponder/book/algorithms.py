@@ -1,0 +1,245 @@
+"""Policy-gradient algorithms side by side: one start, one task, equal tokens, each at its own best learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+)
+from ponder.book.prefix_values import measure_prefix_values, prefix_value_lines
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_metrics, read_traces
+from ponder.types import Trace
+
+NAMES: dict[str, str] = {
+    "reinforce-plain": "REINFORCE, no baseline",
+    "reinforce": "REINFORCE, batch mean",
+    "rloo": "RLOO",
+    "reinforce++": "REINFORCE++",
+    "grpo": "GRPO",
+    "dr-grpo": "Dr. GRPO",
+    "dapo": "DAPO",
+    "gspo": "GSPO",
+    "cispo": "CISPO",
+    "ppo": "PPO",
+}
+TOLERANCE = 1.05  # tokens that a run may have above the smallest run's, and still count as equal
+WINDOW = 3  # checkpoints at the end of a run whose validation accuracy chooses the learning rate
+
+
+class Algorithms:
+    name = "algorithms"
+    title = "Policy-gradient algorithms at equal tokens"
+    source = (
+        "Williams 1992 (REINFORCE); Schulman et al. 2017, arXiv:1707.06347 (PPO); Ahmadian et al. 2024,"
+        " arXiv:2402.14740 (RLOO: a critic is not needed); Shao et al. 2024, arXiv:2402.03300 (GRPO: as good as PPO"
+        " with less memory); Hu et al. 2025, arXiv:2501.03262 (REINFORCE++); Liu et al. 2025, arXiv:2503.20783 (Dr."
+        " GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et al. 2025, arXiv:2507.18071 (GSPO); MiniMax 2025,"
+        " arXiv:2506.13585 (CISPO)"
+    )
+    claim = (
+        "With a baseline REINFORCE learns faster than without; groups do without a critic, at half of PPO's memory and"
+        " no less accuracy; DAPO's dynamic sampling gains more from the same tokens than GRPO."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = run.run_recipe("algorithms")
+        stages = {stage.name: stage.job for stage in run.recipe_job("algorithms").stages}
+        test = stages["start-test"]
+        verifier = test.task.verifier
+        runs = {name: training_curve(folder / name) for name in stages if "-x" in name}
+        budget = min(curve["tokens"][-1] for curve in runs.values())
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "budget": budget, "problems": test.limit}
+        out["start"] = share_right(folder / "start-test", verifier.name)
+        for name, curve in runs.items():
+            at = point_within(curve["tokens"], budget)
+            step = curve["step"][at]
+            model = folder / name / "checkpoints" / f"step-{step:06d}" / "model"
+            measured = run.folder / "test" / f"{name}-{step}"
+            job = replace(test, model=str(model), device=run.device, dtype=run.dtype)
+            job(measured, run.progress)
+            curve |= {"at": at, "test": share_right(measured, verifier.name)}
+            curve["state bytes"] = state_bytes(folder / name)
+        out["runs"] = runs
+        values = sorted(name for name in runs if name.startswith("ppo-"))
+        best = max(values, key=lambda name: validation_worth(runs[name]))
+        out["prefix values"] = measure_prefix_values(folder / best, verifier, stages[best], run)
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rates = chosen_rates(data)
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            axes = panels[0]
+            for i, (name, title) in enumerate(NAMES.items()):
+                own = [d["runs"][rates[name]] for d in data]
+                x = np.mean([c["tokens"] for c in own], 0)
+                y = [100 * over_seeds([c["pass@1"][k] for c in own])[0] for k in range(len(x))]
+                style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
+                axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
+                rows.extend({"algorithm": title, "tokens": a, "right": b / 100} for a, b in zip(x, y, strict=True))
+            axes.axvline(np.mean([d["budget"] for d in data]), color="grey", ls=":", lw=1)
+            axes.set_xlabel("tokens, prompts and samples")
+            axes.set_ylabel("validation problems right, % (mean of seeds)")
+            axes.legend(fontsize=6)
+            axes = panels[1]
+            for i, (name, title) in enumerate(NAMES.items()):
+                of_rate = _rates_of(data[0], name)
+                y = [100 * over_seeds([d["runs"][r]["test"] for d in data])[0] for r in of_rate]
+                x = [float(r.rpartition("x")[2]) for r in of_rate]
+                style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
+                axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, **style)
+                rows.extend({"algorithm": title, "rate": a, "test": b / 100} for a, b in zip(x, y, strict=True))
+            axes.axhline(100 * float(np.mean([d["start"] for d in data])), color="grey", ls=":", lw=1)
+            axes.set_xscale("log")
+            axes.set_xlabel("learning rate, by the model's usual one")
+            axes.set_ylabel("held-out problems right at equal tokens, %")
+            rows.extend(_paint_values(panels[2], data))
+
+        return FigureWithData(make_panels(3, paint, "", size=(4.4, 3.8)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        rates = chosen_rates(data)
+        rows = []
+        start = [d["start"] for d in data]
+        for name, title in NAMES.items():
+            own = [d["runs"][rates[name]] for d in data]
+            gain = [c["test"] - s for c, s in zip(own, start, strict=True)]
+            state = float(np.mean([c["state bytes"] for c in own]))
+            flops = float(np.mean([c["flops"][c["at"]] for c in own]))
+            step = ", ".join(str(c["step"][c["at"]]) for c in own)
+            rows.append([title, rates[name].rpartition("x")[2], format_interval([c["test"] for c in own], bounds=SHARE),
+                         format_interval(gain, sign=True), step, format_amount(flops), _bytes(state)])  # fmt: skip
+        head = ["algorithm", "rate", "right, %", "gain, points", "at step", "FLOPs so far", "weights and states"]
+        tries = len(_rates_of(data[0], "grpo"))
+        return [
+            f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), 8 samples of each problem,"
+            f" four optimiser steps on each step's samples, no KL. Each algorithm's learning rate is the best of"
+            f" {tries} on validation problems over all seeds (mean of the last {WINDOW} measurements); the curves are"
+            " of validation problems, the table of held-out ones, at the last checkpoint within the tokens"
+            f" (prompts and samples) of the shortest run, {', '.join(format_amount(d['budget']) for d in data)}:"
+            " DAPO's groups of equal rewards cost tokens, too. Rates are multiples of the model's usual one. FLOPs are"
+            " those of sampling and learning by the one meter. The last column is what a checkpoint holds: weights,"
+            " master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval.",
+            *markdown_table(head, rows),
+            *prefix_value_lines([d["prefix values"] for d in data]),
+            *self._verdict_lines(data, rates),
+        ]
+
+    def _verdict_lines(self, data: Sequence[SeedData], rates: Mapping[str, str]) -> list[str]:
+        def less(one: str, other: str) -> list[float]:
+            return [d["runs"][rates[one]]["test"] - d["runs"][rates[other]]["test"] for d in data]
+
+        ratio = [d["runs"][rates["ppo"]]["state bytes"] / d["runs"][rates["grpo"]]["state bytes"] for d in data]
+        pairs = (
+            ("reinforce", "reinforce-plain", "a baseline helps REINFORCE"),
+            ("grpo", "ppo", "groups are at least as good as a critic"),
+            ("rloo", "ppo", "so is leave-one-out"),
+            ("dapo", "grpo", "DAPO gains more than GRPO from the same tokens"),
+        )
+        lines = ["**Held?**", ""]
+        for one, other, what in pairs:
+            gap = less(one, other)
+            lines.append(
+                f"- {what}: {NAMES[one]} less {NAMES[other]} {format_interval(gap, sign=True)} points: "
+                f"**{held_above(gap)}**"
+            )
+        lines.append(
+            f"- PPO keeps {format_interval(ratio, 1, 2)} times what GRPO keeps in weights and optimiser states; twice:"
+            f" **{'yes' if all(abs(r - 2) < 0.1 for r in ratio) else 'no'}**"
+        )
+        return [*lines, ""]
+
+
+def training_curve(folder: Path) -> dict[str, Any]:
+    """What a run measured while it trained: step, tokens and FLOPs so far, and accuracy on validation problems."""
+    rows = [row for row in read_metrics(folder) if "eval/pass@1" in row]
+    return {
+        "step": [int(row["step"]) + 1 for row in rows],
+        "tokens": [round(row["num_tokens"]) for row in rows],
+        "flops": [float(f"{row['flops']:.4g}") for row in rows],
+        "pass@1": [round(row["eval/pass@1"], 4) for row in rows],
+    }
+
+
+def point_within(tokens: Sequence[float], budget: float) -> int:
+    """The last measurement within the budget, or the first one of all."""
+    within = [k for k, n in enumerate(tokens) if n <= TOLERANCE * budget]
+    return within[-1] if within else 0
+
+
+def validation_worth(curve: Mapping[str, Any]) -> float:
+    """Mean validation accuracy of the last measurements within the budget."""
+    last = int(curve["at"]) + 1
+    return float(np.mean(curve["pass@1"][max(0, last - WINDOW) : last]))
+
+
+def chosen_rates(data: Sequence[SeedData]) -> dict[str, str]:
+    """The run of each algorithm whose learning rate is best on validation problems, over all seeds."""
+    return {
+        name: max(
+            _rates_of(data[0], name), key=lambda r: float(np.mean([validation_worth(d["runs"][r]) for d in data]))
+        )
+        for name in NAMES
+    }
+
+
+def share_right(folder: Path, scorer: str) -> float:
+    """The share of right answers of a run."""
+
+    def right(trace: Trace) -> list[float]:
+        return [float(trace.score(i, scorer) or 0.0) for i in trace.answers()]
+
+    return round(float(np.mean([x for _, trace in read_traces(folder) for x in right(trace)])), 5)
+
+
+def state_bytes(folder: Path) -> int:
+    """What the newest checkpoint of a run holds: the weights and states of all its learners."""
+    newest = max((folder / "checkpoints").glob("step-*"))
+    return sum(path.stat().st_size for path in newest.rglob("*.safetensors"))
+
+
+def _rates_of(data: SeedData, name: str) -> list[str]:
+    return [run for run in data["runs"] if run.rpartition("-x")[0] == name]
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
+
+
+def _paint_values(axes: Any, data: Sequence[SeedData]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for i, kind in enumerate(("right", "wrong")):
+        for j, (key, title, style) in enumerate((("value", "critic", "-"), ("truth", "share of continuations", ":"))):
+            own = [d["prefix values"][kind][key] for d in data]
+            length = min(map(len, own))
+            y = [over_seeds([o[k] for o in own])[0] for k in range(length)]
+            x = np.arange(length)
+            axes.plot(x, y, color=COLOURS[i], ls=style, marker=MARKERS[j], ms=3, label=f"{kind} in the end: {title}")
+            both = zip(x, y, strict=True)
+            rows.extend({"answers": kind, "line": title, "lines": int(a), "value": b} for a, b in both)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_xlabel("lines written")
+    axes.set_ylabel("value of the prefix")
+    axes.legend(fontsize=6)
+    return rows
+
+
+FIGURE = Algorithms()

@@ -1,0 +1,220 @@
+"""Over-optimisation of a judge: what judge and verifier say of the best of N by the judge, and of a policy trained on
+it, over the KL from the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.algorithms import share_right
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
+from ponder.book.score_answers import score_stored_answers
+from ponder.book.training_samples import reread_training
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_metrics, read_traces
+from ponder.types import Cost
+
+READ_EVERY = 3
+JUDGES = {"orm": "scalar head (ORM)", "implicit": "implicit reward model", "log pi": "implicit, by its log pi alone"}
+RUNS = {
+    "rl-orm": "RL on the scalar head",
+    "rl-orm-kl": "RL on the scalar head, with KL",
+    "rl-implicit": "RL on the implicit model",
+    "rl-implicit-kl": "RL on the implicit model, with KL",
+}
+
+
+class OverOptimisation:
+    name = "over-optimisation"
+    title = "Over-optimisation: judge and verifier over the KL from the start"
+    source = (
+        "Gao, Schulman and Hilton 2023, arXiv:2210.10760 (the judge's score keeps rising with KL, the true one rises,"
+        " bends and falls; best of N has KL log N - (N - 1) / N); Yuan et al. 2024, arXiv:2412.01981 (implicit reward"
+        " models)"
+    )
+    claim = (
+        "Optimised against a learned judge, by best of N or by RL, the judge's score rises throughout, while the true"
+        " score rises at first and then bends."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = run.run_recipe("over_optimisation")
+        stages = {stage.name: stage.job for stage in run.recipe_job("over_optimisation").stages}
+        task = stages["test-start"].task
+        start = stages["test-start"].model.replace("stage:", f"{folder}/")
+        guides = {name: f"reward:{folder / name}" for name in ("orm", "implicit")}
+        scored, sums = score_stored_answers(
+            folder / "samples", task, guides, {"log pi": str(folder / "implicit")}, run.device, run.dtype
+        )
+        scores = {name: [[float(x or 0.0) for x in group] for group in scored.scores[name]] for name in guides}
+        scores["log pi"] = sums["log pi"]
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "problems": len(scored.right)}
+        sizes = [2**k for k in range(20) if 2**k <= min(map(len, scored.right))]
+        out |= {"n": sizes, "best": {name: best_curve(own, scored.right, sizes) for name, own in scores.items()}}
+        cost = sum((t.cost for _, t in read_traces(folder / "samples")), Cost())
+        out |= {"sampled tokens": cost.generated_tokens, "sampling flops": cost.flops}
+        out["start"] = share_right(folder / "test-start", task.verifier.name)
+        out["runs"] = {name: self._read_run(folder, name, task, guides, start, run) for name in RUNS}
+        return out
+
+    def _read_run(
+        self, folder: Path, name: str, task: Any, guides: Mapping[str, str], start: str, run: FigureRun
+    ) -> dict[str, Any]:
+        judges = {key: guide for key, guide in guides.items() if key not in name}  # its own has rewarded it already
+        read = reread_training(
+            folder / name, "learned", task.verifier, judges, start, READ_EVERY, run.device, run.dtype
+        )
+        last = read_metrics(folder / name)[-1]
+        own = {"training": read, "test": share_right(folder / f"test-{name}", task.verifier.name)}
+        return own | {"tokens": round(last["num_tokens"]), "flops": float(f"{last['flops']:.4g}")}
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+        kl = [best_of_n_kl(n) for n in data[0]["n"]]
+
+        def line(axes: Any, panel: str, x: Sequence[float], y: Sequence[float], i: int, **more: Any) -> None:
+            axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=3, **more)
+            rows.extend({"panel": panel, "line": more["label"], "kl": a, "value": b} for a, b in zip(x, y, strict=True))
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for i, (name, title) in enumerate(JUDGES.items()):
+                for key, style in (("judge", "--"), ("right", "-")):
+                    if name == "log pi" and key == "judge":
+                        continue  # a log-probability, on no scale from 0 to 1
+                    y = [over_seeds([d["best"][name][key][k] for d in data])[0] for k in range(len(kl))]
+                    line(panels[0], "best of N", kl, y, i, ls=style, label=f"{title}: {_what(key)}")
+            for i, (name, title) in enumerate(RUNS.items()):
+                own = [d["runs"][name]["training"] for d in data]
+                x = [over_seeds([o["kl"][k] for o in own])[0] for k in range(len(own[0]["kl"]))]
+                for key, style in (("reward", "--"), ("right", "-")):
+                    y = [over_seeds([o[key][k] for o in own])[0] for k in range(len(x))]
+                    line(panels[1], "RL", x, y, i, ls=style, label=f"{title}: {_what(key)}")
+            panels[0].set_xlabel("KL of best of N, log N - (N - 1) / N, nats")
+            panels[1].set_xlabel("KL of the policy from its start, nats (square root)")
+            panels[1].set_xscale("function", functions=(_signed_root, _signed_square))
+            for axes in panels:
+                axes.set_ylim(-0.02, 1.02)
+                axes.set_ylabel("mean score: judge (dashed), right answers (solid)")
+                axes.legend(fontsize=5.5)
+
+        return FigureWithData(make_panels(2, paint, "", size=(5.2, 4.0)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        sizes = data[0]["n"]
+        shown = [n for n in (1, 4, 16, 64, 256, 1024) if n in sizes]
+        rows = []
+        for name, title in JUDGES.items():
+            for key in ("judge", "right") if name != "log pi" else ("right",):
+                cells = [
+                    format_interval([d["best"][name][key][sizes.index(n)] for d in data], bounds=SHARE) for n in shown
+                ]
+                rows.append([f"{title}: {_what(key)}", *cells])
+        rl_rows = []
+        for name, title in RUNS.items():
+            own = [d["runs"][name] for d in data]
+            ends = [[o["training"][key][k] for o in own] for key in ("reward", "kl") for k in (0, -1)]
+            rl_rows.append([
+                title, format_interval(ends[0], 1, 2), format_interval(ends[1], 1, 2),
+                format_interval(ends[3], 1, 2), format_interval([o["test"] for o in own], bounds=SHARE),
+                format_interval([o["test"] - d["start"] for o, d in zip(own, data, strict=True)], sign=True),
+                format_amount(float(np.mean([o["tokens"] for o in own]))),
+                format_amount(float(np.mean([o["flops"] for o in own]))),
+            ])  # fmt: skip
+        head = ["run", "judge, first step", "last step", "KL at the end, nats", "right, held out, %", "gain, points",
+                "tokens", "FLOPs"]  # fmt: skip
+        first, start = data[0], format_interval([d["start"] for d in data], bounds=SHARE)
+        return [
+            f"Best of N among {sizes[-1]:,} samples of each of {first['problems']} held-out problems"
+            f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
+            " first seed): the exact mean over all subsets, in %. Every answer may be chosen, also one that states"
+            " nothing. Judges are those of the figure `judges`: the same start, verdicts and steps. Over seeds with a"
+            " 95 % interval.",
+            *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
+            f"GRPO with a judge as its reward, from the start (right in {start} % of held-out problems)."
+            " Judge and KL are means over a training step's samples:",
+            *markdown_table(head, rl_rows),
+            *self._verdict_lines(data),
+        ]  # fmt: skip
+
+    def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
+        lines = ["**Held?**", ""]
+        sizes = data[0]["n"]
+        for name, title in JUDGES.items():
+            curves = [d["best"][name]["right"] for d in data]
+            peak = [int(np.argmax(c)) for c in curves]
+            gain = [c[-1] - c[0] for c in curves]
+            drop = [c[p] - c[-1] for c, p in zip(curves, peak, strict=True)]
+            at = ", ".join(f"N = {sizes[p]:,}" for p in peak)
+            lines.append(
+                f"- best of N by {title}: right answers peak at {at} (each seed), and from there to N ="
+                f" {sizes[-1]:,} fall by {format_interval(drop)} points; bends: **{held_above(drop)}**. Better than one"
+                f" sample at N = {sizes[-1]:,}, by {format_interval(gain, sign=True)}: **{held_above(gain)}**"
+            )
+        for name, title in RUNS.items():
+            own = [d["runs"][name] for d in data]
+            rise = [o["training"]["reward"][-1] - o["training"]["reward"][0] for o in own]
+            gain = [o["test"] - d["start"] for o, d in zip(own, data, strict=True)]
+            lines.append(
+                f"- {title}: the judge's score rises by {format_interval(rise, 1, 2)} (**{held_above(rise)}**), right"
+                f" answers by {format_interval(gain, sign=True)} points; gains: **{held_above(gain)}**"
+            )
+        return [*lines, ""]
+
+
+def best_of_n_kl(n: int) -> float:
+    """KL of best of n from the policy: log n - (n - 1) / n (Stiennon et al. 2020)."""
+    return math.log(n) - (n - 1) / n
+
+
+def expected_best(scores: Sequence[float], worth: Sequence[float], n: int) -> float:
+    """The mean worth of the answer with the highest score, over all subsets of n; equal scores share evenly."""
+    order = np.argsort(scores, kind="stable")
+    sorted_scores, worths = np.asarray(scores)[order], np.asarray(worth, dtype=float)[order]
+    _, group = np.unique(sorted_scores, return_inverse=True)
+    worths = (np.bincount(group, worths) / np.bincount(group))[group]  # of equal scores, their mean
+    total = len(worths)
+    # The i-th smallest is the highest of a subset with chance C(i - 1, n - 1) / C(total, n).
+    log_chance = [
+        _log_choose(i, n - 1) - _log_choose(total, n) if i >= n - 1 else -math.inf for i in range(total)
+    ]  # fmt: skip
+    return float(np.exp(log_chance) @ worths)
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def best_curve(
+    scores: Sequence[Sequence[float]], right: Sequence[Sequence[float]], sizes: Sequence[int]
+) -> dict[str, list[float]]:
+    """The judge's score and the verdict of the best of each n, over all problems."""
+    return {
+        key: [
+            round(float(np.mean([expected_best(s, w, n) for s, w in zip(scores, worth, strict=True)])), 5)
+            for n in sizes
+        ]
+        for key, worth in (("judge", scores), ("right", right))
+    }
+
+
+def _what(key: str) -> str:
+    return "right" if key == "right" else "judge's score"
+
+
+def _signed_root(x: Any) -> Any:
+    return np.sign(x) * np.sqrt(np.abs(x))
+
+
+def _signed_square(x: Any) -> Any:
+    return np.sign(x) * np.square(x)
+
+
+FIGURE = OverOptimisation()
