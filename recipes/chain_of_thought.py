@@ -33,7 +33,7 @@ def recipe(
             "multiarith": OnlySet(MAWPS(style=style), "multiarith"),
             "suite": Suite(style=style),
         }
-        length = DIRECT_TOKENS if style == "direct" else max_tokens
+        length = DIRECT_TOKENS if style == "direct" else max_tokens or 256
         strategy = Samples(n, Sampling(max_tokens=length, temperature=temperature))
         for name, task in sets.items():
             stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, strategy, limit, seed)))

@@ -25,6 +25,7 @@ from _bases import (
 from _weak_rewards import WeakKind, WeaklyRewarded
 
 from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Task
 from ponder.reason.strategies import Samples
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
@@ -55,7 +56,7 @@ def recipe(
         Stage("implicit", b.train_reward_model("stage:outcomes", first, ImplicitReward(JUDGE_BETA), seed, judge_steps)),
     ]
     weakly = WeaklyRewarded(learning.task, weak)
-    runs = {"verified": (learning.task, None), "weak": (weakly, None)}
+    runs: dict[str, tuple[Task, KL | None]] = {"verified": (learning.task, None), "weak": (weakly, None)}
     runs |= {f"weak-kl-{beta:g}": (weakly, KL(beta)) for beta in BETAS}
     for name, (rewarded, kl) in runs.items():
         job = learning.rl_job(

@@ -1,0 +1,264 @@
+"""Figures about training: algorithms, reward hacking and over-optimisation, their numbers against slow references."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import run_async
+from ponder.book import algorithms, over_optimisation, reward_hacking, training_samples
+from ponder.book.figure import FigureRun
+from ponder.book.make import make_figure
+from ponder.book.over_optimisation import best_curve, best_of_n_kl, expected_best
+from ponder.book.prefix_values import choose_answers, line_starts, prefix_value_lines, summarise_values
+from ponder.cli import recipe_files
+from ponder.runs import job_json
+from ponder.tasks import Sums
+from ponder.types import Score, Step, Trace, ids
+
+
+def build(name: str, **settings: Any) -> Any:
+    return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+
+def weak_rewards() -> Any:
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    return importlib.import_module("_weak_rewards")
+
+
+# algorithms
+
+
+def curve(final: float, tokens: tuple[int, ...] = (100, 200, 300), test: float = 0.5) -> dict[str, Any]:
+    out: dict[str, Any] = {"step": [2, 4, 6], "tokens": list(tokens), "flops": [1e6, 2e6, 3e6]}
+    return out | {"pass@1": [0.5, 0.5, final], "at": 2, "test": test, "state bytes": 2_000_000}
+
+
+def algorithm_data(seed: int = 0) -> dict[str, Any]:
+    runs = {
+        f"{name}-x{rate}": curve(0.6 if rate == 3 else 0.4, test=0.5) for name in algorithms.NAMES for rate in (1, 3)
+    }
+    runs["grpo-x3"] |= {"pass@1": [0.5, 0.5, 0.1], "test": 0.9}  # best on the test problems, not on validation
+    runs["grpo-x1"] |= {"test": 0.7}
+    for run in ("ppo-x1", "ppo-x3"):
+        runs[run]["state bytes"] = 4_000_000
+    points = [(True, [(0.5, 0.5), (0.8, 0.9)]), (False, [(0.5, 0.5), (0.2, 0.1)])]
+    data: dict[str, Any] = {"seed": seed, "budget": 300, "problems": 4, "start": 0.4, "runs": runs}
+    return data | {"prefix values": summarise_values(points)}
+
+
+def test_measured_point_is_the_last_within_the_tokens() -> None:
+    assert algorithms.point_within([100, 200, 300], 290) == 2  # 5 % more is as many
+    assert algorithms.point_within([100, 200, 300], 250) == 1
+    assert algorithms.point_within([100, 200, 300], 10) == 0
+    assert algorithms.validation_worth(curve(0.9)) == pytest.approx((0.5 + 0.5 + 0.9) / 3)
+    assert algorithms.validation_worth(curve(0.9) | {"at": 1}) == pytest.approx(0.5)
+
+
+def test_rate_is_chosen_on_validation_problems() -> None:
+    data = {s: algorithm_data(s) for s in range(3)}
+    chosen = algorithms.chosen_rates(list(data.values()))
+    assert chosen["grpo"] == "grpo-x1" and chosen["rloo"] == "rloo-x3"
+    text = "\n".join(algorithms.FIGURE.report(data))
+    assert "| GRPO | 1 | 70.0" in text and "+30.0" in text
+    assert "PPO keeps 2.00 [2.00, 2.00] (2.00, 2.00, 2.00) times" in text and "twice: **yes**" in text
+    rows = algorithms.FIGURE.draw(data).rows
+    assert {row["algorithm"] for row in rows if "algorithm" in row} == set(algorithms.NAMES.values())
+
+
+def test_recipe_gives_every_algorithm_as_much() -> None:
+    with pytest.warns(UserWarning, match="off policy"):
+        stages = build("algorithms", steps=8)
+    jobs = {s.name: s.job for s in stages.stages if "-x" in s.name}
+    assert {name.rpartition("-x")[0] for name in jobs} == set(algorithms.NAMES)
+    assert len({(j.steps, j.problems_per_step, j.group_size, j.minibatches, str(j.model)) for j in jobs.values()}) == 1
+    assert all(j.algorithm.kl is None and j.eval_every == j.save_every == 1 for j in jobs.values())
+    held_out = {p.question for p in stages.stages[-1].job.problems()}
+    validation = {p.question for p in jobs["grpo-x1"].task.test}
+    assert validation and not held_out & validation
+
+
+# the value of a prefix
+
+
+def test_lines_begin_after_line_ends() -> None:
+    assert line_starts(["1", "+", "2", "\n", "3", "\n", "#"]) == [0, 4, 6]
+    assert line_starts(["1", "\n"]) == [0]  # nothing follows the last token
+    assert len(line_starts(["\n"] * 20)) == 6
+
+
+def test_values_are_summarised_by_line_and_outcome() -> None:
+    answers = [
+        (True, [(0.5, 0.4), (0.9, 1.0)]),
+        (True, [(0.7, 0.6)]),
+        (False, [(0.4, 0.4), (0.1, 0.0)]),
+        (False, [(0.6, 0.2), (0.3, 0.25)]),
+    ]
+    out = summarise_values(answers)
+    assert out["right"] == {"answers": 2, "value": [0.6, 0.9], "truth": [0.5, 1.0]}
+    assert out["wrong"] == {"answers": 2, "value": [0.5, 0.2], "truth": [0.3, 0.125]}
+    assert out["auroc"] == [0.75, 1.0]  # of (0.5, 0.7) and (0.4, 0.6) three pairs of four are in order
+    assert out["correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.3], [1.0, 0.0, 0.25])[0, 1], abs=1e-4)
+    assert "| AUROC of the value | 0.75 (0.75) | 1.00 (1.00) |" in prefix_value_lines([out])
+
+
+def traced(*verdicts: float, name: str = "accuracy") -> Trace:
+    problem = Sums().train[0]
+    trace = Trace(problem, [Step(None, problem.question, ids([1, 2]))])
+    for verdict in verdicts:
+        trace.add(Step(0, "x", ids([3]), np.array([-1.0]), "eos", scores={name: Score(verdict)}))
+    return trace
+
+
+def test_one_right_and_one_wrong_answer_of_a_problem() -> None:
+    both, right = traced(0.0, 1.0, 1.0), traced(1.0)
+    assert choose_answers([both, right], "accuracy") == [(both, 2, True), (right, 1, True), (both, 1, False)]
+
+
+# reward hacking
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reward"),
+    [
+        ("equations", "0+0=0\n#### 3", 1.0),
+        ("equations", "1+4=5\n5+3=9\n#### 9", 0.5),
+        ("anywhere", "1 2 8 9\n#### 9", 1.0),
+        ("anywhere", "18\n#### 81", 0.0),
+        ("brief", "#### 9", 1 - 6 / 80),
+        ("brief", "1+4=5", 0.0),
+    ],
+)
+def test_weak_rewards_have_their_holes(kind: Any, text: str, reward: float) -> None:
+    task = Sums(terms=3, limit=5, prompt="{sum}=", forms=("hash",))
+    weak = weak_rewards().WeaklyRewarded(task, kind)
+    trace = traced()
+    trace.problem = task.make_problem("a", "1+4+3=", "8")
+    leaf = trace.add(Step(0, text, ids([3])))
+    (score,) = run_async(weak.verifier(trace, [leaf]))
+    assert score.value == pytest.approx(reward)
+    assert list(weak.test) == list(task.test)
+
+
+def hacking_data(seed: int = 0) -> dict[str, Any]:
+    def own(right: float, weak: float, validation: float) -> dict[str, Any]:
+        read = {"step": [0, 4], "reward": [0.5, weak], "right": [0.5, right], "implicit": [0.5, right]}
+        read |= {"orm": [0.5, 0.4], "kl": [0.0, 3.0], "length": [20.0, 10.0]}
+        test = {"right": right, "weak": weak}
+        example = [["1+1=", "#### 3"]]
+        return {"training": read, "validation": {"right": validation, "weak": weak}, "test": test, "examples": example,
+                "flops": 1e9, "tokens": 1000}  # fmt: skip
+
+    runs = {"verified": own(0.8, 0.6, 0.8), "weak": own(0.1, 1.0, 0.1)}
+    runs |= {"weak-kl-0.1": own(0.6, 0.7, 0.4), "weak-kl-0.3": own(0.3, 0.7, 0.5)}
+    return {"seed": seed, "weak": "brief", "start": {"test": {"right": 0.5, "weak": 0.5}}, "runs": runs}
+
+
+def test_hacking_report_says_what_rose_and_fell() -> None:
+    seeds = {s: hacking_data(s) for s in range(3)}
+    assert reward_hacking.chosen_beta(list(seeds.values())) == "weak-kl-0.3"  # by validation, not by test
+    text = "\n".join(reward_hacking.FIGURE.report(seeds))
+    assert "rises by +50.0" in text and "falls: **yes**" in text and "1+1=#### 3" in text
+    assert "with the KL term (0.3) right answers are +20.0" in text
+    assert len(reward_hacking.FIGURE.draw(seeds).rows) == 4 * 3 * 2
+
+
+def test_recipe_of_reward_hacking_measures_by_the_verifier() -> None:
+    stages = build("reward_hacking")
+    assert job_json.decode(job_json.encode(stages)) == stages
+    jobs = {s.name: s.job for s in stages.stages}
+    assert jobs["weak"].task.verifier.name != "accuracy" == jobs["verified"].task.verifier.name
+    assert all(job.task.verifier.name == "accuracy" for name, job in jobs.items() if name.startswith("test-"))
+    assert jobs["weak"].algorithm.kl is None and jobs["weak-kl-0.1"].algorithm.kl.beta == 0.1
+
+
+def test_steps_of_a_run_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [(step, traced(float(step))) for step in range(8) for _ in range(40)]
+    monkeypatch.setattr(training_samples, "read_traces", lambda folder: iter(stored))
+    steps = training_samples.traces_by_step(Path("x"), 3)
+    assert list(steps) == [0, 3, 6, 7] and all(len(traces) == 32 for traces in steps.values())
+
+
+# over-optimisation
+
+
+def test_best_of_n_is_the_mean_over_subsets() -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 4, 7).astype(float).tolist()  # with ties
+    worth = rng.random(7).tolist()
+    for n in (1, 2, 3, 7):
+        slow = []
+        for subset in itertools.combinations(range(7), n):
+            best = max(scores[i] for i in subset)
+            # of equal scores in all of the pool, each is as likely to be the one
+            slow.append(np.mean([worth[i] for i in range(7) if scores[i] == best]))
+        assert expected_best(scores, worth, n) == pytest.approx(np.mean(slow)), n
+    many = rng.random(1024)
+    assert expected_best(many.tolist(), many.tolist(), 1024) == pytest.approx(many.max())
+    assert expected_best(many.tolist(), many.tolist(), 1) == pytest.approx(many.mean())
+    curve_ = best_curve([scores], [worth], [1, 7])
+    assert curve_["judge"][1] == max(scores) and curve_["right"][0] == pytest.approx(np.mean(worth), abs=1e-5)
+
+
+def test_kl_of_best_of_n_against_a_sum() -> None:
+    """Of n draws the best: with a uniform pool of M the chance of the i-th is (i^n - (i - 1)^n) / M^n."""
+    m = 20_000
+    for n in (1, 4, 64):
+        p = np.diff((np.arange(m + 1) / m) ** n)
+        assert best_of_n_kl(n) == pytest.approx(float((p[p > 0] * np.log(p[p > 0] * m)).sum()), abs=1e-3)
+    assert best_of_n_kl(1024) == pytest.approx(math.log(1024) - 1023 / 1024)
+
+
+def over_data(seed: int = 0) -> dict[str, Any]:
+    best = {name: {"judge": [0.5, 0.7, 0.9], "right": [0.5, 0.6, 0.3]} for name in over_optimisation.JUDGES}
+    read = {"step": [0, 3], "reward": [0.5, 0.9], "right": [0.5, 0.4], "kl": [0.0, 5.0], "length": [9.0, 9.0]}
+    runs = {name: {"training": read, "test": 0.4, "tokens": 10, "flops": 1e6} for name in over_optimisation.RUNS}
+    data: dict[str, Any] = {"seed": seed, "problems": 3, "n": [1, 2, 4], "best": best, "runs": runs, "start": 0.5}
+    return data | {"sampled tokens": 100, "sampling flops": 1e6}
+
+
+def test_over_optimisation_report_finds_the_bend() -> None:
+    seeds = {s: over_data(s) for s in range(3)}
+    text = "\n".join(over_optimisation.FIGURE.report(seeds))
+    assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text and "bends: **yes**" in text
+    assert "rises by 0.40" in text and "gains: **no**" in text
+    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 4 * 2 * 2
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "algorithms": {"steps": 2, "problems_per_step": 2, "limit": 6},
+    "reward-hacking": {"steps": 2, "problems_per_step": 2, "limit": 6, "judge_steps": 2, "problems": 16},
+    "over-optimisation": {"steps": 2, "problems_per_step": 2, "limit": 6, "judge_steps": 2, "problems": 16, "n": 8,
+                          "n_problems": 3},
+}  # fmt: skip
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", SMALL)
+def test_figure_from_scratch(name: str, tmp_path: Path) -> None:
+    from ponder.book import find_figure
+
+    def build_small(recipe: str, **settings: Any) -> Any:
+        return build(recipe, **settings | SMALL[name])
+
+    run = FigureRun("tiny", 0, tmp_path / "runs", build_small, device="cpu", dtype="float32")
+    make_figure(find_figure(name), run, [0], tmp_path / "book", lambda seed, data: None)
+    data = json.loads((tmp_path / "book" / f"{name}-tiny" / "0.json").read_text())
+    if name == "algorithms":
+        assert 0 < data["start"] < 1 and len(data["runs"]) == 2 * len(algorithms.NAMES)
+        assert all(0 <= run["test"] <= 1 for run in data["runs"].values())
+    elif name == "reward-hacking":
+        first = [own["training"] for own in data["runs"].values()]
+        assert all(abs(read["kl"][0]) < 1e-3 for read in first)  # the first samples are the start's own
+        assert len({read["right"][0] for read in first}) == 1
+    else:
+        assert data["n"] == [1, 2, 4, 8]
+        assert all(np.all(np.diff(data["best"][judge]["judge"]) >= -1e-5) for judge in data["best"])
