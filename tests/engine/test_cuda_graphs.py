@@ -373,7 +373,7 @@ def seeing_decoder(image_token: int | None = None) -> Decoder:
 
 
 def picture_prompts(net: Decoder) -> list[list[int]]:
-    """Prompts that differ in their picture alone, one with two pictures, one that ends with its picture, one of text."""
+    """Prompts that differ in their picture alone, with two pictures, with a picture at the end, and of text."""
     draw = np.random.default_rng(0)
     tiles = [Picture.from_pixels(draw.integers(0, 256, (16, 16, 3), dtype=np.uint8)) for _ in range(2)]
     first, second = (net.picture_table.local_ids(net.picture_table.add(tile)).tolist() for tile in tiles)
