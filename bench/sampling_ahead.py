@@ -4,7 +4,8 @@
 the best step is as long as one of them. `--part accuracy` trains a tiny model from scratch on the CPU with staleness 0,
 1 and 4, several seeds each, and compares rewards seed by seed, at the learning rate that `--lr` gives. `--part demo`
 does the same with `ponder run addition`, with held-out accuracy and time, and refuses to compare where staleness 0 has
-learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own.
+learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own. `--staleness 0 1
+--replicas 0 1` compares one process, in turn, with a learner and a sampler as two processes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import hardware, make_parser, report
+from harness import commit, hardware, make_parser, report, versions
 from ponder.cli.recipe_files import find_recipe, load_recipe
 from ponder.measure.statistics.intervals import bootstrap_mean, paired_difference
 from ponder.models.load import load_policy
@@ -151,8 +152,9 @@ def measure_accuracy(seeds: int, steps: int, lr: float, staleness: Sequence[int]
     print(json.dumps({"part": "accuracy", **settings, **results}))
 
 
-def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int, device: str) -> None:
+def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: Sequence[int], device: str) -> None:
     """Held-out accuracy after `ponder run addition`, problem by problem, and the time of a step."""
+    replicas_of = dict(zip(staleness, replicas, strict=True))
     recipe = load_recipe(find_recipe("addition"))
     right: dict[int, list[bool]] = {s: [] for s in staleness}
     seconds: dict[int, list[float]] = {s: [] for s in staleness}
@@ -160,7 +162,8 @@ def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int
         for seed in range(seeds):
             for s in staleness:
                 run = Path(folder) / f"{s}-{seed}"
-                job: RL = replace(recipe(seed=seed, device=device, steps=steps), staleness=s, replicas=replicas)
+                settings = {"staleness": s, "replicas": replicas_of[s]}
+                job: RL = replace(recipe(seed=seed, device=device, steps=steps), **settings)
                 job(run)
                 seconds[s] += [r["step_time"] for r in read_metrics(run)[steps // 8 :]]
                 greedy = Chain(Sampling(temperature=0, max_tokens=10))
@@ -176,9 +179,15 @@ def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: int
     for s in staleness:
         pairs = paired_difference(right[s], right[staleness[0]])
         out[str(s)] = {"accuracy": float(np.mean(right[s])), "difference": [pairs.mean, pairs.low, pairs.high],
-                       "step_seconds": float(np.median(seconds[s]))}  # fmt: skip
-    print(json.dumps({"part": "demo", "hardware": hardware(device), "seeds": seeds, "replicas": replicas,
-                      "by_staleness": out}))  # fmt: skip
+                       "replicas": replicas_of[s], "step_seconds": float(np.median(seconds[s]))}  # fmt: skip
+    settings = {
+        "hardware": hardware(device),
+        "versions": versions(),
+        "commit": commit(),
+        "seeds": seeds,
+        "steps": steps,
+    }
+    print(json.dumps({"part": "demo", **settings, "by_staleness": out, "all_step_seconds": seconds}))
 
 
 def main() -> None:
@@ -189,14 +198,15 @@ def main() -> None:
     flags.add_argument("--lr", type=float, default=1e-3, help="of --part accuracy")
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 4], help="the first is compared with")
-    flags.add_argument("--replicas", type=int, default=0)
+    flags.add_argument("--replicas", type=int, nargs="+", default=[0], help="of each staleness, or one for all")
     args = flags.parse_args()
+    replicas = args.replicas * len(args.staleness) if len(args.replicas) == 1 else args.replicas
     if args.part == "overlap":
         measure_overlap(args.seconds, args.steps)
     elif args.part == "accuracy":
-        measure_accuracy(args.seeds, args.steps, args.lr, args.staleness, args.replicas)
+        measure_accuracy(args.seeds, args.steps, args.lr, args.staleness, replicas[0])
     else:
-        measure_demo(args.seeds, args.steps, args.staleness, args.replicas, args.device)
+        measure_demo(args.seeds, args.steps, args.staleness, replicas, args.device)
 
 
 if __name__ == "__main__":

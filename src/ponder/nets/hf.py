@@ -257,6 +257,11 @@ def _write_shards(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: floa
 _TOWER_PREFIXES = {"vision_model.": "text_model.", "connector.": "text_model.", "visual.": "language_model."}
 
 
+def stored_name(ours: str) -> str:
+    """The name that a tensor of a decoder without a tower has in files."""
+    return _hf_name(ours, text_prefix="")
+
+
 def _hf_name(ours: str, text_prefix: str) -> str:
     if ours.startswith(("lm_head.", "score.")):
         return ours

@@ -20,6 +20,7 @@ from ponder.errors import UsageError, VerifierError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas.replica_policy import ReplicaEngine
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
@@ -107,6 +108,9 @@ class RL(ToolFields, LearnerFields, BaseJob):
         int, "sample while learning, with weights that are at most so many steps behind; 0: sample and learn in turn"
     ] = 0
     replicas: Annotated[int, "sampler processes beside the learner's; 0: sample in the learner's own"] = 0
+    replica_engine: Annotated[
+        ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
+    ] = "ponder"
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -194,8 +198,9 @@ class RL(ToolFields, LearnerFields, BaseJob):
 
     @property
     def used_correction(self) -> RolloutCorrection | None:
-        """The rollout correction: truncated importance sampling, unless another is given, where samples may be old."""
-        if self.rollout_correction is None and self.staleness:
+        """The rollout correction: truncated importance sampling, unless another is given, where samples may be old or
+        another engine computed their probabilities."""
+        if self.rollout_correction is None and (self.staleness or self.replica_engine != "ponder"):
             return TruncatedIS()
         return self.rollout_correction
 

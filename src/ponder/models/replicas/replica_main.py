@@ -12,7 +12,7 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -149,10 +149,14 @@ class ReplicaServer:
         self._write(frame(message))
 
 
-async def _serve(output: int) -> None:
+Serve = Callable[[asyncio.StreamReader, Callable[[bytes], None]], Awaitable[None]]
+
+
+async def serve_on(output: int, serve: Serve) -> None:
+    """Serve on the connection that the environment names, or on standard input and this descriptor."""
     if ADDRESS_VARIABLE in os.environ:
         connected, writer = await join_learner(os.environ)
-        await ReplicaServer(connected, writer.write).serve()
+        await serve(connected, writer.write)
         return
     reader = asyncio.StreamReader(limit=1 << 26)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -162,7 +166,7 @@ async def _serve(output: int) -> None:
         while payload:
             payload = payload[os.write(output, payload) :]
 
-    await ReplicaServer(reader, write).serve()
+    await serve(reader, write)
 
 
 def main() -> None:
@@ -170,7 +174,7 @@ def main() -> None:
     end_with_launcher()
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not get between the messages
-    asyncio.run(_serve(output))
+    asyncio.run(serve_on(output, lambda reader, write: ReplicaServer(reader, write).serve()))
     sys.stderr.flush()
     os._exit(0)  # the engine's thread may be inside torch
 

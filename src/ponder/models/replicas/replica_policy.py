@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from ponder.cluster.places import Place
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 from ponder.models.base_policy import BasePolicy, build_completion
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.frames import completion_from_json, request_error, sampling_to_json
@@ -32,6 +32,7 @@ from ponder.nets.weight_transports import WeightTransport, pick_transport
 from ponder.types import Completion, Ids, Sampling, ids
 
 LEDGER_FILE = "ledger.jsonl"
+ReplicaEngine = Literal["ponder", "vllm"]
 
 
 class ReplicaPolicy(BasePolicy):
@@ -49,12 +50,16 @@ class ReplicaPolicy(BasePolicy):
         transport: WeightTransport | None = None,
         place: Place | None = None,  # of the processes, which connect by TCP; None: children of this one, on pipes
         next_gpu: int = 1,  # how far after the learner's GPU that of the first replica is; the others follow
+        engine: ReplicaEngine = "ponder",
     ) -> None:
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; give at least one")
         if original.net.config.vision is not None:
             raise UsageError("replicas sample text only: a network that sees samples in the learner's process")
+        if engine not in get_args(ReplicaEngine):
+            raise UnknownName("engine of replicas", engine, get_args(ReplicaEngine))
         super().__init__(original.tokenizer, original.net.config.vocab, original.net.config.context)
+        self.engine = engine
         self.original, self.folder, self._next_gpu = original, Path(folder), next_gpu
         self.place, self._listener = place, None if place is None else ReplicaListener(place.host)
         self.ledger = RequestLedger(self.folder / LEDGER_FILE)
@@ -142,9 +147,9 @@ class ReplicaPolicy(BasePolicy):
 
     async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
         if self.place is None or self._listener is None:
-            return await open_child(index, log)
+            return await open_child(index, log, self.engine)
         gpu = self.original.net.device.type == "cuda"
-        return await SlotProcess.start(self.place, self._listener, f"replica-{index}", gpu, log)
+        return await SlotProcess.start(self.place, self._listener, f"replica-{index}", gpu, log, self.engine)
 
     def _settings(self, index: int) -> dict[str, Any]:
         """What a new process must know."""
@@ -160,5 +165,6 @@ class ReplicaPolicy(BasePolicy):
             "tokenizer": self.tokenizer.to_json(),
             "dtype": str(net.dtype).removeprefix("torch."),
             "device": str(device),
+            "learner_gpu": net.device.index or 0 if net.device.type == "cuda" and self.place is None else None,
             "threads": max(1, torch.get_num_threads() // len(self.replicas)),
         }

@@ -11,7 +11,7 @@ from ponder import rank_env
 from ponder.cluster.job_cluster import open_place
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.replicas.replica_policy import ReplicaPolicy
+from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
 from ponder.protocols import Policy
 from ponder.train.distributed import current_group
@@ -25,6 +25,8 @@ class SamplerSettings(Protocol):
     def staleness(self) -> int: ...
     @property
     def replicas(self) -> int: ...
+    @property
+    def replica_engine(self) -> ReplicaEngine: ...
 
 
 async def open_sampler(
@@ -43,6 +45,7 @@ async def open_sampler(
         folder if group.size == 1 else folder / f"rank-{group.rank}",
         place=open_place(run_folder.name),
         next_gpu=rank_env.ranks_here() + (own - 1) * rank_env.local_rank(),
+        engine=job.replica_engine,
     )
     await replicas.start()
     return replicas

@@ -1,0 +1,96 @@
+"""What a process group costs where there is one rank: a learner's step alone, through NCCL, and sharded by FSDP2.
+
+GRPO's update on random tokens with the shape of a public model and random weights. With one rank nothing has to be
+moved, so whatever differs from the plain learner is the cost of the way itself: the sum of all gradients through the
+process group, and FSDP2's gathering, dropping and reducing. FSDP2 does not run compiled blocks, so all three run
+without; the plain learner with compiled blocks is timed beside them. Learners take turns, step by step.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from harness import make_parser, report
+from ponder.train.distributed import current_group
+from ponder.train.learner import Learner
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from training_harness import SHAPES, initialise_on, random_groups, synchronize
+
+
+class SummedLearner(Learner):
+    """Sums every gradient over the process group, though this rank is the only one."""
+
+    def _backward(self, *args: Any, **named: Any) -> Any:
+        sums = super()._backward(*args, **named)
+        for gradient in self.master_weights.gradients_or_zeros():
+            dist.all_reduce(gradient)
+        return sums
+
+
+def main() -> None:
+    flags = make_parser(__doc__)
+    flags.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    flags.add_argument("--layers", type=int, help="fewer than the model has, to try the script")
+    flags.add_argument("--sequences", type=int, default=8, help="of each step")
+    flags.add_argument("--tokens", type=int, default=2048, help="of each sequence")
+    flags.add_argument("--steps", type=int, default=10)
+    args = flags.parse_args()
+    config = replace(SHAPES[args.shape], layers=args.layers or SHAPES[args.shape].layers, windows=())
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    with torch.device(args.device):
+        net = initialise_on(config, args.device, dtype)
+    traces = random_groups(config, args.sequences, 1, 16, args.tokens - 16)
+    with tempfile.TemporaryDirectory() as folder:
+        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        backend = "cpu:gloo,cuda:nccl" if args.device == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        group, adam = current_group(), AdamW(lr=1e-6)
+        summed = "NCCL, one rank" if args.device == "cuda" else "gloo, one rank"
+        learners: dict[str, Learner] = {
+            "alone": Learner(copy.deepcopy(net), GRPO(kl=None), adam),
+            summed: SummedLearner(copy.deepcopy(net), GRPO(kl=None), adam, process_group=group),
+            "FSDP2, one rank": Learner(copy.deepcopy(net), GRPO(kl=None), adam, process_group=group, fsdp=True),
+        }
+        for learner in learners.values():
+            learner.compiled = False
+        learners["alone, compiled"] = Learner(net, GRPO(kl=None), adam)
+        times: dict[str, list[float]] = {name: [] for name in learners}
+        norms: dict[str, list[float]] = {name: [] for name in learners}
+        for step in range(args.steps + 2):  # two to warm up
+            for name, learner in learners.items():
+                began = synchronize(args.device)
+                norms[name].append(learner.step(traces)["grad_norm"])
+                if step >= 2:
+                    times[name].append(synchronize(args.device) - began)
+        dist.destroy_process_group()
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    report(
+        "one_rank",
+        f"{args.shape} shape, GRPO's update on {args.sequences} sequences of {args.tokens} tokens: FSDP2 with one rank",
+        seconds["FSDP2, one rank"],
+        {name: value for name, value in seconds.items() if name != "FSDP2, one rank"},
+        ratio=seconds["alone"] / seconds["FSDP2, one rank"],
+        promised=1 / 1.03,
+        unit="s",
+        better="lower",
+        device=args.device,
+        details={
+            "seconds": times,
+            "against_alone": {name: value / seconds["alone"] for name, value in seconds.items()},
+            "first_gradient_norm": {name: values[0] for name, values in norms.items()},
+            "layers": config.layers,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
