@@ -296,7 +296,7 @@ def test_picture_shows_gold_and_given_boxes(page: Page, viewer: LiveViewer) -> N
     texts = ["\\boxed{[5, 6.5, 20,30]} and (1,2),(40,41)", "[9, 9, 3, 3] inside out", "[1, 2, 3]"]
     counted = page.evaluate(f"""(() => {{
         const parts = viewer.rolloutParts, answer = {{ box: [10, 11, 30, 31], size: [64, 48] }};
-        const boxes = parts.answerBoxes(answer, {json.dumps(texts)});
+        const boxes = parts.answerMarks(answer, {json.dumps(texts)});
         const image = {{ type: "image_url", image_url: {{ url: {json.dumps(url)} }} }};
         const content = [image, {{ type: "text", text: "Where?" }}];
         const [shown] = parts.messageList([{{ role: "user", content }}], boxes);
@@ -305,6 +305,30 @@ def test_picture_shows_gold_and_given_boxes(page: Page, viewer: LiveViewer) -> N
           count(".given-box"), shown.querySelector(".model-text").textContent].join("|");
     }})()""")
     assert counted == "0 0 64 48|1|1|2|Where?"
+
+
+def test_picture_shows_points_and_masks(page: Page, viewer: LiveViewer) -> None:
+    go(page, viewer, "rollouts/{rl}", "tbody tr td a")
+    url = data_url(Picture(8, 4, bytes(8 * 4 * 3)))
+    texts = [
+        '{"bbox":[1,1,5,3],"points_1":[2,2],"points_2":[3, 2.5]}', "<answer>[4, 1]</answer>", "[[1, 1], [5, 1], [3, 3]]",
+        '{"size": [2, 4], "counts": [1, 3, 4]}', '{"size": [2, 4], "counts": [1]} and [7]', "[" * 50,
+    ]  # fmt: skip
+    shown = page.evaluate(f"""(() => {{
+        const parts = viewer.rolloutParts, mask = {{ size: [4, 8], counts: [5, 2, 1, 3, 21] }};
+        const marks = parts.answerMarks({{ mask, points: [[2, 2]], box: [1, 1, 3, 4] }}, {json.dumps(texts)});
+        const content = [{{ type: "image_url", image_url: {{ url: {json.dumps(url)} }} }}];
+        const [shown] = parts.messageList([{{ role: "user", content }}], marks);
+        const count = (selector) => shown.querySelectorAll(selector).length;
+        return {{ gold: ["box", "point", "mask"].map((kind) => count(`.gold-${{kind}}`)),
+          given: ["box", "point", "mask"].map((kind) => count(`.given-${{kind}}`)),
+          path: shown.querySelector("path.gold-mask").getAttribute("d"),
+          label: shown.querySelector("svg").getAttribute("aria-label") }};
+    }})()""")
+    assert shown["gold"] == [1, 1, 1] and shown["given"] == [1, 3, 2]
+    # column 1, rows 1 and 2; column 2, rows 0 to 2
+    assert shown["path"] == "M1 1h1v2h-1zM2 0h1v3h-1z"
+    assert shown["label"] == "Picture of 8 by 4 pixels with 2 boxes, 4 points and 3 masks"
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@
       const details = h("details", { on: { toggle: () => details.open && this.showPrompt(sent) } }, h("summary", null, "The prompt as sent"), sent);
       const tags = Object.entries(problem.tags || {});
       const written = (trace.steps || []).filter((step) => step.sampled).map((step) => step.text ?? "");
-      const boxes = viewer.rolloutParts.answerBoxes(problem.answer, written);
+      const marks = viewer.rolloutParts.answerMarks(problem.answer, written);
       return h("section", { class: "panel", "aria-label": "Question" },
-        viewer.rolloutParts.messageList(problem.messages, boxes),
+        viewer.rolloutParts.messageList(problem.messages, marks),
         h("dl", { class: "facts" },
           h("dt", null, "Problem"), h("dd", null, String(problem.id ?? "")),
           gold ? [h("dt", null, "Gold answer"), h("dd", null, gold)] : "",

@@ -60,18 +60,18 @@
 
   const pathText = (trace, path) => turnsOf(trace, path).map((turn) => turn.text).join(path.some((i) => trace.steps?.[i]?.turn) ? "\n" : "");
 
-  // Messages with their roles; a part may be a picture, with these boxes drawn over it.
-  function messageList(messages, boxes = []) {
+  // Messages with their roles; a part may be a picture, with these marks drawn over it (see `answerMarks`).
+  function messageList(messages, marks = []) {
     return (messages || []).map((message) => h("div", { class: "message" },
       h("span", { class: "message-role" }, String(message.role ?? "")),
-      Array.isArray(message.content) ? message.content.map((part) => messagePart(part, boxes))
+      Array.isArray(message.content) ? message.content.map((part) => messagePart(part, marks))
         : h("div", { class: "model-text" }, typeof message.content === "string" ? message.content : JSON.stringify(message.content))));
   }
 
-  function messagePart(part, boxes) {
+  function messagePart(part, marks) {
     const url = part?.image_url?.url ?? part?.image_url ?? part?.image ?? part?.url;
     const size = pngSize(url);
-    if (size) return picture(url, size, boxes);
+    if (size) return picture(url, size, marks);
     return h("div", { class: "model-text" }, typeof part?.text === "string" ? part.text : JSON.stringify(part));
   }
 
@@ -83,27 +83,82 @@
     return whole(16) && whole(20) ? [whole(16), whole(20)] : null;
   }
 
-  function picture(url, [width, height], boxes) {
-    const drawn = boxes.filter(({ box: [x1, y1, x2, y2] }) => x1 < x2 && y1 < y2).slice(0, 200);
+  const MAX_MARKS = 200;
+
+  function picture(url, [width, height], marks) {
+    const drawn = marks.filter(({ box }) => !box || (box[0] < box[2] && box[1] < box[3])).slice(0, MAX_MARKS);
+    const count = (kind) => drawn.filter((mark) => mark[kind]).length;
     return h("svg:svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "img",
-      "aria-label": `Picture of ${width} by ${height} pixels with ${drawn.length} boxes` },
-      h("svg:image", { href: url, width, height }),
-      drawn.map(({ box: [x1, y1, x2, y2], gold }) => h("svg:rect", { class: gold ? "gold-box" : "given-box", x: x1, y: y1, width: x2 - x1, height: y2 - y1 })));
+      "aria-label": `Picture of ${width} by ${height} pixels with ${count("box")} boxes, ${count("point")} points and ${count("mask") + count("polygon")} masks` },
+      h("svg:image", { href: url, width, height }), drawn.map((mark) => drawMark(mark, width, height)));
   }
 
-  // The boxes of a gold answer, and all that completions give as [x1, y1, x2, y2] or (x1,y1),(x2,y2).
-  function answerBoxes(answer, texts) {
-    const four = (value) => Array.isArray(value) && value.length === 4 && value.every(Number.isFinite);
-    const gold = [answer?.box, ...(Array.isArray(answer?.boxes) ? answer.boxes.map((each) => each?.box ?? each) : [])].filter(four);
+  function drawMark({ box, point, mask, polygon, gold }, width, height) {
+    const name = (kind) => `${gold ? "gold" : "given"}-${kind}`;
+    if (box) return h("svg:rect", { class: name("box"), x: box[0], y: box[1], width: box[2] - box[0], height: box[3] - box[1] });
+    if (point) return h("svg:circle", { class: name("point"), cx: point[0], cy: point[1], r: Math.max(width, height) / 50 });
+    if (polygon) return h("svg:polygon", { class: name("mask"), points: polygon.map((at) => at.join(",")).join(" ") });
+    return h("svg:path", { class: name("mask"), d: maskPath(mask, width, height) });
+  }
+
+  // The cells of a mask in COCO's run lengths (down the columns, free ones first), as rectangles over the whole picture.
+  function maskPath({ size: [rows, columns], counts }, width, height) {
+    const [across, down] = [width / columns, height / rows], pieces = [];
+    let at = 0;
+    counts.forEach((count, i) => {
+      for (let from = at, end = at + count; i % 2 && from < end;) {
+        const column = Math.floor(from / rows), to = Math.min(end, (column + 1) * rows);
+        pieces.push(`M${column * across} ${(from - column * rows) * down}h${across}v${(to - from) * down}h${-across}z`);
+        from = to;
+      }
+      at += count;
+    });
+    return pieces.join("");
+  }
+
+  function parsed(text) {
+    try { return JSON.parse(text); } catch { return null; }
+  }
+
+  const areNumbers = (value, count) => Array.isArray(value) && value.length === count && value.every(Number.isFinite);
+  const isPolygon = (value) => Array.isArray(value) && value.length > 2 && value.every((at) => areNumbers(at, 2));
+
+  function isMask(value) {
+    if (!areNumbers(value?.size, 2) || !Array.isArray(value.counts) || value.counts.length > 1e5) return false;
+    const [rows, columns] = value.size;
+    return rows > 0 && columns > 0 && rows * columns <= 1 << 24 && value.counts.every((count) => Number.isInteger(count) && count >= 0)
+      && value.counts.reduce((sum, count) => sum + count, 0) === rows * columns;
+  }
+
+  // What to draw over a picture: boxes, points and masks of a gold answer, and those that completions give. A given box
+  // is [x1, y1, x2, y2] or (x1,y1),(x2,y2), a point [x, y], a mask [[x, y], ...] or run lengths.
+  function answerMarks(answer, texts) {
+    const list = (value) => (Array.isArray(value) ? value : []);
+    const gold = [
+      ...[answer?.mask, ...list(answer?.masks)].flatMap((mask) => (isMask(mask) ? [{ mask }] : isPolygon(mask) ? [{ polygon: mask }] : [])),
+      ...[answer?.box, ...list(answer?.boxes).map((each) => each?.box ?? each)].filter((box) => areNumbers(box, 4)).map((box) => ({ box })),
+      ...[answer?.point, ...list(answer?.points)].filter((point) => areNumbers(point, 2)).map((point) => ({ point })),
+    ];
     if (!gold.length) return [];
-    const number = "\\s*(-?[0-9]+(?:\\.[0-9]+)?)\\s*";
-    const form = new RegExp(`[[(]${number},${number}(?:\\)\\s*,\\s*\\(|,)${number},${number}[\\])]`, "g");
-    const given = texts.flatMap((text) => [...String(text).matchAll(form)].map((match) => match.slice(1).map(Number)));
-    return [...given.map((box) => ({ box })), ...gold.map((box) => ({ box, gold: true }))];
+    return [...texts.flatMap((text) => givenMarks(String(text))), ...gold.map((mark) => ({ ...mark, gold: true }))];
+  }
+
+  function givenMarks(text) {
+    const number = "\\s*(-?[0-9]+(?:\\.[0-9]+)?)\\s*", pair = `\\[${number},${number}\\]`;
+    const marks = [];
+    const take = (form, read) => { text = text.replace(new RegExp(form, "g"), (found, ...groups) => { marks.push(...read(found, groups)); return " "; }); };
+    take("\\{[^{}]{0,200000}\\}", (found) => { const mask = parsed(found); return isMask(mask) ? [{ mask }] : mask?.counts ? [] : givenMarks(found.slice(1, -1)); });
+    take(`\\[\\s*${pair}(?:\\s*,\\s*${pair})*\\s*\\]`, (found) => {
+      const polygon = parsed(found);
+      return isPolygon(polygon) ? [{ polygon }] : (polygon ?? []).map((point) => ({ point }));
+    });
+    take(`[[(]${number},${number}(?:\\)\\s*,\\s*\\(|,)${number},${number}[\\])]`, (found, groups) => [{ box: groups.slice(0, 4).map(Number) }]);
+    take(pair, (found, groups) => [{ point: groups.slice(0, 2).map(Number) }]);
+    return marks;
   }
 
   const shortText = (value) => (value === null || value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value));
 
   viewer.choosing = choosing;
-  viewer.rolloutParts = { scoreTable, pathText, turnsOf, messageList, answerBoxes, shortText };
+  viewer.rolloutParts = { scoreTable, pathText, turnsOf, messageList, answerMarks, shortText };
 })();
