@@ -133,6 +133,17 @@ def test_answer_ends_where_the_context_does(server: LiveServer) -> None:
     assert reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"] == 512
 
 
+def test_ignore_eos_gives_answers_of_one_length(server: LiveServer) -> None:
+    for seed in range(5):
+        reply = server.chat(max_completion_tokens=40, ignore_eos=True, seed=seed).json
+        assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (40, "length")
+    text = server.post("/v1/completions", {"model": "plain", "prompt": "a", "max_tokens": 40, "ignore_eos": True}).json
+    assert text["usage"]["completion_tokens"] == 40
+    for fields in ({}, {"max_tokens": 9, "stop": "x"}, {"max_tokens": 9, "min_tokens": 3}):
+        refused = server.chat(ignore_eos=True, **fields)
+        assert refused.status == 400 and "exactly max_tokens tokens" in refused.json["error"]["message"]
+
+
 def test_bookkeeping_fields_are_accepted(server: LiveServer) -> None:
     fields = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "k"}
     assert server.chat(max_completion_tokens=2, **fields).status == 200

@@ -9,6 +9,7 @@ from ponder.pictures.message_parts import text_part
 from ponder.serve.api.picture_parts import read_picture_url
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
+    read_ignore_eos,
     read_max_tokens,
     read_sampling,
     read_seed,
@@ -32,7 +33,8 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
     if tops and not logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
     thinking = read_thinking(fields, limits)
-    sampling = read_sampling(fields, tops)
+    max_tokens = read_max_tokens(fields, limits, "max_completion_tokens", "max_tokens")
+    sampling = read_ignore_eos(fields, read_sampling(fields, tops), max_tokens)
     template = fields.object("chat_template_kwargs")
     tools, tool_choice = read_tool_choice(fields, read_tools(fields))
     strict_tools = read_strict_tools(fields, tools)
@@ -43,7 +45,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
         given=sampling.given,
         n=fields.integer("n", 1, 1, limits.max_choices) or 1,
         seed=read_seed(fields),
-        max_tokens=read_max_tokens(fields, limits, "max_completion_tokens", "max_tokens"),
+        max_tokens=max_tokens,
         effort=thinking.effort,
         strategy=thinking.strategy,
         thinking=None if template is None else template.flag("enable_thinking", True),

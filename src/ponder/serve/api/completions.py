@@ -8,6 +8,7 @@ from typing import Any
 from ponder.serve.api.chat import extensions, reply_head
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
+    read_ignore_eos,
     read_max_tokens,
     read_sampling,
     read_seed,
@@ -28,12 +29,12 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 def read_completion_request(fields: Fields, limits: Limits, models: ServedModels) -> GenerationRequest:
     """One prompt: a string, or token ids. A list of several prompts is refused: send one request for each."""
     tops = fields.integer("logprobs", None, 0, MAX_TOP_LOGPROBS)
-    sampling = read_sampling(fields, tops or 0)
     thinking = read_thinking(fields, limits)
     name = fields.text("model", "", 1000) or ""
     max_tokens = read_max_tokens(fields, limits, "max_tokens")
     if max_tokens is None and thinking.effort is None and thinking.strategy is None:
         max_tokens = DEFAULT_MAX_TOKENS
+    sampling = read_ignore_eos(fields, read_sampling(fields, tops or 0), max_tokens)
     request = GenerationRequest(
         model=name,
         prompt_token_ids=_read_prompt(fields, name, models),

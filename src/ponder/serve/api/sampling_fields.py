@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ponder.errors import UsageError
@@ -59,6 +59,19 @@ def read_sampling(fields: Fields, top_logprobs: int = 0) -> SamplingFields:
         return SamplingFields(Sampling(max_tokens=1 << 20, **values), frozenset(values))
     except UsageError as reason:
         raise invalid(str(reason)) from None
+
+
+def read_ignore_eos(fields: Fields, sampling: SamplingFields, max_tokens: int | None) -> SamplingFields:
+    """vLLM's `ignore_eos`, by which load generators get answers of one length: `max_tokens`, no end before."""
+    if not fields.flag("ignore_eos"):
+        return sampling
+    if max_tokens is None or sampling.given & {"stop", "stop_token_ids", "min_tokens"}:
+        raise invalid(
+            "ignore_eos asks for exactly max_tokens tokens: give max_tokens, and no stop, stop_token_ids or min_tokens",
+            "ignore_eos",
+        )
+    exact = replace(sampling.sampling, min_tokens=max_tokens)
+    return SamplingFields(exact, sampling.given | {"min_tokens"})
 
 
 def _read_bias(fields: Fields) -> tuple[tuple[int, float], ...]:
