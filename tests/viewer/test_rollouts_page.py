@@ -312,7 +312,8 @@ def test_picture_shows_points_and_masks(page: Page, viewer: LiveViewer) -> None:
     url = data_url(Picture(8, 4, bytes(8 * 4 * 3)))
     texts = [
         '{"bbox":[1,1,5,3],"points_1":[2,2],"points_2":[3, 2.5]}', "<answer>[4, 1]</answer>",
-        "[[1, 1], [5, 1], [3, 3]]", '{"size": [2, 4], "counts": [1, 3, 4]}', '{"size": [2, 4], "counts": [1]} and [7]', "[" * 50,
+        "[[1, 1], [5, 1], [3, 3]]", '{"size": [2, 4], "counts": [1, 3, 4]}',
+        '{"size": [2, 4], "counts": [1]} and [7]', "[" * 50,
     ]  # fmt: skip
     shown = page.evaluate(f"""(() => {{
         const parts = viewer.rolloutParts, mask = {{ size: [4, 8], counts: [5, 2, 1, 3, 21] }};
