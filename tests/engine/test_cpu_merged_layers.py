@@ -85,14 +85,23 @@ def test_attention_goes_on_with_the_rows_that_are_left(products: bool, monkeypat
         assert np.allclose(seq.logprobs, alone.logprobs, atol=1e-4)
 
 
+def test_chunks_that_see_as_much_are_padded_together():
+    """One that sees much more would cost the others more than a call of its own."""
+    assert torch_attention.chunk_groups([14, 14, 14, 14], [400, 9000, 420, 380]) == [[0, 2, 3], [1]]
+    assert torch_attention.chunk_groups([3, 5], [8, 90]) == [[0, 1]]
+    assert torch_attention.chunk_groups([], []) == []
+
+
 @pytest.mark.parametrize("kind", ["llama", "window"])
-def test_padded_prefill_equals_chunk_by_chunk(kind: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("padding", [0, 1 << 14], ids=["several groups", "one group"])
+def test_padded_prefill_equals_chunk_by_chunk(kind: str, padding: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", padding)
     net, used = tiny_decoder(kind), list[int]()
     real = torch_attention._PaddedChunks.__call__
     monkeypatch.setattr(
         torch_attention._PaddedChunks, "__call__", lambda self, *given: (used.append(1), real(self, *given))[1]
     )
-    prompts = [ids([9, 3, 22, 40, 17]), ids([33] * 11), ids([8, 60, 7])]
+    prompts = [ids([9, 3, 22, 40, 17]), ids([33] * 11), ids([8, 60, 7]), ids([5]), ids([41, 2, 9, 9, 30])]
 
     def read() -> list[torch.Tensor]:
         engine = Engine(net)
@@ -107,6 +116,6 @@ def test_padded_prefill_equals_chunk_by_chunk(kind: str, monkeypatch: pytest.Mon
 
     padded = read()
     assert used
-    monkeypatch.setattr(torch_attention, "_pays_to_pad", lambda new_tokens, seen: False)
+    monkeypatch.setattr(torch_attention, "chunk_groups", lambda new, seen: [[i] for i in range(len(new))])
     for a, b in zip(padded, read(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)

@@ -6,6 +6,7 @@ segments, R rows of the largest, P tokens of the longest; N = B x K.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,49 +39,67 @@ class PrefillAttention:
         at = [np.arange(chunk.position, chunk.position + n) for chunk, n in zip(chunks, self.sizes, strict=True)]
         self.positions_T = cache.to_device(np.concatenate(at))
         seen = [chunk.visible_slots for chunk in chunks]
-        self._padded = _PaddedChunks(cache, self.sizes, seen) if _pays_to_pad(self.sizes, seen) else None
-        self._seen = [] if self._padded else [cache.to_device(slots.astype(np.int64)) for slots in seen]
+        first = [0, *itertools.accumulate(self.sizes)]
+        self._alone: list[tuple[int, int, Tensor]] = []  # the tokens of a chunk, from and to, and what it sees
+        self._groups: list[_PaddedChunks] = []
+        for group in chunk_groups(self.sizes, [len(slots) for slots in seen]):
+            if len(group) == 1:
+                (i,) = group
+                self._alone.append((first[i], first[i + 1], cache.to_device(seen[i].astype(np.int64))))
+            else:
+                sizes = [self.sizes[i] for i in group]
+                self._groups.append(_PaddedChunks(cache, [first[i] for i in group], sizes, [seen[i] for i in group]))
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         self.cache.write(layer, self.slots_T, _stack_kv(k_TKD, v_TKD))
         kv = self.cache.kv[layer]
-        group = q_THD.shape[1] // k_TKD.shape[1]
-        if self._padded is not None:
-            return self._padded(kv, q_THD, scale, window)
-        mixed = []
-        for q, seen in zip(q_THD.split(self.sizes), self._seen, strict=True):
-            k, v = kv.index_select(2, seen).repeat_interleave(group, dim=1)
-            if len(q) == len(seen) and window is None:
-                out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, is_causal=True, scale=scale)
-            else:
-                back = torch.arange(len(seen) - len(q), len(seen), device=q.device)[:, None]
-                back = back - torch.arange(len(seen), device=q.device)
-                mask = back >= 0 if window is None else (back >= 0) & (back < window)
-                out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=mask, scale=scale)
-            mixed.append(out.transpose(0, 1))
-        return torch.cat(mixed)
+        share = q_THD.shape[1] // k_TKD.shape[1]
+        if len(self._groups) == 1 and not self._alone:  # all chunks, in their order
+            return self._groups[0](kv, q_THD, scale, window)
+        out_THD = torch.empty_like(q_THD)
+        for group in self._groups:
+            out_THD.index_copy_(0, group.tokens, group(kv, q_THD, scale, window))
+        for start, stop, seen in self._alone:
+            out_THD[start:stop] = _attend_alone(kv, q_THD[start:stop], seen, share, scale, window)
+        return out_THD
+
+
+def _attend_alone(kv: Tensor, q_QHD: Tensor, seen: Tensor, share: int, scale: float, window: int | None) -> Tensor:
+    """Attention of the Q tokens of one chunk, whose query heads share key heads."""
+    k, v = kv.index_select(2, seen).repeat_interleave(share, dim=1)
+    if len(q_QHD) == len(seen) and window is None:
+        out = F.scaled_dot_product_attention(q_QHD.transpose(0, 1), k, v, is_causal=True, scale=scale)
+    else:
+        back = torch.arange(len(seen) - len(q_QHD), len(seen), device=q_QHD.device)[:, None]
+        back = back - torch.arange(len(seen), device=q_QHD.device)
+        mask = back >= 0 if window is None else (back >= 0) & (back < window)
+        out = F.scaled_dot_product_attention(q_QHD.transpose(0, 1), k, v, attn_mask=mask, scale=scale)
+    return out.transpose(0, 1)
 
 
 class _PaddedChunks:
     """Chunks of similar size, padded to the largest, in one call: M chunks, Q new tokens of each, S tokens seen."""
 
-    def __init__(self, cache: KVCache, new_tokens: Sequence[int], seen: Sequence[NDArray[Any]]) -> None:
-        sizes = np.asarray(new_tokens)
+    def __init__(
+        self, cache: KVCache, firsts: Sequence[int], new_tokens: Sequence[int], seen: Sequence[NDArray[Any]]
+    ) -> None:
+        sizes, first = np.asarray(new_tokens), np.asarray(firsts)
         many, new, longest = len(sizes), int(sizes.max()), max(map(len, seen))
         slots_MS = np.empty((many, longest), np.int64)
         for row, slots in zip(slots_MS, seen, strict=True):
             row[: len(slots)] = slots
             row[len(slots) :] = slots[-1]  # padding
-        first = np.cumsum(sizes) - sizes
         query_MQ = first[:, None] + np.minimum(np.arange(new), sizes[:, None] - 1)  # padding: the chunk's last token
         before_M = np.asarray([len(s) for s in seen]) - sizes
         at_MQ = before_M[:, None] + np.minimum(np.arange(new), sizes[:, None] - 1)
         self.shape = many, new
         self.slots, self.queries = cache.to_device(slots_MS.ravel()), cache.to_device(query_MQ.ravel())
         self.back_MQS = cache.to_device(at_MQ[:, :, None] - np.arange(longest))
-        self.real = cache.to_device(np.flatnonzero((np.arange(new) < sizes[:, None]).ravel()))
+        real_MQ = np.arange(new) < sizes[:, None]
+        self.real = cache.to_device(np.flatnonzero(real_MQ.ravel()))
+        self.tokens = cache.to_device(query_MQ[real_MQ])  # in the order of the output
         self._masks: dict[int | None, Tensor] = {}
 
     def __call__(self, kv: Tensor, q_THD: Tensor, scale: float, window: int | None) -> Tensor:
@@ -99,12 +118,22 @@ class _PaddedChunks:
         return out.transpose(1, 2).reshape(many * new, heads, size).index_select(0, self.real)
 
 
-def _pays_to_pad(new_tokens: Sequence[int], seen: Sequence[NDArray[Any]]) -> bool:
-    """Whether padding costs less than a call for each chunk."""
-    lengths = [len(slots) for slots in seen]
-    padded = len(lengths) * max(new_tokens) * max(lengths)
-    real = sum(new * length for new, length in zip(new_tokens, lengths, strict=True))
-    return len(lengths) > 1 and padded <= 2 * real + _MAX_PADDED_SCORES
+def chunk_groups(new_tokens: Sequence[int], seen_tokens: Sequence[int]) -> list[list[int]]:
+    """Which chunks are padded to one size: those for which padding costs less than a call for each. The turns of
+    episodes have prefixes of many lengths, so chunks go together by what they see."""
+    order = sorted(range(len(new_tokens)), key=lambda i: (seen_tokens[i], new_tokens[i]))
+    groups: list[list[int]] = []
+    most = real = 0  # new tokens of a chunk, and scores of all, in the last group
+    for i in order:
+        new, seen = new_tokens[i], seen_tokens[i]
+        padded = (len(groups[-1]) + 1) * max(most, new) * seen if groups else 0
+        if groups and padded <= 2 * (real + new * seen) + _MAX_PADDED_SCORES:
+            groups[-1].append(i)
+            most, real = max(most, new), real + new * seen
+        else:
+            groups.append([i])
+            most, real = new, new * seen
+    return [sorted(group) for group in groups]
 
 
 class MixedAttention:
