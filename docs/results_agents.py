@@ -4,15 +4,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 CALCULATOR = "calculator"
-# The two with long texts have settings that were not chosen among others.
-LONG_RUNS = (
-    f"{CALCULATOR} --terms 3 --largest 9 --answers-per-call 24 --gold-episodes 2048 --cold-start-steps 800 --steps 5"
-    " --limit 150",
-    "agent --task sql --max-tokens 160 --gold-episodes 1024 --cold-start-steps 800 --steps 20 --lr 0.0003 --cosine",
-)
+TINY_STEP = "--problems-per-step 128 --cosine"  # 1,024 episodes
+LM_STEP = "--cosine --dtype float32 --max-tokens-per-microbatch 4096 --limit 200"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
-    "tiny": ("agent --task grid-walk", "agent --task mastermind", "agent --task alphabet-sort", *LONG_RUNS),
-    "smollm2": ("agent --task grid-walk", "agent --task alphabet-sort", "agent --task sql", CALCULATOR),
+    "tiny": (
+        f"agent --task alphabet-sort --algorithm gigpo {TINY_STEP} --cold-start-steps 600 --steps 120 --lr 0.0007",
+        "agent --task grid-walk --task.side 4 --task.holes 3 --task.max_turns 10 --algorithm gigpo"
+        f" {TINY_STEP} --cold-start-steps 400 --steps 70 --lr 0.0007",
+        "agent --task grid-walk --problems-per-step 128 --steps 70 --cosine --lr 0.001",
+    ),
+    "smollm2": (
+        f"{CALCULATOR} --cold-start-steps 20 --steps 4 {LM_STEP}",
+        f"agent --task grid-walk --algorithm gigpo --cold-start-steps 80 --problems-per-step 64 --steps 30 --lr 5e-05 {LM_STEP}",
+        "agent --task alphabet-sort --task.level 3 --algorithm gigpo --cold-start-steps 60 --cold-start-lr 0.0002"
+        f" --problems-per-step 64 --steps 25 --lr 5e-05 {LM_STEP}",
+        f"agent --task sql --cold-start-steps 7 --problems-per-step 32 --steps 20 --lr 5e-05 {LM_STEP}",
+    ),
 }
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
     "tiny": (
@@ -60,10 +67,10 @@ episodes ([agent.py](../recipes/agent.py)). The share is the mean reward of four
 temperature 1. Tokens are those of GRPO and, of those trained, the cold start."""
 
 ABOUT_CALCULATOR = """\
-Sums, differences and products of three digits with and without a calculator
-([calculator.py](../recipes/calculator.py)). Both imitate gold answers to the same 2,048 problems. Without the
-calculator GRPO has 24 times as many answers in each step, and 24 answers vote at the end, so that it has at least as
-many sampled tokens."""
+Sums, differences and products of three numbers with and without a calculator
+([calculator.py](../recipes/calculator.py)). Both imitate gold answers for as many steps. Without the calculator GRPO
+has `--answers-per-call` times as many answers in each step (16 where nothing else is said), and that many vote at the
+end, so that it has at least as many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
@@ -75,7 +82,7 @@ def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Ca
         after, before = next((a, b) for name, _, a, b in AGENT_ROWS if run == name or run.startswith(f"{name} "))
         gains = {}
         for row in tried:
-            if row["run"].startswith(f"{run} "):
+            if row["run"] == run or row["run"].startswith(f"{run} "):
                 reached = {stage["stage"]: share(stage) for stage in row["stages"] if "right" in stage}
                 gains[row["run"]] = reached[after] - reached[before]
         chosen.append(max(gains, key=gains.__getitem__, default=run))

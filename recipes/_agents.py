@@ -35,6 +35,9 @@ Algorithm = Annotated[Literal["grpo", "gigpo"], "GRPO, or GiGPO, which also comp
 Epochs = Annotated[int, "passes over the episodes of a step", GreaterThan(0)]
 Minibatches = Annotated[int, "optimizer steps in each pass", GreaterThan(0)]
 EvalEvery = Annotated[int, "steps of GRPO between evaluations on the held-out problems; 0: none"]
+MicrobatchTokens = Annotated[
+    int, "tokens per forward pass of the learner: memory only, not the result; 0: as many as suit the device"
+]
 Dtype = Annotated[
     str | None, "float32, bfloat16, float16 or auto; None: float32 of the tiny model, auto of a language model"
 ]

@@ -17,6 +17,7 @@ from _agents import (
     Epochs,
     EvalEvery,
     GoldEpisodes,
+    MicrobatchTokens,
     Minibatches,
     compute_on,
     evaluate_agent,
@@ -45,7 +46,7 @@ def recipe(
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 16, group_size: Count = 8,
     lr: Lr = None, cosine: Cosine = False, algorithm: Algorithm = "grpo", epochs_per_batch: Epochs = 1,
     minibatches: Minibatches = 1, eval_every: EvalEvery = 0, device: Device = "auto", dtype: Dtype = None,
-    seed: int = 0,
+    max_tokens_per_microbatch: MicrobatchTokens = 0, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, place = model == "tiny", pace_of(model), compute_on(model, device, dtype)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
@@ -56,12 +57,13 @@ def recipe(
     world, sampling = measured(world), Sampling(max_tokens=max_tokens or (96 if tiny else 256))
     first = imitate_gold_play(
         world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-        gold_episodes, **place,
+        gold_episodes, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
     )  # fmt: skip
     rl = train_agent(
         world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine, algorithm,
         problems_per_step=problems_per_step, group_size=group_size, epochs_per_batch=epochs_per_batch,
-        minibatches=minibatches, eval_every=eval_every, eval_limit=limit, eval_samples=SAMPLES, **place,
+        minibatches=minibatches, eval_every=eval_every, eval_limit=limit, eval_samples=SAMPLES,
+        max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
     )  # fmt: skip
     return Stages((
         Stage("cold_start", first),

@@ -11,7 +11,17 @@ Results with three seeds, hardware and time: docs/results.md.
 from dataclasses import replace
 from typing import Annotated
 
-from _agents import Cosine, Dtype, GoldEpisodes, compute_on, evaluate_agent, imitate_gold_play, pace_of, train_agent
+from _agents import (
+    Cosine,
+    Dtype,
+    GoldEpisodes,
+    MicrobatchTokens,
+    compute_on,
+    evaluate_agent,
+    imitate_gold_play,
+    pace_of,
+    train_agent,
+)
 from _bases import LIMIT, Count, Limit, Lr, ModelName, Steps, measured
 
 from ponder.common_settings import Device
@@ -33,7 +43,7 @@ def recipe(
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 8, group_size: Count = 8,
     lr: Lr = None, cosine: Cosine = False, device: Device = "auto", dtype: Dtype = None,
-    seed: int = 0,
+    max_tokens_per_microbatch: MicrobatchTokens = 0, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
     if tiny:  # to copy an expression it needs longer than to learn a move
@@ -47,11 +57,12 @@ def recipe(
         start = f"stage:{name}-start"
         first = imitate_gold_play(
             world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-            gold_episodes, **place,
+            gold_episodes, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
         )  # fmt: skip
         rl = train_agent(
             world, start, sampling, steps or pace.steps, lr or pace.lr, seed, cosine,
-            problems_per_step=problems_per_step * times, group_size=group_size, **place,
+            problems_per_step=problems_per_step * times, group_size=group_size,
+            max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
         )  # fmt: skip
         stages += [
             Stage(f"{name}-start", first),
