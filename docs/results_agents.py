@@ -15,7 +15,8 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
     ),
     "smollm2": (
         f"{CALCULATOR} --cold-start-steps 20 --steps 4 {LM_STEP}",
-        f"agent --task grid-walk --algorithm gigpo --cold-start-steps 80 --problems-per-step 64 --steps 30 --lr 5e-05 {LM_STEP}",
+        "agent --task grid-walk --algorithm gigpo --cold-start-steps 80 --problems-per-step 64 --steps 30 --lr 5e-05"
+        f" {LM_STEP}",
         "agent --task alphabet-sort --task.level 3 --algorithm gigpo --cold-start-steps 60 --cold-start-lr 0.0002"
         f" --problems-per-step 64 --steps 25 --lr 5e-05 {LM_STEP}",
         f"agent --task sql --cold-start-steps 7 --problems-per-step 32 --steps 20 --lr 5e-05 {LM_STEP}",
