@@ -3,6 +3,7 @@
 run_dir             the directory itself: job, environment, metrics, traces, checkpoints, lock
 records             its .jsonl files, one checked record per line
 trace_store         its traces: the one reader, by step, problem or number; `trace_writer` writes them in the background
+picture_store       large pictures of its problems, each once, by hash
 token_texts         what each token of its model writes
 trace_blocks        traces as compressed columns; `block_file` is the file of checked blocks that holds them
 metric_logging      metrics also to TensorBoard, W&B, trackio; `metric_writers` is the process that writes them

@@ -13,6 +13,7 @@ from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.errors import Interrupted, RunError
 from ponder.runs.data_files import FILTER_REPORT_FILE
 from ponder.runs.metric_writers import WRITER_FOLDERS
+from ponder.runs.picture_store import PICTURES_FOLDER
 from ponder.runs.run_dir import checkpoints, lock_run, read_job, read_metrics
 from ponder.runs.status import STATUS_FILE
 from ponder.runs.token_texts import TOKEN_TEXTS_FILE
@@ -25,7 +26,7 @@ _METADATA_FILES = {
     *(f"{name}{TEMPORARY_SUFFIX}" for name in _DESCRIPTION_FILES),
 }  # they describe the work and are no result
 _TRAINING_FIELDS = ("steps", "save_every", "keep_checkpoints")
-_RECORD_NAMES = {"metrics.jsonl", *TRACE_FILES, *WRITER_FOLDERS, "checkpoints"}
+_RECORD_NAMES = {"metrics.jsonl", *TRACE_FILES, *WRITER_FOLDERS, PICTURES_FOLDER, "checkpoints"}
 
 
 def is_training_job(job: Any) -> bool:

@@ -5,6 +5,7 @@
     metrics.jsonl       one line per step, with findings about the health of the run
     traces.bin          everything that the model wrote, compressed (see runs/trace_store.py)
     traces.jsonl        the same in a run that an earlier version began: one line per trace
+    pictures/           large pictures of its problems, each once (see runs/picture_store.py)
     token_texts.bin     the bytes of each token of its model (see runs/token_texts.py)
     checkpoints/        step-000020/ ... weights, optimizer, state
     tensorboard/ ...    metrics again, by the writers that were asked for (see runs/metric_logging.py)

@@ -11,7 +11,7 @@ says what there is:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -144,25 +144,30 @@ def parse_directory(directory: bytes, count: int) -> list[TraceSummary]:
     return [TraceSummary(*row) for row in parse_rows(directory, count)[0]]
 
 
-def decode_traces(directory: bytes, count: int, body: bytes) -> list[Trace]:
-    """The traces of a block. Raises ValueError where it holds something else."""
+def decode_traces(
+    directory: bytes, count: int, body: bytes, restore: Callable[[dict[str, Any]], None] | None = None
+) -> list[Trace]:
+    """The traces of a block. Raises ValueError where it holds something else. `restore` is called with each record, to
+    put back what is kept elsewhere."""
     rows, data = parse_rows(directory, count)
     with _no_trace_is_value_error():
         shapes = _check_sizes(data, body)
-        records, columns = _read_records(data, body), _read_columns(data, shapes, body)
+        records, columns = _read_records(data, body, restore), _read_columns(data, shapes, body)
         traces = [trace_from_json(record, columns.take) for record in records]
     if [t.problem.id for t in traces] != [row[0] for row in rows] or not columns.is_empty():
         raise ValueError("its directory does not fit its traces")
     return traces
 
 
-def decode_records(directory: bytes, count: int, body: bytes) -> list[dict[str, Any]]:
+def decode_records(
+    directory: bytes, count: int, body: bytes, restore: Callable[[dict[str, Any]], None] | None = None
+) -> list[dict[str, Any]]:
     """The traces of a block as they are stored: JSON, in which the length of an array stands for the array. For readers
     that need no arrays. Raises ValueError where it holds something else than traces."""
     rows, data = parse_rows(directory, count)
     with _no_trace_is_value_error():
         _check_sizes(data, body)
-        records = _read_records(data, body)
+        records = _read_records(data, body, restore)
         ids_of = [record["problem"]["id"] for record in records]
     if ids_of != [row[0] for row in rows]:
         raise ValueError("its directory does not fit its traces")
@@ -222,12 +227,15 @@ def _check_sizes(data: Any, body: bytes) -> _Shapes:
     return shapes
 
 
-def _read_records(data: Any, body: bytes) -> list[Any]:
+def _read_records(data: Any, body: bytes, restore: Callable[[dict[str, Any]], None] | None) -> list[Any]:
     size, stored = data["json"]
     raw = bytes(inflate(memoryview(body)[:stored], size))
     records = json.loads(raw.decode("utf-8", "surrogatepass"), parse_constant=_reject_constant)
     if not isinstance(records, list):
         raise ValueError("its JSON is no list")
+    if restore is not None:
+        for record in records:
+            restore(record)
     return records
 
 

@@ -14,12 +14,14 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ponder.errors import RunError
 from ponder.runs import block_file
 from ponder.runs.block_file import BlockReader, DamagedBlock, StoredBlock
+from ponder.runs.picture_store import restore_pictures
 from ponder.runs.records import (
     DamagedRecord,
     damaged_record,
@@ -302,6 +304,7 @@ class _TraceReader:
     def __init__(self, path: Path, stack: contextlib.ExitStack) -> None:
         self._reader = stack.enter_context(BlockReader(path)) if path.is_file() else None
         self._path, self._last_offset = path, -1
+        self._restore = partial(restore_pictures, folder=path.parent)
         self._last: list[Trace] = []
 
     def read(self, offset: int, number: int) -> list[Trace]:
@@ -313,11 +316,11 @@ class _TraceReader:
     def read_records(self, offset: int, number: int) -> list[dict[str, Any]]:
         return self._decode(offset, number, decode_records)
 
-    def _decode(self, offset: int, number: int, decode: Callable[[bytes, int, bytes], _T]) -> _T:
+    def _decode(self, offset: int, number: int, decode: Callable[..., _T]) -> _T:
         if self._reader is None:
             raise RunError(f"{self._path} is gone: it was removed while it was read")
         block = self._reader.block_at(offset)
         try:
-            return decode(self._reader.read_directory(block), block.count, self._reader.read_body(block))
+            return decode(self._reader.read_directory(block), block.count, self._reader.read_body(block), self._restore)
         except ValueError as why:
             raise DamagedBlock(self._path, number, str(why), offset) from None

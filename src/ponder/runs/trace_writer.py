@@ -10,6 +10,7 @@ from ponder import full_disk, signals
 from ponder.errors import PonderError, RunError
 from ponder.runs.background_queue import BackgroundQueue
 from ponder.runs.block_file import ITEMS, RESUMED, BlockWriter
+from ponder.runs.picture_store import store_pictures
 from ponder.runs.trace_blocks import PackedTraces, pack_traces
 from ponder.types import Trace
 
@@ -57,6 +58,9 @@ class TraceWriter:
         return "" if self._queue.error is None else str(self._queue.error)
 
     def _write(self, packed: PackedTraces) -> None:
+        for record in packed.records:
+            store = partial(store_pictures, record, self.path.parent)
+            full_disk.retry_while_disk_full(store, self.path, 0, self._stopped)
         directory, body = packed.encode()
         self._open().append(packed.step, ITEMS, len(packed.summaries), directory, body)
 
