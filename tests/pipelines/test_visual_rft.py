@@ -140,3 +140,27 @@ def test_reported_pictures_are_neither_trained_on_nor_those_of_validation(visual
         )
     )
     assert not test & train and not test & validation and not validation & train
+
+
+def test_noisy_teacher_errs_as_far_as_it_says_and_grading_does_not(visual_rft):
+    from _shapes import CountAlike, FindBox, FindMask
+
+    task, noisy = FindBox(), FindBox(teacher_noise=6)
+    problems = task.train[:60]
+    assert [noisy.verifier.grade(task.gold(p), p.answer).value for p in problems] == [1.0] * 60
+    boxes = [noisy.teacher_box(p) for p in problems]
+    assert boxes == [noisy.teacher_box(p) for p in problems]  # the same whenever the problem comes
+    errors = np.array([np.subtract(box, p.answer["box"]) for box, p in zip(boxes, problems, strict=True)])
+    assert np.abs(errors).max() == 6 and (errors != 0).mean() > 0.7
+    assert all(0 <= x1 < x2 <= 64 and 0 <= y1 < y2 <= 64 for x1, y1, x2, y2 in boxes)
+    overlaps = [noisy.verifier.grade(noisy.gold(p), p.answer).value for p in problems]
+    assert 0.3 < np.mean(overlaps) < 0.9 and min(overlaps) > 0
+    counted, guessed = CountAlike(), CountAlike(teacher_noise=0.5)
+    right = [guessed.gold(p) == counted.gold(p) for p in counted.train[:200]]
+    assert 0.5 < np.mean(right) < 0.7  # a half, and a fifth of the other half
+    masks = FindMask(teacher_noise=6)
+    for p in masks.train[:20]:
+        answer = json.loads(masks.gold(p).partition("<answer>")[2].removesuffix("</answer>"))
+        x1, y1, x2, y2 = answer["bbox"]
+        assert answer["bbox"] == masks.teacher_box(p)
+        assert all(x1 <= x <= x2 and y1 <= y <= y2 for x, y in (answer["points_1"], answer["points_2"]))
