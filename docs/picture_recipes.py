@@ -4,9 +4,10 @@
     python docs/picture_recipes.py --out tried --runs tried.json          # other settings, on the validation pictures
     python docs/picture_recipes.py --table docs/results/pictures/runs.json    # the rows as Markdown
 
-Each run is a process of its own with so many threads. `runs.json` in the folder has a row for each: the mean score of
-four answers to each held-out picture at every stage, with a 95 % interval over pictures, and the curve of the reward.
-`visual_rft.png` shows boxes before and after. `--runs` is a JSON list of `{"recipe": ..., "settings": {...}}`.
+`--processes` says how many run at once, each with so many threads. `runs.json` in the folder has a row for each run:
+the mean score of four answers to each held-out picture at every stage, with a 95 % interval over pictures, and the
+curve of the reward. `visual_rft.png` shows boxes before and after. `--runs` is a JSON list of `{"recipe": ...,
+"settings": {...}}`.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
+from ponder.atomic_write import write_atomically
 from ponder.errors import PonderError
 
 RECIPES = ("visual_rft", "visual_counting", "visual_segmentation")
@@ -39,13 +42,14 @@ def main() -> None:
     flags.add_argument("--runs", type=Path, help="a JSON list of runs; default: three seeds of each recipe")
     flags.add_argument("--threads", type=int, default=2, help="of each run")
     flags.add_argument("--seconds", type=float, default=3600, help="runs that take longer are ended")
-    flags.add_argument("--one", help=argparse.SUPPRESS)  # a run in JSON, done by this process in the folder `--out`
+    flags.add_argument("--processes", type=int, help="at once; default: one for each run")
+    flags.add_argument("--some", help=argparse.SUPPRESS)  # runs by number in JSON, done by this process in `--out`
     options = flags.parse_args()
     if options.table:
         print(render_table(json.loads(options.table.read_text())))
         return
-    if options.one:
-        do_one(json.loads(options.one), options.out)
+    if options.some:
+        do_some(json.loads(options.some), options.out)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     runs = json.loads(options.runs.read_text()) if options.runs else default_runs()
@@ -78,37 +82,38 @@ def default_runs() -> list[dict[str, Any]]:
 
 
 def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Every run in a process of its own, all at once. Of one that is ended, what it has done is kept."""
+    """The runs, shared out among processes in turn, each of which does its own one after the other. Of one that is
+    ended, what it has done is kept."""
     variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": os.pathsep.join(sys.path)}
+    count = min(options.processes or len(runs), len(runs))
     processes = []
-    for number, run in enumerate(runs):
-        log = (folder / f"run{number}.log").open("w")
-        command = [sys.executable, __file__, "--out", str(folder / f"run{number}"), "--one", json.dumps(run)]
+    for process in range(count):
+        some = {number: run for number, run in enumerate(runs) if number % count == process}
+        command = [sys.executable, __file__, "--out", str(folder), "--some", json.dumps(some)]
+        log = (folder / f"process{process}.log").open("w")
         processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
     began = written = time.monotonic()
-    left = dict(enumerate(processes))
-    seconds: dict[int, float] = {}
 
     def write_rows() -> list[dict[str, Any]]:
         rows = []
         for number, run in enumerate(runs):
-            row = {**run, "seconds": seconds.get(number), "stages": read_stages(folder / f"run{number}")}
-            if number not in seconds or processes[number].returncode:
-                row["error"] = (folder / f"run{number}.log").read_text()[-1500:] or "not finished in time"
+            place = folder / f"run{number}"
+            row = {**run, "seconds": None, "stages": read_stages(place)}
+            if (ended := place.with_suffix(".json")).is_file():
+                row |= json.loads(ended.read_text())
+            else:
+                row["error"] = "not finished: " + (folder / f"process{number % count}.log").read_text()[-1000:]
             rows.append(row)
         (options.out / "runs.json").write_text(json.dumps(rows, indent=1) + "\n")
         return rows
 
-    while left and time.monotonic() - began < options.seconds:
+    while any(process.poll() is None for process in processes) and time.monotonic() - began < options.seconds:
         time.sleep(1)
-        for number in [number for number, process in left.items() if process.poll() is not None]:
-            seconds[number] = round(time.monotonic() - began, 1)
-            del left[number]
         if time.monotonic() - written > SECONDS_BETWEEN_FILES:
             with contextlib.suppress(PonderError, OSError, ValueError):  # a run may be writing
                 write_rows()
             written = time.monotonic()
-    for process in left.values():
+    for process in processes:
         process.kill()
         process.wait()
     rows = write_rows()
@@ -118,12 +123,20 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
     return rows
 
 
-def do_one(run: dict[str, Any], place: Path) -> None:
+def do_some(runs: dict[str, dict[str, Any]], folder: Path) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     sys.path.insert(0, str(ROOT / "recipes"))
-    importlib.import_module(run["recipe"]).recipe(**run["settings"])(place)
+    for number, run in runs.items():
+        place, began = folder / f"run{number}", time.monotonic()
+        ended: dict[str, Any] = {}
+        try:
+            importlib.import_module(run["recipe"]).recipe(**run["settings"])(place)
+        except Exception:
+            ended["error"] = traceback.format_exc()[-1500:]
+        ended["seconds"] = round(time.monotonic() - began, 1)
+        write_atomically(place.with_suffix(".json"), json.dumps(ended))
 
 
 def read_stages(place: Path) -> dict[str, Any]:
