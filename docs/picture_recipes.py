@@ -3,11 +3,12 @@
     python docs/picture_recipes.py --out docs/results/pictures            # three seeds of each, on the test pictures
     python docs/picture_recipes.py --out tried --runs tried.json          # other settings, on the validation pictures
     python docs/picture_recipes.py --table docs/results/pictures/runs.json    # the rows as Markdown
+    python docs/picture_recipes.py --draw docs/results/pictures/boxes.json docs/pictures.png
 
 `--processes` says how many run at once, each with so many threads. `runs.json` in the folder has a row for each run:
 the mean score of four answers to each held-out picture at every stage, with a 95 % interval over pictures, and the
-curve of the reward. `visual_rft.png` shows boxes before and after. `--runs` is a JSON list of `{"recipe": ...,
-"settings": {...}}`.
+curve of the reward; `boxes.json` has boxes before and after, which `--draw` draws. `--runs` is a JSON list of
+`{"recipe": ..., "settings": {...}}`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from ponder.errors import PonderError
 
 RECIPES = ("visual_rft", "visual_counting", "visual_segmentation")
 ROOT = Path(__file__).resolve().parent.parent
-SHOWN_PICTURES = 8
+GREEDY_STAGES = ("start-greedy", "greedy")
+SHOWN_PICTURES, BOXES_FILE = 8, "boxes.json"
 SECONDS_BETWEEN_FILES = 20  # what the runs have done so far is written that often
 
 
@@ -39,6 +41,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--out", type=Path, default=Path("docs/results/pictures"))
     flags.add_argument("--table", type=Path, help="print the rows of this file as Markdown, and run nothing")
+    flags.add_argument("--draw", type=Path, nargs=2, help="draw the boxes of the first file to the second")
     flags.add_argument("--runs", type=Path, help="a JSON list of runs; default: three seeds of each recipe")
     flags.add_argument("--threads", type=int, default=2, help="of each run")
     flags.add_argument("--seconds", type=float, default=3600, help="runs that take longer are ended")
@@ -47,6 +50,9 @@ def main() -> None:
     options = flags.parse_args()
     if options.table:
         print(render_table(json.loads(options.table.read_text())))
+        return
+    if options.draw:
+        draw_boxes(json.loads(options.draw[0].read_text()), options.draw[1])
         return
     if options.some:
         do_some(json.loads(options.some), options.out)
@@ -63,8 +69,8 @@ def main() -> None:
 def render_table(rows: list[dict[str, Any]]) -> str:
     """Each run's measure before and after GRPO, and with grey pictures."""
     lines = [
-        "| recipe | seed | after imitation | after GRPO | gain | with grey pictures | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| recipe | seed | after imitation | after GRPO | gain | with grey pictures | greedy | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         stages = row["stages"]
@@ -72,8 +78,11 @@ def render_table(rows: list[dict[str, Any]]) -> str:
         found = [stages.get(name, {}) for name in (f"start-{measure}", measure, f"blind-{measure}")]
         cells = [f"{stage['mean']:.2f} ± {stage['half_interval']:.2f}" if "mean" in stage else "–" for stage in found]
         gain = f"{found[1]['mean'] - found[0]['mean']:+.2f}" if all("mean" in stage for stage in found[:2]) else "–"
+        greedy = " to ".join(f"{stages[name]['mean']:.2f}" for name in GREEDY_STAGES if "mean" in stages.get(name, {}))
         seed, seconds = row["settings"].get("seed", 0), row["seconds"] or "–"
-        lines.append(f"| `{row['recipe']}` | {seed} | {cells[0]} | {cells[1]} | {gain} | {cells[2]} | {seconds} |")
+        name = " ".join([row["recipe"], *([model] if (model := row["settings"].get("model")) else [])])
+        cells = [f"`{name}`", str(seed), cells[0], cells[1], gain, cells[2], greedy or "–", str(seconds)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -101,6 +110,8 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
             row = {**run, "seconds": None, "stages": read_stages(place)}
             if (ended := place.with_suffix(".json")).is_file():
                 row |= json.loads(ended.read_text())
+                if run["recipe"] == "visual_rft" and "error" not in row and not (options.out / BOXES_FILE).exists():
+                    (options.out / BOXES_FILE).write_text(json.dumps(sampled_boxes(place), indent=1) + "\n")
             else:
                 row["error"] = "not finished: " + (folder / f"process{number % count}.log").read_text()[-1000:]
             rows.append(row)
@@ -116,11 +127,7 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
     for process in processes:
         process.kill()
         process.wait()
-    rows = write_rows()
-    for number, row in enumerate(rows):
-        if row["recipe"] == "visual_rft" and "error" not in row and not (options.out / "visual_rft.png").exists():
-            draw_boxes(folder / f"run{number}", options.out / "visual_rft.png")
-    return rows
+    return write_rows()
 
 
 def do_some(runs: dict[str, dict[str, Any]], folder: Path) -> None:
@@ -175,36 +182,41 @@ def read_stage(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def draw_boxes(run: Path, file: Path) -> None:
-    """Held-out pictures with the gold box, and the first box sampled before and after GRPO."""
+def sampled_boxes(run: Path) -> list[dict[str, Any]]:
+    """Of some held-out pictures: the gold box, and the first answer sampled before and after GRPO with its IoU."""
+    from ponder.runs import read_traces
+
+    before, after = ([trace for _, trace in read_traces(run / name)] for name in ("start-overlap", "overlap"))
+    shown = []
+    for pair in zip(before[:SHOWN_PICTURES], after[:SHOWN_PICTURES], strict=True):
+        (image, *_) = pair[0].problem.messages[-1]["content"]
+        answers = [[trace.text(1), next(iter(trace.steps[1].scores.values())).value] for trace in pair]
+        shown.append({"image": image, "box": pair[0].problem.answer["box"], "answers": answers})
+    return shown
+
+
+def draw_boxes(shown: list[dict[str, Any]], file: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     from ponder.pictures.message_parts import content_pictures
-    from ponder.runs import read_traces
     from ponder.verify.answers.structured import extract_structured
 
-    before, after = ([trace for _, trace in read_traces(run / name)] for name in ("start-overlap", "overlap"))
     figure = Figure(figsize=(12, 3.6), layout="constrained")
-    axes = figure.subplots(2, SHOWN_PICTURES)
-    for column, traces in enumerate(zip(before[:SHOWN_PICTURES], after[:SHOWN_PICTURES], strict=True)):
-        for row, trace in enumerate(traces):
-            axis = axes[row][column]
-            axis.imshow(content_pictures(trace.problem.messages[-1]["content"])[0].pixels)
+    axes = figure.subplots(2, len(shown))
+    for column, row in enumerate(shown):
+        for axis, (text, score) in zip(axes[:, column], row["answers"], strict=True):
+            axis.imshow(content_pictures([row["image"]])[0].pixels)
             axis.set_xticks([])
             axis.set_yticks([])
-            boxes = [(trace.problem.answer["box"], "black", "--")]
-            answer = extract_structured(trace.text(1)).answer
-            try:
-                boxes.append((json.loads(answer or ""), "deeppink", "-"))
-                (x1, y1, x2, y2) = map(float, boxes[-1][0])
-            except (ValueError, TypeError):
-                boxes = boxes[:1]
+            boxes = [(row["box"], "black", "--")]
+            with contextlib.suppress(ValueError, TypeError):  # an answer that is no box
+                x1, y1, x2, y2 = map(float, json.loads(extract_structured(text).answer or ""))
+                boxes.append(([x1, y1, x2, y2], "deeppink", "-"))
             for (x1, y1, x2, y2), color, line in boxes:
                 axis.add_patch(
                     Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line)
                 )
-            score = next(iter(trace.steps[1].scores.values())).value
             axis.set_xlabel(f"IoU {score:.2f}" if score is not None else "", fontsize=8)
     axes[0][0].set_ylabel("before GRPO")
     axes[1][0].set_ylabel("after")

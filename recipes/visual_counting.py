@@ -24,6 +24,7 @@ Count = Annotated[int, GreaterThan(0)]
 Rate = Annotated[float, GreaterThan(0)]
 
 SAMPLING = Sampling(max_tokens=12)  # of `\boxed{3}` and its end
+GREEDY = Samples(1, replace(SAMPLING, temperature=0.0))
 
 
 def recipe(
@@ -62,9 +63,13 @@ def recipe(
             Stage("grpo", grpo),
             Stage("accuracy", _measure(held_out(task, pictures), "stage:grpo", limit, where)),
             Stage("blind-accuracy", _measure(held_out(blind, pictures), "stage:grpo", limit, where)),
+            Stage("start-greedy", _measure(held_out(task, pictures), "stage:start", limit, where, GREEDY)),
+            Stage("greedy", _measure(held_out(task, pictures), "stage:grpo", limit, where, GREEDY)),
         )
     )
 
 
-def _measure(task: CountAlike, model: str, limit: int, where: dict[str, Any]) -> Evaluate:
-    return Evaluate(task, model, strategy=Samples(4, SAMPLING), limit=limit, **where)
+def _measure(
+    task: CountAlike, model: str, limit: int, where: dict[str, Any], strategy: Samples = Samples(4, SAMPLING)
+) -> Evaluate:
+    return Evaluate(task, model, strategy=strategy, limit=limit, **where)

@@ -25,6 +25,7 @@ Count = Annotated[int, GreaterThan(0)]
 Rate = Annotated[float, GreaterThan(0)]
 
 SAMPLING = Sampling(max_tokens=112)  # of thinking, box, two points and their marks
+GREEDY = Samples(1, replace(SAMPLING, temperature=0.0))
 
 
 def recipe(
@@ -62,9 +63,13 @@ def recipe(
             Stage("grpo", grpo),
             Stage("overlap", _measure(held_out(task, pictures), "stage:grpo", limit, where)),
             Stage("blind-overlap", _measure(held_out(blind, pictures), "stage:grpo", limit, where)),
+            Stage("start-greedy", _measure(held_out(task, pictures), "stage:start", limit, where, GREEDY)),
+            Stage("greedy", _measure(held_out(task, pictures), "stage:grpo", limit, where, GREEDY)),
         )
     )
 
 
-def _measure(task: FindMask, model: str, limit: int, where: dict[str, Any]) -> Evaluate:
-    return Evaluate(task, model, strategy=Samples(4, SAMPLING), limit=limit, **where)
+def _measure(
+    task: FindMask, model: str, limit: int, where: dict[str, Any], strategy: Samples = Samples(4, SAMPLING)
+) -> Evaluate:
+    return Evaluate(task, model, strategy=strategy, limit=limit, **where)
