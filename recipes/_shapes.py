@@ -1,4 +1,5 @@
-"""Tasks for the smallest model that sees: find, count or segment shapes, asked in two words."""
+"""Tasks for the smallest model that sees: find, count or segment shapes, asked in two words; and the stages that the
+recipes about them share: imitation of a noisy teacher, GRPO, and measures on held-out pictures."""
 
 import json
 import random
@@ -7,14 +8,24 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel, ScratchVision
 from ponder.models.text_with_vision import TextWithVision
 from ponder.pictures.picture import Picture
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
+from ponder.tasks.generated.generated_task import require_at_least
 from ponder.tasks.vision.count_shapes import CountItem, CountShapes
 from ponder.tasks.vision.find_shape import ShapeItem
 from ponder.tasks.vision.locate_shape import LocateShape
 from ponder.tasks.vision.scene import LOOKS, Look, draw_scene, encode_mask, shape_mask
-from ponder.types import Problem
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Problem, Sampling
 from ponder.verify import SegZero, WeightedSum
 from ponder.verify.answers.style import AnswerSpec
 from ponder.verify.vision.segmenter import SegmentedMaskIoU
@@ -23,7 +34,18 @@ TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}="
 ALPHABET = 'abcdefghijklmnopqrstuvwxyz 0123456789,[]{}\\=<>/_":'
 
 Model = Annotated[str, "tiny, from scratch; or smollm2 or another language model, which gets a vision tower"]
-Pictures = Literal["test", "validation"]  # which held-out pictures are measured on
+Pictures = Annotated[
+    Literal["test", "validation"], "which held-out pictures to measure on: test, or validation to choose settings"
+]
+Steps = Annotated[int | None, "of GRPO; None: what suits the model", GreaterThan(0)]
+PicturesPerStep = Annotated[int | None, "pictures in a step of GRPO; None: what suits the model", GreaterThan(0)]
+GroupSize = Annotated[int | None, "answers sampled for each; None: what suits the model", GreaterThan(0)]
+Lr = Annotated[float | None, "learning rate of GRPO; None: what suits the model", GreaterThan(0)]
+ColdStartSteps = Annotated[int | None, "of imitation; None: what suits the model", GreaterThan(0)]
+ColdStartBatch = Annotated[int | None, "pictures in a step of imitation; None: what suits the model", GreaterThan(0)]
+ColdStartLr = Annotated[float | None, "learning rate of imitation; None: what suits the model", GreaterThan(0)]
+Limit = Annotated[int, "held-out pictures to measure on, at most", GreaterThan(0)]
+
 _TEST_SEEDS = 1000  # settings are chosen on the held-out pictures of seed 0, 1, ...; results are on those of 1000, ...
 
 _SIZES = range(15, 40, 2)  # pixels; large, so that a near miss overlaps
@@ -43,9 +65,62 @@ def make_model(model: str, seed: int, context: int = 96) -> ScratchModel | TextW
     return ScratchModel(ALPHABET, width=64, layers=2, heads=4, context=context, seed=seed, vision=vision)
 
 
-def dtype_of(model: str) -> str:
-    """So small a model is trained in float32 on every device."""
-    return "float32" if model == "tiny" else "auto"
+@dataclass(frozen=True)
+class Pace:
+    """How long a model imitates and learns, and how fast."""
+
+    cold_start_steps: int
+    cold_start_batch: int
+    cold_start_lr: float
+    steps: int
+    problems_per_step: int
+    group_size: int
+    lr: float
+
+
+def choose_pace(model: str, tiny: Pace, large: Pace, **given: Any) -> Pace:
+    """What suits the model, but for what is given."""
+    return replace(
+        tiny if model == "tiny" else large, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def make_stages(
+    task: Any, noise: float, measure: str, model: str, pace: Pace, sampling: Sampling, limit: int, pictures: Any,
+    device: str, context: int = 96, reward: Any = None,
+) -> Stages:  # fmt: skip
+    """Imitate a teacher that errs, learn by GRPO, and measure both models on held-out pictures: four sampled answers to
+    each, the second model also about grey pictures, and both greedily. `reward`: the task to learn from, if another."""
+    seed = task.seed
+    where: dict[str, Any] = {"device": device, "dtype": "float32" if model == "tiny" else "auto"}  # so small a model
+    start = FineTune(
+        replace(task, teacher_noise=noise), make_model(model, seed, context), TEMPLATE,
+        optimizer=AdamW(lr=pace.cold_start_lr, warmup_steps=20, decay_steps=pace.cold_start_steps),
+        steps=pace.cold_start_steps, batch_size=pace.cold_start_batch, save_every=pace.cold_start_steps, seed=seed,
+        **where,
+    )  # fmt: skip
+    grpo = RL(
+        task=reward or task, model="stage:start", group_size=pace.group_size, sampling=sampling,
+        algorithm=GRPO(kl=None), optimizer=AdamW(lr=pace.lr, warmup_steps=3, decay_steps=pace.steps), steps=pace.steps,
+        problems_per_step=pace.problems_per_step, save_every=pace.steps, seed=seed, **where,
+    )  # fmt: skip
+    sampled, greedy = Samples(4, sampling), Samples(1, replace(sampling, temperature=0.0))
+
+    def measured(name: str, stage: str, strategy: Samples, blind: bool = False) -> Stage:
+        asked = held_out(replace(task, blind=blind), pictures)
+        return Stage(name, Evaluate(asked, f"stage:{stage}", strategy=strategy, limit=limit, **where))
+
+    return Stages(
+        (
+            Stage("start", start),
+            measured(f"start-{measure}", "start", sampled),
+            Stage("grpo", grpo),
+            measured(measure, "grpo", sampled),
+            measured(f"blind-{measure}", "grpo", sampled, blind=True),
+            measured("start-greedy", "start", greedy),
+            measured("greedy", "grpo", greedy),
+        )
+    )
 
 
 def grey(picture: Picture) -> Picture:
@@ -66,6 +141,10 @@ class FindBox(LocateShape):
     shapes: int = 1
     blind: bool = False
     teacher_noise: int = 0
+
+    def check(self) -> None:
+        super().check()
+        require_at_least(0, teacher_noise=self.teacher_noise)
 
     def draw(self, rng: random.Random) -> ShapeItem:
         if self.shapes > 1:
@@ -106,6 +185,11 @@ class CountAlike(CountShapes):
     others: int = 0
     blind: bool = False
     teacher_noise: float = 0.0
+
+    def check(self) -> None:
+        super().check()
+        if not 0 <= self.teacher_noise <= 1:
+            raise UsageError(f"teacher_noise is a share between 0 and 1, not {self.teacher_noise:g}")
 
     def draw(self, rng: random.Random) -> CountItem:
         number = rng.randint(1, self.most)

@@ -1,75 +1,57 @@
-"""Counting (R1-V in small): a vision-language model from scratch learns to count shapes by GRPO on right and wrong.
+"""Counting (R1-V in small): a vision-language model learns to count shapes by GRPO on right and wrong.
 
-The model of `visual_rft`, 0.3 million weights, first imitates gold answers, stopped early. Then it samples numbers for
-each picture, and the reward is 1 for the right one. Both models are measured on held-out pictures that no setting was
-chosen on, and the second one also with grey pictures in their place: one to five shapes, so chance is 20 %.
+The model of `visual_rft` first imitates a teacher who often names a number at random. Then it samples numbers for each
+picture, and the reward is 1 for the right one. Both models are measured on held-out pictures that no setting was chosen
+on, and the second one also with grey pictures in their place: one to five shapes, so chance is 20 %.
 """
 
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from _shapes import TEMPLATE, CountAlike, Model, Pictures, dtype_of, held_out, make_model
+from _shapes import (
+    ColdStartBatch,
+    ColdStartLr,
+    ColdStartSteps,
+    CountAlike,
+    GroupSize,
+    Limit,
+    Lr,
+    Model,
+    Pace,
+    Pictures,
+    PicturesPerStep,
+    Steps,
+    choose_pace,
+    make_stages,
+)
 
-from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.rl import RL
-from ponder.pipelines.sft import FineTune
-from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Samples
+from ponder.pipelines.stages import Stages
 from ponder.settings import GreaterThan
-from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
-Count = Annotated[int, GreaterThan(0)]
-Rate = Annotated[float, GreaterThan(0)]
-
 SAMPLING = Sampling(max_tokens=12)  # of `\boxed{3}` and its end
-GREEDY = Samples(1, replace(SAMPLING, temperature=0.0))
+TINY = Pace(1200, 32, 2e-3, 200, 32, 8, 7e-4)
+LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 5e-5)
 
 
 def recipe(
     model: Model = "tiny",
-    most: Annotated[Count, "shapes in a picture, at most"] = 5,
-    cold_start_steps: Annotated[Count, "of imitation"] = 480,
-    cold_start_lr: Annotated[Rate, "learning rate of imitation"] = 2e-3,
-    cold_start_batch: Annotated[Count, "pictures in a step of imitation"] = 32,
-    teacher_noise: Annotated[float, "share of imitated numbers that are drawn at random"] = 0.0,
-    steps: Annotated[Count, "of GRPO"] = 400,
-    problems_per_step: Annotated[Count, "pictures in a step of GRPO"] = 32,
-    group_size: Annotated[Count, "numbers sampled for each"] = 8,
-    lr: Annotated[Rate, "learning rate of GRPO"] = 5e-4,
-    limit: Annotated[Count, "held-out pictures to measure on, at most"] = 300,
-    pictures: Annotated[Pictures, "which held-out pictures: test, or validation to choose settings"] = "test",
-    device: str = "auto",
+    most: Annotated[int, "shapes in a picture, at most", GreaterThan(0)] = 5,
+    teacher_noise: Annotated[float, "share of imitated numbers that are drawn at random"] = 0.4,
+    cold_start_steps: ColdStartSteps = None,
+    cold_start_batch: ColdStartBatch = None,
+    cold_start_lr: ColdStartLr = None,
+    steps: Steps = None,
+    problems_per_step: PicturesPerStep = None,
+    group_size: GroupSize = None,
+    lr: Lr = None,
+    limit: Limit = 300,
+    pictures: Pictures = "test",
+    device: Annotated[str, "auto, cpu or cuda"] = "auto",
     seed: int = 0,
 ) -> Stages:
+    pace = choose_pace(
+        model, TINY, LARGE, cold_start_steps=cold_start_steps, cold_start_batch=cold_start_batch,
+        cold_start_lr=cold_start_lr, steps=steps, problems_per_step=problems_per_step, group_size=group_size, lr=lr,
+    )  # fmt: skip
     task = CountAlike(most=most, seed=seed)
-    where: dict[str, Any] = {"device": device, "dtype": dtype_of(model)}
-    start = FineTune(
-        replace(task, teacher_noise=teacher_noise), make_model(model, seed), TEMPLATE,
-        optimizer=AdamW(lr=cold_start_lr, warmup_steps=20), steps=cold_start_steps,
-        batch_size=cold_start_batch, save_every=cold_start_steps, seed=seed, **where,
-    )  # fmt: skip
-    grpo = RL(
-        task=task, model="stage:start", group_size=group_size, sampling=SAMPLING, algorithm=GRPO(kl=None),
-        optimizer=AdamW(lr=lr, warmup_steps=3, decay_steps=steps), steps=steps, problems_per_step=problems_per_step,
-        save_every=steps, seed=seed, **where,
-    )  # fmt: skip
-    blind = CountAlike(most=most, seed=seed, blind=True)
-    return Stages(
-        (
-            Stage("start", start),
-            Stage("start-accuracy", _measure(held_out(task, pictures), "stage:start", limit, where)),
-            Stage("grpo", grpo),
-            Stage("accuracy", _measure(held_out(task, pictures), "stage:grpo", limit, where)),
-            Stage("blind-accuracy", _measure(held_out(blind, pictures), "stage:grpo", limit, where)),
-            Stage("start-greedy", _measure(held_out(task, pictures), "stage:start", limit, where, GREEDY)),
-            Stage("greedy", _measure(held_out(task, pictures), "stage:grpo", limit, where, GREEDY)),
-        )
-    )
-
-
-def _measure(
-    task: CountAlike, model: str, limit: int, where: dict[str, Any], strategy: Samples = Samples(4, SAMPLING)
-) -> Evaluate:
-    return Evaluate(task, model, strategy=strategy, limit=limit, **where)
+    return make_stages(task, teacher_noise, "accuracy", model, pace, SAMPLING, limit, pictures, device)
