@@ -30,7 +30,7 @@ from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=12)  # of `\boxed{3}` and its end
 TINY = Pace(1200, 32, 2e-3, 200, 32, 8, 7e-4)
-LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 5e-5)
+LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 1e-4)
 
 
 def recipe(

@@ -34,7 +34,7 @@ from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=24)  # of `\boxed{[12,34,56,78]}` and its end
 TINY = Pace(600, 32, 2e-3, 300, 32, 8, 1e-3)
-LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 5e-5)
+LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 1e-4)
 
 
 def recipe(

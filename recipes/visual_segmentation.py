@@ -31,7 +31,7 @@ from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=112)  # of thinking, box, two points and their marks
 TINY = Pace(450, 32, 2e-3, 150, 16, 8, 7e-4)
-LARGE = Pace(400, 64, 5e-4, 150, 16, 16, 5e-5)
+LARGE = Pace(400, 64, 5e-4, 150, 16, 16, 1e-4)
 
 
 def recipe(
