@@ -33,8 +33,14 @@ from ponder.settings import GreaterThan
 from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=24)  # of `\boxed{[12,34,56,78]}` and its end
-TINY = Pace(600, 32, 2e-3, 300, 32, 8, 1e-3)
-LARGE = Pace(400, 64, 5e-4, 200, 32, 16, 1e-4)
+TINY = Pace(
+    cold_start_steps=600, cold_start_batch=32, cold_start_lr=2e-3, steps=300, problems_per_step=32, group_size=8,
+    lr=1e-3,
+)  # fmt: skip
+LARGE = Pace(
+    cold_start_steps=400, cold_start_batch=64, cold_start_lr=5e-4, steps=200, problems_per_step=32, group_size=16,
+    lr=1e-4,
+)  # fmt: skip
 
 
 def recipe(

@@ -30,8 +30,14 @@ from ponder.pipelines.stages import Stages
 from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=112)  # of thinking, box, two points and their marks
-TINY = Pace(450, 32, 2e-3, 150, 16, 8, 7e-4)
-LARGE = Pace(400, 64, 5e-4, 150, 16, 16, 1e-4)
+TINY = Pace(
+    cold_start_steps=450, cold_start_batch=32, cold_start_lr=2e-3, steps=150, problems_per_step=16, group_size=8,
+    lr=7e-4,
+)  # fmt: skip
+LARGE = Pace(
+    cold_start_steps=400, cold_start_batch=64, cold_start_lr=5e-4, steps=150, problems_per_step=16, group_size=16,
+    lr=1e-4,
+)  # fmt: skip
 
 
 def recipe(
