@@ -42,7 +42,7 @@ LARGE = Pace(
 def recipe(
     model: Model = "tiny",
     most: Annotated[int, "shapes in a picture, at most", GreaterThan(0)] = 5,
-    teacher_noise: Annotated[float, "share of imitated numbers that are drawn at random"] = 0.4,
+    teacher_noise: Annotated[float, "share of imitated numbers that are drawn at random"] = 0.3,
     cold_start_steps: ColdStartSteps = None,
     cold_start_batch: ColdStartBatch = None,
     cold_start_lr: ColdStartLr = None,
