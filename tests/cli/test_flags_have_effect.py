@@ -85,6 +85,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
         4,
     ),
     ("train", "eval_limit"): ({"eval_every": 5}, 3),
+    ("train", "replica_engine"): ({"replicas": 2}, "vllm"),
     ("train", "eval_samples"): ({"eval_every": 5}, 3),
     ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),
     ("train", "sampling_settings"): ({}, {"stop": "END"}),
