@@ -49,13 +49,14 @@ CASES = {
 }
 
 
-def run_case(case: str, group: DataParallelGroup, kind: str) -> dict[str, Any]:
+def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: int = 1) -> dict[str, Any]:
     """The gradient, and the metrics and new weights of two optimiser steps."""
     net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1)
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
     compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group}
     compute |= {"fsdp": kind != REPLICATED, "shard_size": 2 if kind == HSDP else 0}
+    compute["sequence_parallel"] = sequence_parallel
     optimizer = AdamW(lr=0.01, eps=EPS, states="cpu" if case == "cpu states" else "float32")
     critic = make_critic_learner(net, Critic(optimizer=optimizer), **compute) if isinstance(rule, PPO) else None
     if case == "lora":

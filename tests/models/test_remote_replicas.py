@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 
 from fakes import char_policy, perturb
-from ponder.cluster.places import LocalPlace
-from ponder.errors import ModelError, UsageError
-from ponder.models.replicas.frames import frame, read_frame
-from ponder.models.replicas.handshake import (
+from ponder.cluster.handshake import (
     ADDRESS_VARIABLE,
     NAME_VARIABLE,
     TICKET_VARIABLE,
@@ -26,6 +23,9 @@ from ponder.models.replicas.handshake import (
     join_learner,
     proof,
 )
+from ponder.cluster.places import LocalPlace
+from ponder.cluster.wire import frame, read_frame
+from ponder.errors import ModelError, UsageError
 from ponder.models.replicas.ledger import LedgerCounts, read_ledger
 from ponder.models.replicas.replica import ReplicaDeadlines, last_words
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy

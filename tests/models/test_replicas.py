@@ -16,15 +16,9 @@ import pytest
 
 from fakes import char_policy, perturb
 from ponder.cluster.places import LocalPlace
+from ponder.cluster.wire import frame, read_frame
 from ponder.errors import ModelError, UsageError
-from ponder.models.replicas.frames import (
-    completion_from_json,
-    completion_to_json,
-    frame,
-    read_frame,
-    sampling_from_json,
-    sampling_to_json,
-)
+from ponder.models.replicas.frames import completion_from_json, completion_to_json, sampling_from_json, sampling_to_json
 from ponder.models.replicas.ledger import LedgerCounts, RequestLedger, read_ledger
 from ponder.models.replicas.prefix_router import BLOCK_TOKENS, MAX_BLOCKS, PrefixRouter, block_keys
 from ponder.models.replicas.replica import ReplicaDeadlines, last_words

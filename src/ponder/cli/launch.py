@@ -52,9 +52,10 @@ def run_job(
         if cluster and not rank_env.is_placed():
             if trains_over_ranks(job):
                 return run_on_cluster(job, folder, ranks)
-            if not getattr(job, "replicas", 0):
+            if not getattr(job, "replicas", 0) and not getattr(job, "verifier_workers", 0):
                 raise UsageError(
-                    f"{type(job).__name__} has no processes to place on a cluster: give --replicas, or leave it out"
+                    f"{type(job).__name__} has no processes to place on a cluster: give --replicas or"
+                    " --verifier-workers, or leave it out"
                 )
         return _run_job(job, folder, json, no_resume, log_to, ranks)
 

@@ -63,7 +63,7 @@ class PaddedTreeAttention:
         trees, first = [], 0  # first token and reach of each
         for a, b in pairwise(roots):
             past = first + sum(lengths[a:b])
-            trees.append((first, _path_distance(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
+            trees.append((first, path_distance(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
             first = past
         self.buckets = [_pad_bucket(group, device) for group in _group_by_length(trees)]
         flat = torch.cat([b.index_Bt[b.is_token_Bt] for b in self.buckets])
@@ -97,7 +97,7 @@ class PaddedTreeAttention:
         return self._masks[window, shared]
 
 
-def _path_distance(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
+def path_distance(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
     """Distance of each key on each query's path, in tokens; -1 if it is not on the path."""
     count = len(lengths)
     above_SS = torch.eye(count, dtype=torch.bool)

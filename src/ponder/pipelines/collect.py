@@ -26,6 +26,7 @@ from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
 from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
@@ -54,6 +55,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
     start_index: Annotated[int, "the first of them, in the order of a training run with this seed"] = 0
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
+    verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
         resolve_names(self)
@@ -63,6 +65,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:
             raise UsageError("max_concurrency and limit must each be at least 1, start_index at least 0")
         check_replicas(self.replicas)
+        check_verifier_workers(self.verifier_workers)
 
     def check_memory(self) -> None:
         memory_check.require_trace_memory({"limit": self.limit}, {"n": getattr(self.strategy, "n", 1)})
@@ -87,9 +90,12 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         self, problems: Sequence[Problem], policy: Policy, run: Run, progress: Progress, guide: Scorer | None
     ) -> list[Trace]:
         verifier = self.task.verifier
-        async with over_replicas(policy, self.replicas, run.folder, self.seed, self.start_index) as sampler:
+        async with (
+            over_replicas(policy, self.replicas, run.folder, self.seed, self.start_index) as sampler,
+            over_verifier_workers(self.task, self.verifier_workers, run.folder) as grader,
+        ):
             work = partial(
-                try_solve, strategy=self.strategy, policy=sampler, verifier=verifier, guide=guide, budget=self.budget,
+                try_solve, strategy=self.strategy, policy=sampler, verifier=grader, guide=guide, budget=self.budget,
                 oracle=is_oracle(self.guide),
             )  # fmt: skip
             return await solve_many(

@@ -25,6 +25,7 @@ from ponder.pipelines.job.shared_fields import ComputeFields
 from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
 from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
@@ -51,6 +52,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
     limit: Annotated[int | None, "the first so many problems"] = None
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
+    verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
         resolve_names(self)
@@ -60,6 +62,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
         if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):
             raise UsageError("max_concurrency and limit must each be at least 1")
         check_replicas(self.replicas)
+        check_verifier_workers(self.verifier_workers)
 
     @property
     def unit(self) -> str:
@@ -114,9 +117,12 @@ async def evaluate(
     budget: Budget | BudgetLedger | None = job.budget
     if job.budget is not None and job.shared_budget:
         budget = BudgetLedger(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
-    async with over_replicas(policy, job.replicas, run.folder, job.seed) as sampler:
+    async with (
+        over_replicas(policy, job.replicas, run.folder, job.seed) as sampler,
+        over_verifier_workers(job.task, job.verifier_workers, run.folder) as grader,
+    ):
         work = partial(
-            try_solve, strategy=job.strategy, policy=sampler, verifier=verifier, guide=guide, budget=budget,
+            try_solve, strategy=job.strategy, policy=sampler, verifier=grader, guide=guide, budget=budget,
             oracle=is_oracle(job.guide),
         )  # fmt: skip
         traces = await solve_many(

@@ -151,6 +151,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, train_parts=job.train_parts,
         head_only=job.head_only, process_group=current_group(), fsdp=job.fsdp, shard_size=job.shard_size,
+        sequence_parallel=job.sequence_parallel,
     )  # fmt: skip
 
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:

@@ -35,6 +35,7 @@ from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, over_verifier_workers
 from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.cluster_metrics import cluster_metrics
@@ -45,7 +46,7 @@ from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
 from ponder.pipelines.training.shared_rollouts import solve_over_ranks
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
-from ponder.protocols import NoProgress, Progress, Strategy
+from ponder.protocols import NoProgress, Progress, Scorer, Strategy
 from ponder.reason.strategies import Samples
 from ponder.runs import Run
 from ponder.settings import Named, SettingsOf, When
@@ -111,6 +112,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
     replica_engine: Annotated[
         ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
     ] = "ponder"
+    verifier_workers: VerifierWorkerCount = 0
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"
     ] = 8
@@ -129,7 +131,14 @@ class RL(ToolFields, LearnerFields, BaseJob):
         self.check_at_least_one(
             "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
         )
-        for name in ("max_steps_without_signal", "eval_every", "eval_samples", "staleness", "replicas"):
+        for name in (
+            "max_steps_without_signal",
+            "eval_every",
+            "eval_samples",
+            "staleness",
+            "replicas",
+            "verifier_workers",
+        ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.dynamic_sampling_rounds is not None and self.dynamic_sampling_rounds < 0:
@@ -269,7 +278,6 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
     )
     learner, critic = build_learners(job, policy)
-    verifier = job.task.verifier
     verdicts: list[VerdictCounts] = []
     texts = [] if job.pretraining_data is None else read_conversations(job.pretraining_data)
 
@@ -286,17 +294,19 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         if job.eval_every and not session.state.step:
             at_start = {START_ACCURACY: (await evaluate_held_out(job, policy, 0, watch))[ACCURACY]}
         ahead: SamplingAhead | None = None
+        workers = over_verifier_workers(job.task, job.verifier_workers, run.folder)
+        verifier = await stack.enter_async_context(workers)
         if (sampler := await open_sampler(job, policy, run.folder)) is not None:
             stack.push_async_callback(sampler.close)
             sampler.on_tokens = watch.tokens
             if job.staleness:
-                ahead = await stack.enter_async_context(SamplingAhead(job, sampler, session.state))
+                ahead = await stack.enter_async_context(SamplingAhead(job, sampler, session.state, verifier))
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
                 if ahead is None:
-                    rollouts, traces = await collect_rollouts(job, sampler or policy, step, state)
+                    rollouts, traces = await collect_rollouts(job, sampler or policy, step, state, verifier)
                 else:
                     rollouts = traces = await ahead.take(state)
                 sampled = time.perf_counter()
@@ -311,7 +321,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 learn = partial(learn_from, job, session, learner, critic, traces, state)
                 metrics |= learn() if ahead is None else await ahead.run_beside(learn)
                 metrics |= {} if ahead is None else age_metrics(rollouts, step)
-                metrics |= cluster_metrics(session.group, sampler, ahead)
+                metrics |= cluster_metrics(session.group, sampler, ahead, verifier)
                 ended = time.perf_counter()
 
                 state.num_tokens += metrics["num_tokens"]
@@ -377,10 +387,10 @@ async def evaluate_held_out(job: RL, policy: PonderPolicy, step: int, watch: Pro
 
 
 async def collect_rollouts(
-    job: RL, policy: BasePolicy, step: int, state: TrainingState
+    job: RL, policy: BasePolicy, step: int, state: TrainingState, verifier: Scorer | None = None
 ) -> tuple[list[Trace], list[Trace]]:
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
-    problems, verifier = job.task.train, job.task.verifier
+    problems, verifier = job.task.train, verifier or job.task.verifier
     history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
     rounds = job.sampling_rounds
     rollouts: list[Trace] = []
@@ -411,6 +421,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
         "process_group": current_group(),
         "fsdp": job.fsdp,
         "shard_size": job.shard_size,
+        "sequence_parallel": job.sequence_parallel,
     }
     if job.algorithm.critic is not None:
         start = job.algorithm.critic.model

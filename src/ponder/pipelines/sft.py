@@ -189,6 +189,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
         process_group=current_group(),
         fsdp=job.fsdp,
         shard_size=job.shard_size,
+        sequence_parallel=job.sequence_parallel,
     )
 
 

@@ -35,6 +35,7 @@ from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
 from ponder.train.readouts import LogprobReadout, Readout
 from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
+from ponder.train.sequence_parallel import SequenceGroup, SlicedTreeAttention
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
@@ -77,7 +78,8 @@ class Learner:
 
     With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
     learns over them, or over each `shard_size` of them, so that several copies learn the same: `net` is then a sharded
-    copy, and `whole_net`, the given one, gets the new weights of each step.
+    copy, and `whole_net`, the given one, gets the new weights of each step. With `sequence_parallel`, every so many
+    ranks in a row share the tokens of each micro-batch (sequence_parallel.py).
     `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
     """
 
@@ -100,6 +102,7 @@ class Learner:
         process_group: DataParallelGroup = SINGLE_PROCESS,
         fsdp: bool = False,
         shard_size: int = 0,
+        sequence_parallel: int = 1,
         rollout_correction: RolloutCorrection | None = None,
     ) -> None:
         settings.check_finite(objective)
@@ -110,6 +113,7 @@ class Learner:
         joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
         self.sharded = fsdp and joined  # with one rank, too
         self.shards = ShardMesh.over(process_group, shard_size) if self.sharded else NOT_SHARDED
+        self._sequences = SequenceGroup.of(process_group, min(sequence_parallel, process_group.size))
         self.whole_net, self.net = net, shard_network(net, self.shards) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, self.shards)
         self.guarded_step = GuardedStep(self.master_weights)
@@ -126,6 +130,21 @@ class Learner:
         self.compiled = net.device.type == "cuda" and not self.sharded  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
         self.flops = 0.0  # of all that this process computed (see flops.py); the caller may set it back
+
+    @property
+    def sequences(self) -> SequenceGroup | None:
+        """The ranks with which this one shares the tokens of a micro-batch; None: it has its own."""
+        return self._sequences if self.process_group.size > 1 else None
+
+    @property
+    def data_group(self) -> DataParallelGroup:
+        """Among whom work is shared out: ranks that share tokens count as one."""
+        group, sequences = self.process_group, self.sequences
+        return (
+            group
+            if sequences is None
+            else DataParallelGroup(group.rank // sequences.size, group.size // sequences.size)
+        )
 
     # What a training loop calls
 
@@ -265,6 +284,9 @@ class Learner:
     ) -> MetricSums:
         """Sum the gradient of all micro-batches, which are put into `batches`. Out of memory: it starts again."""
 
+        sequences = self.sequences
+        parts, first = (1, True) if sequences is None else (sequences.size, sequences.rank == 0)  # of one loss
+
         def once() -> MetricSums:
             sums = MetricSums()
             if batches is not None:
@@ -276,9 +298,9 @@ class Learner:
                 tokens, more = self._corrected(self.readout.loss_inputs(self, batch), batch)
                 loss_N, stats = self.objective.loss(tokens)
                 loss = torch.where(weight_N != 0, loss_N * weight_N, 0.0).sum()
-                loss.backward(inputs=of)
+                (loss / parts).backward(inputs=of)
                 self.master_weights.accumulate()
-                if counts:
+                if counts and first:
                     sums.add(batch, loss.detach(), tokens, stats | more)
                 if batches is not None:
                     batches.append((batch, tokens))
@@ -288,7 +310,7 @@ class Learner:
             return sums
 
         sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
-        if of is None and self.process_group.shard(work):
+        if of is None and self.data_group.shard(work):
             self.master_weights.check_all_have_gradient()
         return sums
 
@@ -303,16 +325,17 @@ class Learner:
             batch = pack(part, self.net.device)
             logprobs_N = self.readout.loss_inputs(self, batch).logprobs_N
             loss = (losses.reinforce(logprobs_N, batch.advantage_N) * batch.weight_N * float(counts)).sum()
-            loss.backward(inputs=of)
+            share = loss if self.sequences is None else loss / self.sequences.size
+            share.backward(inputs=of)
             self.master_weights.accumulate()
-            sums.add_term("pretraining", loss.detach())
+            sums.add_term("pretraining", share.detach())
 
     def _microbatches(
         self, work: list[TraceChains], keep_traces_whole: bool = False
     ) -> list[tuple[list[TraceChains], bool]]:
         """This rank's micro-batches, and whether each counts. A pass over shards gathers them from all ranks, so all
         make equally many: a rank with fewer repeats a small piece with weight 0."""
-        own = split_microbatches(self.process_group.shard(work), self.max_tokens_per_microbatch, keep_traces_whole)
+        own = split_microbatches(self.data_group.shard(work), self.max_tokens_per_microbatch, keep_traces_whole)
         micro = [(part, True) for part in own]
         if self.sharded and work:
             missing = int(self.process_group.max_of(len(own))) - len(own)
@@ -328,14 +351,34 @@ class Learner:
 
     def hidden_states(self, net: Decoder, batch: PackedBatch) -> Tensor:
         """[N, E]: the last hidden states at `batch.source_N`, which the head reads next."""
+        hidden_NE, rows = self.own_hidden_states(net, batch)
+        return self.all_rows(hidden_NE, rows, batch)
+
+    def own_hidden_states(self, net: Decoder, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
+        """Those that this rank computes, and which of the N they are; None: all."""
         real = slice(-1 if batch.has_padding else None)
         readings, backward = len(batch.source_N), torch.is_grad_enabled()
-        self.flops += pass_flops(net, batch.lengths[real], batch.parents[real], readings, backward)
-        attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
+        flops = pass_flops(net, batch.lengths[real], batch.parents[real], readings, backward)
+        sequences = self.sequences
+        self.flops += flops if sequences is None else flops / sequences.size
         compiled = self.compiled and lora.can_compile(net)
         local = net.local_ids(batch.ids_T)
-        positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
-        return net(local, positions, attend, compiled)[batch.source_N]
+        if sequences is None:
+            attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
+            positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
+            return net(local, positions, attend, compiled)[batch.source_N], None
+        sliced = SlicedTreeAttention(batch.lengths, batch.parents, sequences, net.device)
+        own = sliced.slice
+        positions = net.tree_positions(local, sliced.positions_T, batch.lengths, batch.parents)[..., own]
+        hidden_tE = net(local[own], positions, sliced, compiled)
+        rows = ((batch.source_N >= own.start) & (batch.source_N < own.stop)).nonzero()[:, 0]
+        return hidden_tE[batch.source_N[rows] - own.start], rows
+
+    def all_rows(self, values: Tensor, rows: Tensor | None, batch: PackedBatch) -> Tensor:
+        """What was read of all trained tokens, from what this rank has of it."""
+        if rows is None or self.sequences is None:
+            return values
+        return self.sequences.gather_rows(values, rows, len(batch.source_N))
 
     # Notes beside tokens, without gradient
 
@@ -359,7 +402,7 @@ class Learner:
                     values = self.read(net, batch).float().cpu().numpy()
                 ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
                 for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):
-                    if counts:
+                    if counts and (self.sequences is None or self.sequences.rank == 0):
                         step.notes[name] = part_of.astype(np.float32)
             drop_gathered(net)
 

@@ -58,24 +58,29 @@ class LogprobReadout:
             )
 
     def read(self, learner: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
-        hidden_NE = learner.hidden_states(net, batch)
-        return token_logprobs(hidden_NE, net.lm_head.weight, batch.target_N, self.temperature, net.banned_token)[0]
+        return self._read(learner, net, batch)[0]
+
+    def _read(self, learner: Learner, net: Decoder, batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities and entropies [N], and the hidden states that this rank computed."""
+        hidden_nE, rows = learner.own_hidden_states(net, batch)
+        targets = batch.target_N if rows is None else batch.target_N[rows]
+        read = token_logprobs(hidden_nE, net.lm_head.weight, targets, self.temperature, net.banned_token)
+        logprobs_N, entropy_N = (learner.all_rows(values, rows, batch) for values in read)
+        return logprobs_N, entropy_N, hidden_nE
 
     def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
         net = learner.net
-        hidden_NE = learner.hidden_states(net, batch)
-        logprobs_N, entropy_N = token_logprobs(
-            hidden_NE, net.lm_head.weight, batch.target_N, self.temperature, net.banned_token
-        )
+        logprobs_N, entropy_N, hidden_nE = self._read(learner, net, batch)
         old_N = batch.notes.get("old")
 
         def reference_divergence(mix: float) -> Tensor:
             reference = learner.reference
             assert reference is not None
             with torch.no_grad(), learner.without_adapters_if_reference(reference):
-                teacher_NE = learner.hidden_states(reference, batch)
+                teacher_nE, rows = learner.own_hidden_states(reference, batch)
             heads = net.lm_head.weight, reference.lm_head.weight
-            return divergence(hidden_NE, heads[0], teacher_NE, heads[1], self.temperature, mix, net.banned_token)
+            found = divergence(hidden_nE, heads[0], teacher_nE, heads[1], self.temperature, mix, net.banned_token)
+            return learner.all_rows(found, rows, batch)
 
         return Tokens(
             batch.advantage_N, batch.sequence_N, batch.tree_N, logprobs_N, entropy_N,

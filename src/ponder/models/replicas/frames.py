@@ -1,10 +1,7 @@
-"""Messages to replicas and from them: JSON with its length before it, and requests, chunks and replies as JSON."""
+"""Requests to replicas, and chunks and replies from them, as JSON."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -12,29 +9,8 @@ from typing import Any
 import numpy as np
 
 from ponder.engine.mailbox import TokenChunk
-from ponder.errors import ModelError, PonderError, UsageError
 from ponder.models.base_policy import RawCompletion
 from ponder.types import Completion, Cost, Sampling, ids
-
-MAX_FRAME_BYTES = 1 << 30
-_LENGTH = struct.Struct(">Q")
-
-
-async def read_frame(reader: asyncio.StreamReader, max_bytes: int = MAX_FRAME_BYTES) -> dict[str, Any] | None:
-    """The next message; None: the other side is gone."""
-    try:
-        (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if size > max_bytes:
-            raise ModelError(f"a message of {size:,} bytes is longer than the {max_bytes:,} that are allowed")
-        message: dict[str, Any] = json.loads(await reader.readexactly(size))
-        return message
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-
-
-def frame(message: Mapping[str, Any]) -> bytes:
-    payload = json.dumps(message, separators=(",", ":")).encode()
-    return _LENGTH.pack(len(payload)) + payload
 
 
 def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
@@ -109,15 +85,3 @@ def chunks_from_json(data: Mapping[str, Any]) -> Iterator[tuple[int, TokenChunk]
         top = [] if data["top"] is None else [(ids(t), np.asarray(x, np.float32)) for t, x in data["top"][i]]
         yield number, TokenChunk(sequence, token_ids[begin:end], logprobs[begin:end], top)
         begin = end
-
-
-def error_to_json(error: Exception) -> dict[str, Any]:
-    if isinstance(error, PonderError):
-        return {"error": str(error), "type": type(error).__name__}
-    return {"error": f"{type(error).__name__}: {error}", "type": ""}
-
-
-def request_error(reply: Mapping[str, Any]) -> PonderError:
-    """What a replica refused, as the error that it would be in this process."""
-    kind = UsageError if reply["type"] == "UsageError" else ModelError
-    return kind(reply["error"])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ponder.cluster.wire import request_error
 from ponder.engine.engine import EngineLoad
 from ponder.engine.mailbox import TokenChunk
 from ponder.errors import ModelError, UsageError
@@ -23,7 +24,7 @@ from ponder.models.chunk_policy import ChunkPolicy
 from ponder.models.grammar import GrammarCompiler
 from ponder.models.load import load_tokenizer
 from ponder.models.model_paths import find_model
-from ponder.models.replicas.frames import completion_from_json, request_error, sampling_to_json, streamed_completion
+from ponder.models.replicas.frames import completion_from_json, sampling_to_json, streamed_completion
 from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines
 from ponder.nets import gguf, hf

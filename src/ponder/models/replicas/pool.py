@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from ponder.types import Ids
 
 MAX_ATTEMPTS = 8  # times that one request is asked: what kills every replica that reads it must not go on for ever
 MAX_FAILED_STARTS = 3  # in a row, of one replica
+
+
+class RequestLost(ModelError):
+    """Every process that was asked was lost before it answered."""
 
 
 class ReplicaPool:
@@ -36,8 +40,13 @@ class ReplicaPool:
         capacity: int,  # sequences in flight of one replica, before requests spill over to others
         deadlines: ReplicaDeadlines,
         open_process: Callable[[int, Path], Awaitable[ReplicaProcess]] = open_child,
+        kind: str = "replica",
+        max_attempts: int = MAX_ATTEMPTS,
+        isolate_retries: bool = False,  # one at a time: what ends its process takes no other retry with it
     ) -> None:
-        self.replicas = [Replica(i, folder, deadlines, open_process) for i in range(count)]
+        self.replicas = [Replica(i, folder, deadlines, open_process, kind) for i in range(count)]
+        self._kind, self._max_attempts = kind, max_attempts
+        self._retries = asyncio.Lock() if isolate_retries else None
         self.router = PrefixRouter(count)
         self.restarts = 0
         self._folder, self._configure, self._on_event = folder, configure, on_event
@@ -78,15 +87,16 @@ class ReplicaPool:
     ) -> tuple[dict[str, Any], Replica]:
         """The reply, and who gave it."""
         lost: ReplicaLost | None = None
-        for _ in range(MAX_ATTEMPTS):
-            replica = await self._choose(prefix, request["n"])
-            self.add_to_cache(replica, prefix)
-            on_sent(replica.index)
-            try:
-                return await replica.ask(number, request, on_chunk), replica
-            except ReplicaLost as why:
-                lost = why
-        raise ModelError(f"a request was lost {MAX_ATTEMPTS} times; the last time {lost}")
+        for attempt in range(self._max_attempts):
+            async with self._retries if attempt and self._retries is not None else nullcontext():
+                replica = await self._choose(prefix, request["n"])
+                self.add_to_cache(replica, prefix)
+                on_sent(replica.index)
+                try:
+                    return await replica.ask(number, request, on_chunk), replica
+                except ReplicaLost as why:
+                    lost = why
+        raise RequestLost(f"a request was lost {self._max_attempts} times; the last time {lost}")
 
     def add_to_cache(self, replica: Replica, tokens: Ids) -> None:
         """The replica has read, or written, these tokens."""
@@ -109,7 +119,7 @@ class ReplicaPool:
         try:
             await asyncio.wait_for(self._changed.wait(), seconds)
         except TimeoutError:
-            raise ModelError(f"no replica became ready within {seconds:g} seconds: see {self._folder}") from None
+            raise ModelError(f"no {self._kind} became ready within {seconds:g} seconds: see {self._folder}") from None
 
     async def _keep(self, replica: Replica) -> None:
         """Keep a replica running."""

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ponder.cluster.wire import frame, read_frame, request_error
 from ponder.engine.engine import EngineLoad
 from ponder.engine.mailbox import TokenChunk
 from ponder.errors import PonderError
-from ponder.models.replicas.frames import chunks_from_json, frame, read_frame, request_error
+from ponder.models.replicas.frames import chunks_from_json
 from ponder.models.replicas.replica_process import ProcessEnded, ReplicaProcess
 from ponder.nets.publish_weights import WeightManifest
 
@@ -32,7 +33,7 @@ class ReplicaDeadlines:
     load: float = 300.0  # new weights
     ping_interval: float = 1.0
     pong: float = 30.0  # an answer to a ping
-    stall: float = 600.0  # a new token, while requests are in flight
+    stall: float = 600.0  # a new token, or another sign of progress, while requests are in flight
 
 
 class Replica:
@@ -44,9 +45,10 @@ class Replica:
         folder: Path,
         deadlines: ReplicaDeadlines,
         open_process: Callable[[int, Path], Awaitable[ReplicaProcess]],
+        kind: str = "replica",  # what errors and the log call it
     ) -> None:
-        self.index, self.deadlines, self._open_process = index, deadlines, open_process
-        self.log = folder / f"replica-{index}.log"
+        self.index, self.deadlines, self._open_process, self.kind = index, deadlines, open_process, kind
+        self.log = folder / f"{kind.replace(' ', '-')}-{index}.log"
         self.sequences = 0  # in flight
         self.load_of_engine = EngineLoad()  # as of the last ping
         self.ready = False
@@ -223,7 +225,7 @@ class Replica:
             elif now - self._ponged_at > deadlines.pong:
                 self.kill(f"it did not answer for {deadlines.pong:g} seconds")
             elif now - self._progress[1] > deadlines.stall:
-                self.kill(f"it sampled nothing for {deadlines.stall:g} seconds")
+                self.kill(f"it got no further for {deadlines.stall:g} seconds")
 
     def _fail_all(self) -> None:
         self.ready = False
@@ -238,7 +240,7 @@ class Replica:
         words = last_words(self.log)
         said = f"; it wrote last: {words}" if words else ""
         return ReplicaLost(
-            f"replica {self.index} (process {self.pid}) is lost: {self.lost_reason} ({self._ended}){said}"
+            f"{self.kind} {self.index} (process {self.pid}) is lost: {self.lost_reason} ({self._ended}){said}"
         )
 
 

@@ -12,27 +12,21 @@ import faulthandler
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from ponder.cluster.handshake import serve_on
 from ponder.cluster.process_host import end_with_launcher
+from ponder.cluster.wire import error_to_json, frame, read_frame
 from ponder.engine.mailbox import TokenChunk
 from ponder.event_loop import share_interpreter
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.replicas.frames import (
-    chunks_to_json,
-    completion_to_json,
-    error_to_json,
-    frame,
-    read_frame,
-    sampling_from_json,
-)
-from ponder.models.replicas.handshake import ADDRESS_VARIABLE, join_learner
+from ponder.models.replicas.frames import chunks_to_json, completion_to_json, sampling_from_json
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
@@ -147,26 +141,6 @@ class ReplicaServer:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         self._write(frame(message))
-
-
-Serve = Callable[[asyncio.StreamReader, Callable[[bytes], None]], Awaitable[None]]
-
-
-async def serve_on(output: int, serve: Serve) -> None:
-    """Serve on the connection that the environment names, or on standard input and this descriptor."""
-    if ADDRESS_VARIABLE in os.environ:
-        connected, writer = await join_learner(os.environ)
-        await serve(connected, writer.write)
-        return
-    reader = asyncio.StreamReader(limit=1 << 26)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-
-    def write(data: bytes) -> None:
-        payload = memoryview(data)
-        while payload:
-            payload = payload[os.write(output, payload) :]
-
-    await serve(reader, write)
 
 
 def main() -> None:

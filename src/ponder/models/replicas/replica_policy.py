@@ -14,16 +14,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from ponder.cluster.handshake import ReplicaListener
 from ponder.cluster.places import Place
+from ponder.cluster.wire import request_error
 from ponder.errors import UnknownName, UsageError
 from ponder.models.base_policy import BasePolicy, build_completion
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.replicas.frames import completion_from_json, request_error, sampling_to_json
-from ponder.models.replicas.handshake import ReplicaListener
+from ponder.models.replicas.frames import completion_from_json, sampling_to_json
 from ponder.models.replicas.ledger import RequestLedger
 from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost
-from ponder.models.replicas.replica_process import ReplicaProcess, SlotProcess, open_child
+from ponder.models.replicas.replica_process import REPLICA_MODULE, ReplicaProcess, SlotProcess, open_child
 from ponder.nets import lora
 from ponder.nets.config import to_hf
 from ponder.nets.publish_weights import WeightPublisher
@@ -33,6 +34,7 @@ from ponder.types import Completion, Ids, Sampling, ids
 
 LEDGER_FILE = "ledger.jsonl"
 ReplicaEngine = Literal["ponder", "vllm"]
+_MODULES = {"ponder": REPLICA_MODULE, "vllm": "ponder.models.replicas.vllm_replica_main"}
 
 
 class ReplicaPolicy(BasePolicy):
@@ -147,9 +149,10 @@ class ReplicaPolicy(BasePolicy):
 
     async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
         if self.place is None or self._listener is None:
-            return await open_child(index, log, self.engine)
+            return await open_child(index, log, _MODULES[self.engine])
         gpu = self.original.net.device.type == "cuda"
-        return await SlotProcess.start(self.place, self._listener, f"replica-{index}", gpu, log, self.engine)
+        name, module = f"replica-{index}", _MODULES[self.engine]
+        return await SlotProcess.start(self.place, self._listener, name, gpu, log, module)
 
     def _settings(self, index: int) -> dict[str, Any]:
         """What a new process must know."""

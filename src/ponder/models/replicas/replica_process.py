@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from ponder.cluster.handshake import ReplicaListener
 from ponder.cluster.places import Place, Slot, how_it_ended
 from ponder.cluster.process_host import PIPE_VARIABLE
 from ponder.errors import PonderError
-from ponder.models.replicas.handshake import ReplicaListener
 
-MODULES = {"ponder": "ponder.models.replicas.replica_main", "vllm": "ponder.models.replicas.vllm_replica_main"}
+REPLICA_MODULE = "ponder.models.replicas.replica_main"
 _POLL_SECONDS = 0.2
 _OUTPUT_SECONDS = 2.0  # between two looks at what a process in a slot wrote
 _END_SECONDS = (
@@ -51,10 +51,10 @@ class ChildProcess:
         self.reader, self.pid = process.stdout, process.pid
 
     @classmethod
-    async def start(cls, log: Path, engine: str) -> ChildProcess:
+    async def start(cls, log: Path, module: str) -> ChildProcess:
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", MODULES[engine],
+                sys.executable, "-m", module,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=file, env=_child_environment(),
                 start_new_session=True,  # a Ctrl-C is for the learner, which finishes its step first
             )  # fmt: skip
@@ -76,8 +76,8 @@ class ChildProcess:
         return how_it_ended(await self._process.wait())
 
 
-async def open_child(index: int, log: Path, engine: str = "ponder") -> ReplicaProcess:
-    return await ChildProcess.start(log, engine)
+async def open_child(index: int, log: Path, module: str = REPLICA_MODULE) -> ReplicaProcess:
+    return await ChildProcess.start(log, module)
 
 
 class ProcessEnded(PonderError):
@@ -102,7 +102,7 @@ class SlotProcess:
 
     @classmethod
     async def start(
-        cls, place: Place, listener: ReplicaListener, name: str, gpu: bool, log: Path, engine: str = "ponder"
+        cls, place: Place, listener: ReplicaListener, name: str, gpu: bool, log: Path, module: str = REPLICA_MODULE
     ) -> SlotProcess:
         """Reserve a slot, start the process, and wait until it has connected. The caller sets the deadline."""
         reservation = Reservation(place, gpu)
@@ -114,7 +114,7 @@ class SlotProcess:
         variables, connection = listener.expect(name)
         process = None
         try:
-            process = cls(slot, await asyncio.to_thread(slot.start, ["-m", MODULES[engine]], variables), log)
+            process = cls(slot, await asyncio.to_thread(slot.start, ["-m", module], variables), log)
             while not connection.done():
                 if (code := await process._poll()) is not None:
                     raise ProcessEnded(_in_words(slot, code))

@@ -19,12 +19,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ponder.cluster.handshake import serve_on
 from ponder.cluster.process_host import end_with_launcher
+from ponder.cluster.wire import error_to_json, frame, read_frame
 from ponder.errors import ModelError, UsageError
 from ponder.models import sampling_params
 from ponder.models.base_policy import gather_or_cancel
-from ponder.models.replicas.frames import error_to_json, frame, read_frame, sampling_from_json
-from ponder.models.replicas.replica_main import serve_on
+from ponder.models.replicas.frames import sampling_from_json
 from ponder.models.replicas.vllm_server import MODEL_NAME, VLLMServer, device_settings, top_entries
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.weight_transports import CudaIpcTransport

@@ -43,6 +43,9 @@ class LearnerFields(TrainingFields):
         "ranks that hold one copy together, such as those of one machine, beside further copies (HSDP); 0: all of them",
         When("fsdp"),
     ] = 0
+    sequence_parallel: Annotated[
+        int, "ranks that share the tokens of each sequence while learning, for contexts that do not fit one GPU"
+    ] = 1
 
     def check_shared_fields(self) -> None:
         super().check_shared_fields()
@@ -54,6 +57,8 @@ class LearnerFields(TrainingFields):
             )
         if self.shard_size and not self.fsdp:
             raise UsageError("shard_size says how weights are sharded: give fsdp, too, or leave it out")
+        if self.sequence_parallel < 1:
+            raise UsageError(f"sequence_parallel is {self.sequence_parallel}; it is a number of ranks, 1 or more")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         check_parts(self.train_parts)

@@ -28,7 +28,7 @@ from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Un
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.training.session import TrainingState
 from ponder.pipelines.training.shared_rollouts import exchange_traces, own_part
-from ponder.protocols import Policy, Strategy, Task
+from ponder.protocols import Policy, Scorer, Strategy, Task
 from ponder.types import Problem, Trace
 
 T = TypeVar("T")
@@ -66,8 +66,9 @@ class SamplingAhead:
     """A context manager. `take` waits for the batch of the step that is next. Once the sampler has the weights after
     that step, `begin_batches` begins what they allow."""
 
-    def __init__(self, job: AsyncJob, sampler: Policy, state: TrainingState) -> None:
+    def __init__(self, job: AsyncJob, sampler: Policy, state: TrainingState, verifier: Scorer | None = None) -> None:
         self.job, self.sampler = job, sampler
+        self._verifier = job.task.verifier if verifier is None else verifier  # who grades
         self._cursor = state.cursor
         self._batches: dict[int, BatchAhead] = {}
         self._begun = state.step  # steps whose batch has begun, or is done
@@ -95,7 +96,7 @@ class SamplingAhead:
             self._cursor += len(chosen)
             problems = [task.train[i] for i in chosen]
             policy = SeededPolicy(self.sampler, job.seed, step)
-            work = solve_all(own_part(problems), job.rollout_strategy, policy, task.verifier)
+            work = solve_all(own_part(problems), job.rollout_strategy, policy, self._verifier)
             self._batches[step] = BatchAhead(chosen, problems, asyncio.create_task(work))
             self._begun = step + 1
 
@@ -105,7 +106,7 @@ class SamplingAhead:
 
     async def take(self, state: TrainingState) -> list[Trace]:
         """The traces of step `state.step`. The state gets what a run that resumes after this step begins from."""
-        verifier = self.job.task.verifier
+        verifier = self._verifier
         batch = self._batches.pop(state.step)
         traces = await exchange_traces(batch.problems, batch.own_traces, verifier)
         oldest = max(token_ages(traces, state.step), default=0)

@@ -1,4 +1,4 @@
-"""How a learner and a replica on another machine know each other: both prove that they have the same ticket.
+"""How a learner and its process on another machine know each other: both prove that they have the same ticket.
 
 The ticket is drawn for one start of one replica and comes to it by its environment. Neither side sends it: each sends a
 random number, and answers the other's with an HMAC (RFC 2104) of both numbers. What follows on the connection is
@@ -11,14 +11,16 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ponder.cluster.wire import frame, read_frame
 from ponder.errors import ModelError
 from ponder.local_http import bind
-from ponder.models.replicas.frames import frame, read_frame
 
 ADDRESS_VARIABLE, NAME_VARIABLE, TICKET_VARIABLE = (
     "PONDER_REPLICA_ADDRESS",
@@ -121,3 +123,23 @@ def keep_alive(writer: asyncio.StreamWriter) -> None:
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 6)):
         if hasattr(socket, option):  # not on macOS
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+Serve = Callable[[asyncio.StreamReader, Callable[[bytes], None]], Awaitable[None]]
+
+
+async def serve_on(output: int, serve: Serve) -> None:
+    """Serve on the connection that the environment names, or on standard input and this descriptor."""
+    if ADDRESS_VARIABLE in os.environ:
+        connected, writer = await join_learner(os.environ)
+        await serve(connected, writer.write)
+        return
+    reader = asyncio.StreamReader(limit=1 << 26)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    def write(data: bytes) -> None:
+        payload = memoryview(data)
+        while payload:
+            payload = payload[os.write(output, payload) :]
+
+    await serve(reader, write)
