@@ -42,7 +42,8 @@ def make_job(args: Any) -> tuple[RL, Any]:
     """The job, and the strategy that its model is evaluated with."""
     recipe = load_recipe(find_recipe(args.recipe))
     if args.recipe == "addition":
-        return recipe(seed=args.seed, device=args.device, steps=args.steps), Chain(Sampling(temperature=0, max_tokens=10))
+        greedy = Chain(Sampling(temperature=0, max_tokens=10))
+        return recipe(seed=args.seed, device=args.device, steps=args.steps), greedy
     stages = {stage.name: stage.job for stage in recipe(seed=args.seed, rl_steps=args.steps).stages}
     job = replace(stages["rl"], model=str(start_folder(args)), device=args.device, dtype="float32")
     return job, Samples(n=8, sampling=job.sampling)
@@ -53,7 +54,10 @@ def start_folder(args: Any) -> Path:
 
 
 def fine_tune(args: Any) -> None:
-    stages = {stage.name: stage.job for stage in load_recipe(find_recipe(args.recipe))(seed=args.seed).stages}
+    stages = {
+        stage.name: stage.job
+        for stage in load_recipe(find_recipe(args.recipe))(seed=args.seed, sft_steps=args.sft_steps).stages
+    }
     replace(stages["sft"], device=args.device, dtype="float32")(start_folder(args))
 
 
@@ -78,8 +82,9 @@ def train_once(args: Any) -> None:
     ledgers = [read_ledger(path) for path in sorted((run / REPLICAS_FOLDER).rglob("ledger.jsonl"))]
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"{name}.json").write_text(json.dumps({
-        "recipe": args.recipe, "ranks": ranks, "replicas": args.replicas, "staleness": args.staleness, "seed": args.seed,
-        "steps": args.steps, "before": None if before is None else float(np.mean(list(before.values()))),
+        "recipe": args.recipe, "ranks": ranks, "replicas": args.replicas, "staleness": args.staleness,
+        "seed": args.seed, "steps": args.steps,
+        "before": None if before is None else float(np.mean(list(before.values()))),
         "accuracy": float(np.mean(list(after.values()))), "right": after, "seconds": seconds,
         "oldest": max((r.get("staleness/max", 0.0) for r in rows), default=0.0),
         "step_seconds": float(np.median([r["step_time"] for r in rows[args.steps // 8 :]])),
@@ -125,7 +130,8 @@ def compare_runs(folder: Path) -> list[dict[str, Any]]:
 
 
 def table_lines(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| ranks | replicas | staleness | right answers, by seed | against one process | oldest token |", "|---" * 6 + "|"]
+    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
         gap = row["difference"]
@@ -147,6 +153,7 @@ def main() -> None:
     flags.add_argument("--staleness", type=int, default=0)
     flags.add_argument("--replicas", type=int, default=0)
     flags.add_argument("--steps", type=int, default=60)
+    flags.add_argument("--sft-steps", type=int, default=180, help="of `start`")
     flags.add_argument("--problems-per-step", type=int)
     flags.add_argument("--limit", type=int, default=300, help="held-out problems")
     args = flags.parse_args()

@@ -3,7 +3,7 @@
 GRPO's update on random tokens with the shape of a public model and random weights. With one rank nothing has to be
 moved, so whatever differs from the plain learner is the cost of the way itself: the sum of all gradients through the
 process group, and FSDP2's gathering, dropping and reducing. FSDP2 does not run compiled blocks, so all three run
-without; the plain learner with compiled blocks is timed beside them. Learners take turns, step by step.
+without; `--compiled` times the plain learner with them, too. Learners take turns, step by step.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def main() -> None:
     flags.add_argument("--sequences", type=int, default=8, help="of each step")
     flags.add_argument("--tokens", type=int, default=2048, help="of each sequence")
     flags.add_argument("--steps", type=int, default=10)
+    flags.add_argument("--compiled", action="store_true")
     args = flags.parse_args()
     config = replace(SHAPES[args.shape], layers=args.layers or SHAPES[args.shape].layers, windows=())
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
@@ -62,7 +63,8 @@ def main() -> None:
         }
         for learner in learners.values():
             learner.compiled = False
-        learners["alone, compiled"] = Learner(net, GRPO(kl=None), adam)
+        if args.compiled:
+            learners["alone, compiled"] = Learner(net, GRPO(kl=None), adam)
         times: dict[str, list[float]] = {name: [] for name in learners}
         norms: dict[str, list[float]] = {name: [] for name in learners}
         for step in range(args.steps + 2):  # two to warm up

@@ -23,7 +23,7 @@ from rank_program import FSDP, REPLICATED, run_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 # Losses of tokens, of sequences and of pairs, a critic, adapters, windows of attention, and what computes twice.
-NAMES = "grpo gspo ppo dpo distill one-trace critic lora gemma checkpointing imitation".split()
+NAMES = ["grpo", "gspo", "ppo", "dpo", "distill", "one-trace", "critic", "lora", "gemma", "checkpointing", "imitation"]
 CASES_OF_2 = [
     (case.replace("-", " "), kind, 2)
     for case in NAMES

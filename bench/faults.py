@@ -1,0 +1,316 @@
+"""What dies, hangs or is damaged while jobs run: nothing lost, nothing doubled, no old sample, no wait without end.
+
+`--part kills`: a live training run (a tiny model, three sampler processes, four verifier workers, staleness 4) whose
+processes are killed, stopped, and cut off, one after the other. The ledgers then say whether a request was lost or
+answered twice, and the metrics how old the oldest token was.
+`--part faults`: processes that misbehave in each of the ways of bench/fault_program.py, and published weights that are
+damaged or gone. Each must become an error that names the reason, in time.
+`--part ages`: a million samples through the pacing of `--staleness`, with a sampler and a learner whose speeds vary at
+random and runs that resume: the age of every token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness import commit, hardware, make_parser, versions
+from ponder.errors import Interrupted, ModelError, PonderError
+from ponder.models.replicas.ledger import read_ledger
+from ponder.models.replicas.pool import ReplicaPool
+from ponder.models.replicas.replica import Replica, ReplicaDeadlines
+from ponder.models.replicas.replica_process import ChildProcess
+from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader
+from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport
+from ponder.pipelines.training.sampling_ahead import SamplingAhead, token_ages
+from ponder.pipelines.training.session import TrainingState
+from ponder.protocols import NoProgress
+from ponder.reason.strategies import Samples
+from ponder.runs import read_metrics
+from ponder.types import Completion, Cost, Ids, Sampling, ids
+from sampling_ahead import digits_job
+
+PROGRAM = Path(__file__).with_name("fault_program.py")
+SHORT = ReplicaDeadlines(start=60.0, load=60.0, ping_interval=0.2, pong=2.0, stall=600.0)
+MAX_ERROR_SECONDS = 30.0
+ANSWERS_PER_STEP = 80  # of the job that is killed: ten problems, eight answers each
+
+
+class RecordedPool(ReplicaPool):
+    """A pool with short deadlines, of which the killer knows."""
+
+    opened: list[RecordedPool] = []
+
+    def __init__(self, count: int, folder: Path, *rest: Any, **more: Any) -> None:
+        configure, on_event, capacity, _, *others = rest
+        super().__init__(count, folder, configure, on_event, capacity, SHORT, *others, **more)
+        self.loop = asyncio.get_running_loop()
+        RecordedPool.opened.append(self)
+
+
+class UntilKilled(NoProgress):
+    """Ends the run when the kills are done."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
+        time.sleep(0.2)  # the rest of the core is for processes that start
+        if self.done.is_set():
+            raise Interrupted("the kills are done")
+
+
+def kill_on(kills: int, verifier_share: float, progress: UntilKilled, deadline: float, counts: Counter[str]) -> None:
+    """In a thread: end one process after the other, each in a way of its own, while another is there."""
+    draw, ended = random.Random(0), []
+    while len(RecordedPool.opened) < 2 or not all(pool.ready for pool in RecordedPool.opened):
+        time.sleep(0.1)
+    verifiers, replicas = RecordedPool.opened
+    try:
+        while len(ended) < kills and time.monotonic() < deadline:
+            pool = verifiers if draw.random() < verifier_share else replicas
+            struck = {id(lost) for lost, _ in ended}
+            ready = [r for r in pool.ready if id(r.lost) not in struck]
+            if len(ready) < 2:  # the run goes on meanwhile
+                time.sleep(0.02)
+                continue
+            victim, how = draw.choice(ready), draw.choice(("SIGKILL", "SIGSTOP", "cut wire"))
+            lost, process = victim.lost, victim._process
+            assert process is not None
+            if how == "cut wire":
+                pool.loop.call_soon_threadsafe(process.cut)
+            else:
+                os.kill(process.pid, getattr(signal, how))
+            ended.append((lost, f"{victim.kind}, {how}"))
+            time.sleep(0.2 * draw.random())
+        began = time.monotonic()
+        while not all(lost.is_set() for lost, _ in ended) and time.monotonic() - began < MAX_ERROR_SECONDS:
+            time.sleep(0.05)
+        counts.update(name if lost.is_set() else "not noticed within 30 s" for lost, name in ended)
+    finally:
+        progress.done.set()
+
+
+def run_kills(kills: int, verifier_share: float, seconds: float) -> dict[str, Any]:
+    import ponder.models.replicas.replica_policy as replica_policy
+    import ponder.pipelines.rewards.verifier_workers as verifier_workers
+
+    replica_policy.ReplicaPool = RecordedPool  # type: ignore[misc]
+    verifier_workers.ReplicaPool = RecordedPool  # type: ignore[misc]
+    torch.set_num_threads(1)
+    progress, counts = UntilKilled(), Counter[str]()
+    job = digits_job(0, 10**6, staleness=4, replicas=3, verifier_workers=4)
+    with tempfile.TemporaryDirectory() as folder:
+        run, began = Path(folder) / "run", time.monotonic()
+        killer = threading.Thread(target=kill_on, args=(kills, verifier_share, progress, began + seconds, counts))
+        killer.start()
+        try:
+            job(run, progress)
+        except Interrupted:
+            pass
+        killer.join()
+        rows = read_metrics(run)
+        ledgers = {name: read_ledger(run / name / "ledger.jsonl") for name in ("replicas", "verifiers")}
+        samples = ANSWERS_PER_STEP * len(rows)
+    steps = [int(r["step"]) for r in rows] if "step" in rows[0] else list(range(len(rows)))
+    return {
+        "part": "kills", "kills": sum(counts.values()), "by_kind": dict(counts), "steps": len(rows),
+        "answers_learned_from": samples, "steps_in_order": steps == sorted(set(steps)),
+        "oldest_token": max(r["staleness/max"] for r in rows), "seconds": time.monotonic() - began,
+        "ledgers": {name: asdict(found) for name, found in ledgers.items() if found is not None},
+    }  # fmt: skip
+
+
+PROCESS_FAULTS = (
+    "exits", "aborts", "never says hello", "writes no message", "announces too much", "half a message",
+    "closes its output", "ends while loading", "never loads", "refuses to load", "ends when asked", "hangs when asked",
+    "answers no ping", "answers without sense", "refuses the request", "gets no further",
+)  # fmt: skip
+WEIGHT_FAULTS = ("flipped bit", "cut file", "no file", "no shared memory", "another network", "unknown transport")
+
+
+async def process_fault(kind: str, folder: Path) -> str:
+    """The error that a job gets from processes that misbehave so."""
+    deadlines = ReplicaDeadlines(start=2.0, load=2.0, ping_interval=0.2, pong=1.0, stall=1.5)
+
+    async def start(index: int, log: Path) -> ChildProcess:
+        with log.open("ab") as file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", str(PROGRAM), kind, stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=file,
+            )  # fmt: skip
+        return ChildProcess(process)
+
+    async def configure(replica: Replica) -> None:
+        await replica.open_model({"model": "none"})
+
+    pool = ReplicaPool(1, folder, configure, lambda *a, **b: None, 8, deadlines, start, max_attempts=4)
+    try:
+        await pool.start()
+        reply, _ = await pool.ask(0, ids([1, 2]), {"n": 1})
+        if "error" in reply:
+            raise ModelError(reply["error"])
+        return "it was answered"
+    finally:
+        await pool.close()
+
+
+async def weight_fault(kind: str, folder: Path) -> str:
+    """The error of a reader whose weights are damaged or gone."""
+    tensors = {"a": torch.arange(1000.0), "b": torch.ones(10, 10)}
+    shared = kind == "no shared memory"
+    publisher = WeightPublisher(SharedMemoryTransport() if shared else FileTransport(folder))
+    manifest = publisher.publish(1, tensors)
+    path = Path(str(manifest.source["path"]))
+    if kind == "flipped bit":
+        data = bytearray(path.read_bytes())
+        data[-100] ^= 4
+        path.write_bytes(data)
+    elif kind == "cut file":
+        path.write_bytes(path.read_bytes()[:-500])
+    elif kind == "no file":
+        path.unlink()
+    elif shared:
+        publisher.close()
+    data_of = manifest.to_json()
+    if kind == "unknown transport":
+        data_of["transport"] = "pigeon"
+    shapes = {name: t.shape for name, t in tensors.items()} | ({"b": (5, 5)} if kind == "another network" else {})
+    net = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()})
+    try:
+        await asyncio.to_thread(WeightReader().load_into, net, WeightManifest.from_json(data_of))
+    finally:
+        if any(bool(p.any()) for p in net.parameters()):
+            raise AssertionError("a damaged version was loaded in part")
+        publisher.close()
+    return "it was loaded"
+
+
+async def inject(kind: str, number: int, folder: Path) -> dict[str, Any]:
+    own, began = folder / str(number), time.monotonic()
+    own.mkdir()
+    row: dict[str, Any] = {"kind": kind, "named": False, "error": "", "hung": False}
+    try:
+        work = process_fault(kind, own) if kind in PROCESS_FAULTS else weight_fault(kind, own)
+        row["error"] = await asyncio.wait_for(work, 2 * MAX_ERROR_SECONDS)
+    except TimeoutError:
+        row["hung"] = True
+    except PonderError as error:
+        row |= {"named": True, "error": str(error)[:200]}
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:200]
+    return row | {"seconds": time.monotonic() - began}
+
+
+async def run_faults(count: int, at_once: int) -> dict[str, Any]:
+    kinds = [*PROCESS_FAULTS, *WEIGHT_FAULTS]
+    turns = asyncio.Semaphore(at_once)
+
+    async def one(number: int, folder: Path) -> dict[str, Any]:
+        async with turns:
+            return await inject(kinds[number % len(kinds)], number, folder)
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = await asyncio.gather(*(one(i, Path(folder)) for i in range(count)))
+    by_kind = {
+        kind: {"faults": len(mine), "longest_seconds": max(r["seconds"] for r in mine), "error": mine[0]["error"]}
+        for kind in kinds
+        if (mine := [r for r in rows if r["kind"] == kind])
+    }
+    late = sum(r["seconds"] > MAX_ERROR_SECONDS for r in rows)
+    return {
+        "part": "faults", "faults": len(rows), "named": sum(r["named"] for r in rows),
+        "hung": sum(r["hung"] for r in rows), "later_than_30_s": late,
+        "longest_seconds": max(r["seconds"] for r in rows), "by_kind": by_kind,
+    }  # fmt: skip
+
+
+class VersionedPolicy:
+    """Writes two tokens for each answer, at its own pace, each with the version of the weights at that moment."""
+
+    eos = frozenset({2})
+
+    def __init__(self, draw: random.Random) -> None:
+        self.version, self.draw = 0, draw
+
+    def encode(self, messages: Any) -> Ids:
+        return ids([5, 6])
+
+    def tokens(self, text: str) -> Ids:
+        return ids([5])
+
+    def text(self, tokens: Ids) -> str:
+        return "1"
+
+    def reseed(self, *seed: int) -> None:
+        pass
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        first = self.version
+        for _ in range(self.draw.randrange(4)):
+            await asyncio.sleep(self.draw.random() * 1e-3)
+        second = self.version
+        notes = {} if first == second else {"version": np.asarray([first, second], np.float32)}
+        tokens, logprobs = ids([7, 8]), np.zeros(2, np.float32)
+        return [Completion("1", tokens, logprobs, "length", first, Cost(generated_tokens=2), notes) for _ in range(n)]
+
+
+async def run_ages(samples: int, group: int) -> dict[str, Any]:
+    draw, result = random.Random(1), {}
+    for staleness in (1, 2, 4, 8):
+        job = replace(digits_job(0, 10**9, staleness=staleness), strategy=Samples(group, Sampling(max_tokens=2)))
+        policy, state, ages, seen, resumed = VersionedPolicy(draw), TrainingState(), Counter[int](), 0, 0
+        while seen < samples // 4:
+            async with SamplingAhead(job, policy, state) as ahead:  # type: ignore[arg-type]
+                for _ in range(draw.randrange(20, 60)):
+                    traces = await ahead.take(state)
+                    ages.update(token_ages(traces, state.step))
+                    seen += sum(len(t.answers()) for t in traces)
+                    await asyncio.sleep(draw.random() * 2e-3)  # learning
+                    state.step += 1
+                    policy.version = state.step
+                    ahead.begin_batches(state)
+            resumed += 1
+        result[str(staleness)] = {
+            "samples": seen, "oldest": max(ages), "tokens_by_age": dict(sorted(ages.items())), "resumed": resumed
+        }  # fmt: skip
+    return {"part": "ages", "samples": sum(r["samples"] for r in result.values()), "by_staleness": result}
+
+
+def main() -> None:
+    flags = make_parser(__doc__)
+    flags.add_argument("--part", choices=["kills", "faults", "ages"], required=True)
+    flags.add_argument("--count", type=int, default=0, help="kills, faults or samples; 0: 500, 300 or a million")
+    flags.add_argument("--seconds", type=float, default=3600.0, help="after which no more processes are killed")
+    flags.add_argument("--verifier-share", type=float, default=0.5, help="of the kills, for verifier workers")
+    flags.add_argument("--at-once", type=int, default=8, help="faults at the same time")
+    flags.add_argument("--out", type=Path)
+    args = flags.parse_args()
+    if args.part == "kills":
+        row = run_kills(args.count or 500, args.verifier_share, args.seconds)
+    elif args.part == "faults":
+        row = asyncio.run(run_faults(args.count or 300, args.at_once))
+    else:
+        row = asyncio.run(run_ages(args.count or 10**6, 100))
+    row |= {"hardware": hardware(), "versions": versions(), "commit": commit()}
+    if args.out is not None:
+        args.out.write_text(json.dumps(row, indent=1) + "\n")
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()
