@@ -24,6 +24,7 @@ FIGURES: dict[str, str] = {
     "reward-hacking": "ponder.book.reward_hacking",
     "over-optimisation": "ponder.book.over_optimisation",
     "chain-of-thought": "ponder.book.chain_of_thought",
+    "s1": "ponder.book.s1",
 }
 
 

@@ -1,0 +1,169 @@
+"""s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
+
+A base of characters has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked answers takes
+attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the
+longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at
+random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
+token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
+samples are measured at several budgets. `ponder book s1` draws them.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from _bases import Count, Limit, Validation
+from _countdown_traces import ALPHABET, PUZZLES, TEMPLATE, CountdownTraces
+
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Strategy, Task
+from ponder.reason.prompts import Prompt
+from ponder.reason.strategies import BudgetForcing, LengthRejection, Samples, TokenControl
+from ponder.settings import GreaterThan
+from ponder.tasks import Countdown
+from ponder.tasks.wrapped_task import WrappedTask
+from ponder.train.optimizer import AdamW
+from ponder.types import Problem, Sampling
+
+Chosen = Literal["random", "diverse", "longest", "all"]
+CHOSEN: tuple[Chosen, ...] = ("random", "diverse", "longest", "all")
+BUDGETS = (32, 64, 128, 256)  # tokens of thinking
+WAITS = (1, 2, 4)
+STRINGS = {"wait": " wait\n", "alternatively": " alternatively\n", "hmm": " hmm\n", "none": "\n"}
+THINK_END, ANSWER_PREFIX = "\n####", " "
+TOKENS = "#{tokens}="
+MAX_ANSWER_TOKENS = 24
+
+
+def recipe(
+    model: Annotated[Literal["tiny"], "the tiny model, which the recipe makes"] = "tiny",
+    numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
+    count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
+    pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
+    base_steps: Count = 600, steps: Count = 200, base_lr: float = 2e-3, lr: float = 1e-3,
+    n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,
+    validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
+    seed: int = 0,
+) -> Stages:  # fmt: skip
+    attempts: Task = CountdownTraces(numbers=numbers, **PUZZLES)
+    puzzles: Task = Countdown(numbers=numbers, **PUZZLES)
+    worked: Task = CountdownTraces(numbers=numbers, backtracks=1.0, max_attempts=12, **PUZZLES)
+    if validation:
+        attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
+    context = 64 + 12 * 9 * numbers
+    letters = "".join(dict.fromkeys(ALPHABET + "".join(STRINGS.values())))
+    read = FineTune(
+        attempts, ScratchModel(letters, width=128, layers=4, context=context, seed=seed), TEMPLATE,
+        optimizer=AdamW(lr=base_lr, warmup_steps=base_steps // 10, decay_steps=base_steps), steps=base_steps,
+        batch_size=128, save_every=base_steps, seed=seed,
+    )  # fmt: skip
+    stages = [Stage("base", read)]
+    sampling = Sampling(max_tokens=max(BUDGETS) + MAX_ANSWER_TOKENS)
+
+    def tune(name: str, data: Task) -> None:
+        optimizer = AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps)
+        stages.append(Stage(name, FineTune(data, "stage:base", optimizer=optimizer, steps=steps, batch_size=64,
+                                           save_every=steps, seed=seed)))  # fmt: skip
+
+    def measure(name: str, tuned: str, way: Strategy) -> None:
+        job = Evaluate(puzzles, f"stage:{tuned}", strategy=way, limit=limit, seed=seed, max_concurrency=64)
+        stages.append(Stage(name, job))
+
+    for chosen in CHOSEN:
+        tune(chosen, ChosenAnswers(worked, chosen, count, pool, seed))
+        measure(f"{chosen}-samples", chosen, Samples(n, sampling))
+        for budget in BUDGETS:
+            measure(f"{chosen}-forced-{budget}", chosen, forced(budget))
+    for name, string in STRINGS.items():
+        for waits in WAITS:
+            measure(f"string-{name}-{waits}", "all", replace(forced(max(BUDGETS)), waits=waits, wait_word=string))
+    tune("conditional", StatesTokens(ChosenAnswers(worked, "all", count, pool, seed)))
+    whole = Sampling(max_tokens=max(BUDGETS) + MAX_ANSWER_TOKENS)
+    for budget in BUDGETS:
+        measure(f"token-conditional-{budget}", "conditional", TokenControl(budget, TOKENS, whole))
+        measure(f"rejection-{budget}", "all", LengthRejection(budget + MAX_ANSWER_TOKENS, sampling=sampling))
+    return Stages(tuple(stages))
+
+
+def forced(budget: int) -> BudgetForcing:
+    """Thinking that ends at a budget, and is not lengthened."""
+    answer = Sampling(max_tokens=MAX_ANSWER_TOKENS)  # greedy thinking would make the same attempt again
+    return BudgetForcing(
+        budget, waits=0, think_end=THINK_END, answer_prefix=ANSWER_PREFIX, sampling=answer, wait_word=STRINGS["wait"]
+    )
+
+
+@dataclass(frozen=True)
+class ChosenAnswers(WrappedTask):
+    """So many training problems of a task, chosen by their worked answers, of which only right ones are taken."""
+
+    task: Task
+    by: Chosen
+    count: int
+    pool: int
+    seed: int
+
+    @cached_property
+    def _problems(self) -> Sequence[Problem]:
+        return choose(self.task, self.by, self.count, self.pool, self.seed)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self._problems
+
+
+def choose(task: Task, by: Chosen, count: int, pool: int, seed: int) -> list[Problem]:
+    rng = random.Random(f"choose {seed}")
+    verifier: Any = task.verifier
+    found: dict[str, tuple[Problem, str]] = {}
+    for problem in task.train[:pool]:
+        text = task.gold(problem)
+        if verifier.grade(text, problem.answer).value == 1.0:
+            found.setdefault(problem.question, (problem, text))
+    items = sorted(found.values(), key=lambda item: item[0].question)
+    rng.shuffle(items)
+    if by == "random":
+        return [problem for problem, _ in items[:count]]
+    longest = sorted(items, key=lambda item: -len(item[1]))
+    if by == "longest":
+        return [problem for problem, _ in longest[:count]]
+    domains: dict[int, list[Problem]] = {}
+    for problem, _ in longest if by == "all" else items:
+        domains.setdefault(problem.answer["target"] // 10, []).append(problem)
+    out: list[Problem] = []
+    while len(out) < count and domains:
+        key = rng.choice(sorted(domains))
+        left = domains[key]
+        place = 0
+        while by == "all" and place + 1 < len(left) and rng.random() < 0.5:  # the place of rank r has 2 ** -r
+            place += 1
+        out.append(left.pop(place))
+        if not left:
+            del domains[key]
+    return out
+
+
+@dataclass(frozen=True)
+class StatesTokens(WrappedTask):
+    """A task whose training problems state the tokens of their worked answer's thinking, up to the next budget."""
+
+    task: Task
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> Sequence[Problem]:
+        return [self._stated(problem) for problem in self.task.train]
+
+    def _stated(self, problem: Problem) -> Problem:
+        used = len(self.task.gold(problem).split(THINK_END)[0])
+        budget = next((b for b in BUDGETS if b >= used), BUDGETS[-1])
+        instruction = TOKENS.replace("{tokens}", str(budget))
+        return replace(problem, messages=tuple(Prompt(instruction).messages(problem.messages)))
