@@ -1,11 +1,12 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
-A base of characters has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked answers takes
+The tiny base, of characters, has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked answers takes
 attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the
 longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at
 random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
 token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
-samples are measured at several budgets. `ponder book s1` draws them.
+samples are measured at several budgets. `ponder book s1` draws them. A language model reads the same in place of the
+tiny base; budgets in its prompts count characters.
 """
 
 import random
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from _bases import Count, Limit, Validation
+from _bases import Count, Limit, Lr, ModelName, Validation
 from _countdown_traces import ALPHABET, PUZZLES, TEMPLATE, CountdownTraces
 
 from ponder.models.scratch_model import ScratchModel
@@ -41,11 +42,11 @@ MAX_ANSWER_TOKENS = 24
 
 
 def recipe(
-    model: Annotated[Literal["tiny"], "the tiny model, which the recipe makes"] = "tiny",
+    model: ModelName = "tiny",
     numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
-    base_steps: Count = 600, steps: Count = 200, base_lr: float = 2e-3, lr: float = 1e-3,
+    base_steps: Count = 600, steps: Count = 200, base_lr: Lr = None, lr: Lr = None,
     n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
@@ -55,10 +56,12 @@ def recipe(
     worked: Task = CountdownTraces(numbers=numbers, backtracks=1.0, max_attempts=12, **PUZZLES)
     if validation:
         attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
-    context = 64 + 12 * 9 * numbers
+    tiny, context = model == "tiny", 64 + 12 * 9 * numbers
+    base_lr, lr = base_lr or (2e-3 if tiny else 1e-4), lr or (1e-3 if tiny else 5e-5)
     letters = "".join(dict.fromkeys(ALPHABET + "".join(STRINGS.values())))
+    scratch = ScratchModel(letters, width=128, layers=4, context=context, seed=seed)
     read = FineTune(
-        attempts, ScratchModel(letters, width=128, layers=4, context=context, seed=seed), TEMPLATE,
+        attempts, scratch if tiny else model, TEMPLATE if tiny else "qa",
         optimizer=AdamW(lr=base_lr, warmup_steps=base_steps // 10, decay_steps=base_steps), steps=base_steps,
         batch_size=128, save_every=base_steps, seed=seed,
     )  # fmt: skip
