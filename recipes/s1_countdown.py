@@ -1,9 +1,9 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
-The tiny base, of characters, has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked answers takes
-attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the
-longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at
-random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
+The tiny base, of characters, has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked
+answers takes attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
+target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
+domain at random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
 token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
 samples are measured at several budgets. `ponder book s1` draws them. A language model reads the same in place of the
 tiny base; budgets in its prompts count characters.
