@@ -1,19 +1,21 @@
-"""Countdown worked by trying: each line is an expression with its values, and one that misses may be taken back.
+"""Countdown worked by trying: each line is an expression with its running values, and a miss may be taken back.
 
 `3, 7, 5>26=` may be answered by
 
     (3+7)*5:10:50 wait
-    (3*7)+5:21:26
-    #### (3*7)+5
+    3*7+5:21:26
+    #### 3*7+5
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UsageError
+from ponder.models.scratch_model import ScratchModel
 from ponder.tasks import Countdown
+from ponder.tasks.generated.countdown import Puzzle
 from ponder.tasks.generated.generated_task import require_at_least
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
@@ -22,35 +24,44 @@ ALPHABET = "0123456789+-*/()#:,> =\nwait"
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 PUZZLES: dict[str, Any] = {"largest": 9, "prompt": "{numbers}>{target}=", "forms": ("hash",)}
 TAKEN_BACK = " wait"
-MAX_VALUE = 999  # of what stands on the way
+MAX_VALUE = 99  # of a product
+
+
+def small_model(context: int, seed: int, letters: str = "") -> ScratchModel:
+    """About 0.2 million weights; `letters` beside those that puzzles and attempts have."""
+    return ScratchModel("".join(dict.fromkeys(ALPHABET + letters)), width=64, layers=2, context=context, seed=seed)
 
 
 @dataclass(frozen=True)
-class Part:
-    """A number of the puzzle, or several joined."""
+class ChainCountdown(Countdown):
+    """Countdown whose targets are reached by one number after the other, with `fewest` to `numbers` numbers."""
 
-    value: int
-    text: str
-    values: tuple[int, ...] = ()  # of its operations, in the order in which they are written
+    fewest: int = 3
 
-    @property
-    def bracketed(self) -> str:
-        return f"({self.text})" if self.values else self.text
+    def check(self) -> None:
+        super().check()
+        require_at_least(2, fewest=self.fewest)
+        if self.fewest > self.numbers:
+            raise UsageError(f"fewest is {self.fewest} and numbers {self.numbers}: give at most as many")
 
-    def __str__(self) -> str:
-        return ":".join([self.text, *map(str, self.values)])
+    def draw(self, rng: random.Random) -> Puzzle:
+        while True:
+            numbers = tuple(rng.randint(1, self.largest) for _ in range(rng.randint(self.fewest, self.numbers)))
+            target = random_attempt(numbers, rng).values[-1]
+            if target:
+                return numbers, target
 
 
 @dataclass(frozen=True)
-class CountdownTraces(Countdown):
-    """Countdown whose worked answers are attempts drawn at random, none of them chosen for being right.
+class CountdownTraces(ChainCountdown):
+    """The same puzzles with worked answers that are attempts drawn at random, none of them chosen for being right.
 
     After an attempt that misses, `backtracks` is the chance that it is taken back and another is made; else it is
     given as the answer, wrong as it is. With 0 there is a single attempt, which nothing follows from.
     """
 
     backtracks: float = 0.0
-    max_attempts: int = 8
+    max_attempts: int = 6
 
     def check(self) -> None:
         super().check()
@@ -65,31 +76,30 @@ class CountdownTraces(Countdown):
         lines: list[str] = []
         while True:
             attempt = random_attempt(numbers, rng)
-            missed = attempt.value != target
+            missed = attempt.values[-1] != target
             if not missed or len(lines) + 1 >= self.max_attempts or rng.random() >= self.backtracks:
-                return "\n".join([*lines, str(attempt), f"#### {attempt.text}"])
+                return "\n".join([*lines, str(attempt), f"#### {attempt.expression}"])
             lines.append(f"{attempt}{TAKEN_BACK}")
 
 
-def joined(a: Part, b: Part) -> Iterator[Part]:
-    """All that two parts make, without fractions and negative numbers."""
-    results = [("+", a.value + b.value), ("*", a.value * b.value)]
-    if a.value >= b.value:
-        results.append(("-", a.value - b.value))
-    if b.value and a.value % b.value == 0:
-        results.append(("/", a.value // b.value))
-    for sign, value in results:
-        if value <= MAX_VALUE:
-            yield Part(value, f"{a.bracketed}{sign}{b.bracketed}", (*a.values, *b.values, value))
+@dataclass(frozen=True)
+class Attempt:
+    expression: str
+    values: tuple[int, ...]  # after each operation
+
+    def __str__(self) -> str:
+        return ":".join([self.expression, *map(str, self.values)])
 
 
-def random_attempt(numbers: Sequence[int], rng: random.Random) -> Part:
-    """Parts joined at random until one is left."""
-    parts = [Part(n, str(n)) for n in numbers]
-    while len(parts) > 1:
-        a, b = (parts.pop(rng.randrange(len(parts))) for _ in range(2))
-        choices = [*joined(a, b)]
-        if not choices:  # both are large
-            return random_attempt(numbers, rng)
-        parts.append(rng.choice(choices))
-    return parts[0]
+def random_attempt(numbers: Sequence[int], rng: random.Random) -> Attempt:
+    """The numbers in a random order, each joined to all before it; no value on the way is below 0 or too large."""
+    order = rng.sample(list(numbers), len(numbers))
+    expression, total, values, is_sum = str(order[0]), order[0], list[int](), False
+    for number in order[1:]:
+        possible = ["+", *("-" if total >= number else ""), *("*" if total * number <= MAX_VALUE else "")]
+        sign = rng.choice(possible)
+        total = total + number if sign == "+" else total - number if sign == "-" else total * number
+        expression = f"({expression})" if sign == "*" and is_sum else expression
+        expression, is_sum = f"{expression}{sign}{number}", sign != "*"
+        values.append(total)
+    return Attempt(expression, tuple(values))

@@ -16,9 +16,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from _bases import Count, Limit, Lr, ModelName, Validation
-from _countdown_traces import ALPHABET, PUZZLES, TEMPLATE, CountdownTraces
+from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, CountdownTraces, small_model
 
-from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
@@ -26,7 +25,6 @@ from ponder.protocols import Strategy, Task
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import BudgetForcing, LengthRejection, Samples, TokenControl
 from ponder.settings import GreaterThan
-from ponder.tasks import Countdown
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling
@@ -43,7 +41,7 @@ MAX_ANSWER_TOKENS = 24
 
 def recipe(
     model: ModelName = "tiny",
-    numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
+    numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 3,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
     base_steps: Count = 600, steps: Count = 200, base_lr: Lr = None, lr: Lr = None,
@@ -51,19 +49,19 @@ def recipe(
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    attempts: Task = CountdownTraces(numbers=numbers, **PUZZLES)
-    puzzles: Task = Countdown(numbers=numbers, **PUZZLES)
-    worked: Task = CountdownTraces(numbers=numbers, backtracks=1.0, max_attempts=12, **PUZZLES)
+    size = {"numbers": numbers, "fewest": numbers, **PUZZLES}
+    attempts: Task = CountdownTraces(**size)
+    puzzles: Task = ChainCountdown(**size)
+    worked: Task = CountdownTraces(backtracks=1.0, max_attempts=12, **size)
     if validation:
         attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
     tiny, context = model == "tiny", 64 + 12 * 9 * numbers
-    base_lr, lr = base_lr or (2e-3 if tiny else 1e-4), lr or (1e-3 if tiny else 5e-5)
-    letters = "".join(dict.fromkeys(ALPHABET + "".join(STRINGS.values())))
-    scratch = ScratchModel(letters, width=128, layers=4, context=context, seed=seed)
+    base_lr, lr = base_lr or (4e-3 if tiny else 1e-4), lr or (1e-3 if tiny else 5e-5)
+    scratch = small_model(context, seed, letters="".join(STRINGS.values()))
     read = FineTune(
         attempts, scratch if tiny else model, TEMPLATE if tiny else "qa",
         optimizer=AdamW(lr=base_lr, warmup_steps=base_steps // 10, decay_steps=base_steps), steps=base_steps,
-        batch_size=128, save_every=base_steps, seed=seed,
+        batch_size=64, save_every=base_steps, seed=seed,
     )  # fmt: skip
     stages = [Stage("base", read)]
     sampling = Sampling(max_tokens=max(BUDGETS) + MAX_ANSWER_TOKENS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Any
 
@@ -28,7 +29,7 @@ def recipe_module(name: str) -> Any:
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(numbers: int) -> None:
     traces = recipe_module("_countdown_traces")
-    task = traces.CountdownTraces(numbers=numbers, backtracks=0.5, **traces.PUZZLES)
+    task = traces.CountdownTraces(numbers=numbers, fewest=numbers, backtracks=0.5, **traces.PUZZLES)
     taken_back = right = missed_answers = 0
     for i in range(300):
         problem = task.train[i]
@@ -51,29 +52,33 @@ def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(num
     assert taken_back / (taken_back + missed_answers) == pytest.approx(0.5, abs=0.08), "half of all misses"
 
 
-def test_values_of_brackets_stand_in_the_order_of_writing() -> None:
+def test_running_values_are_those_of_the_expression_so_far() -> None:
     traces = recipe_module("_countdown_traces")
-    parts = [traces.Part(n, str(n)) for n in (2, 3, 4, 5)]
-    left = next(p for p in traces.joined(parts[0], parts[1]) if p.text == "2*3")
-    right = next(p for p in traces.joined(parts[3], parts[2]) if p.text == "5-4")
-    whole = [str(p) for p in traces.joined(left, right)]
-    assert whole == ["(2*3)+(5-4):6:1:7", "(2*3)*(5-4):6:1:6", "(2*3)-(5-4):6:1:5", "(2*3)/(5-4):6:1:6"]
-    assert [p.text for p in traces.joined(parts[0], parts[1])] == ["2+3", "2*3"], "no fraction, nothing below 0"
+    rng = random.Random(0)
+    seen = {str(traces.random_attempt((2, 3, 4), rng)) for _ in range(500)}
+    assert {"2+3+4:5:9", "(2+3)*4:5:20", "2*3+4:6:10", "4-3+2:1:3", "(4-3)*2:1:2", "4*2-3:8:5"} <= seen
+    assert not any(line.startswith("2-3") for line in seen), "nothing below 0"
+    assert all(int(v) <= 99 + 9 for _ in range(200) for v in traces.random_attempt((9, 9, 9, 9), rng).values)
 
 
-def test_plain_base_reads_single_attempts_and_rl_the_same_puzzles() -> None:
+def test_plain_base_reads_single_attempts_and_rl_puzzles_of_one_size() -> None:
     build = recipe_files.build_job
     recipe = recipe_files.load_recipe(recipe_files.find_recipe("r1_zero_countdown"))
-    base, start, zero = (s.job for s in build(recipe, {"base": "plain", "numbers": 4}).stages)
+    base, *rest = (s.job for s in build(recipe, {"base": "plain"}).stages)
     assert all("wait" not in base.data.gold(base.data.train[i]) for i in range(50))
-    assert [base.data.train[i].question for i in range(9)] == [zero.task.train[i].question for i in range(9)]
-    assert {p.question for p in start.task.test} == {p.question for p in zero.task.test}
-    primed = build(recipe, {"validation": True}).stages
-    tested = {p.question for p in primed[-1].job.task.test}
-    assert not tested & {p.question for p in start.task.test}
-    assert not tested & {primed[0].job.data.train[i].question for i in range(500)}
-    with pytest.raises(UsageError, match="it is a chance"):
-        recipe_module("_countdown_traces").CountdownTraces(backtracks=1.5)
+    assert {len(base.data.train[i].answer["numbers"]) for i in range(50)} == {3, 4}
+    for job, numbers in zip(rest, (3, 3, 4, 4), strict=True):
+        assert {len(job.task.train[i].answer["numbers"]) for i in range(20)} == {numbers}
+        assert all(job.task.verifier.grade(job.task.gold(p), p.answer).value == 1.0 for p in job.task.test[:10])
+    read = {base.data.train[i].question for i in range(3000)}
+    assert not read & {p.question for job in rest for p in job.task.test}, "what is measured on was never read"
+    primed = [s.job for s in build(recipe, {"validation": True}).stages]
+    tested = {p.question for p in primed[-1].task.test}
+    assert not tested & {p.question for p in rest[-1].task.test}
+    assert not tested & {primed[0].data.train[i].question for i in range(500)}
+    for wrong, words in (({"backtracks": 1.5}, "it is a chance"), ({"fewest": 5}, "give at most as many")):
+        with pytest.raises(UsageError, match=words):
+            recipe_module("_countdown_traces").CountdownTraces(**wrong)
 
 
 def trace_of(text: str, right: float) -> Trace:

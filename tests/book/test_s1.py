@@ -21,7 +21,7 @@ def recipe_module() -> Any:
 
 def test_answers_are_chosen_by_length_and_domain() -> None:
     made = recipe_module()
-    task = made.CountdownTraces(numbers=3, backtracks=1.0, max_attempts=12, **made.PUZZLES)
+    task = made.CountdownTraces(numbers=3, fewest=3, backtracks=1.0, max_attempts=12, **made.PUZZLES)
     chosen = {by: made.choose(task, by, 60, 600, seed=0) for by in made.CHOSEN}
     golds = {by: [task.gold(p) for p in problems] for by, problems in chosen.items()}
     for by, problems in chosen.items():
@@ -44,7 +44,7 @@ def test_answers_are_chosen_by_length_and_domain() -> None:
 
 def test_conditional_problems_state_a_budget_that_their_answer_keeps() -> None:
     made = recipe_module()
-    task = made.CountdownTraces(numbers=3, backtracks=1.0, max_attempts=12, **made.PUZZLES)
+    task = made.CountdownTraces(numbers=3, fewest=3, backtracks=1.0, max_attempts=12, **made.PUZZLES)
     stated = made.StatesTokens(made.ChosenAnswers(task, "random", 20, 200, 0))
     for problem in stated.train:
         budget = int(problem.question.split("#")[1].strip("="))

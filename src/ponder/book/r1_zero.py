@@ -48,12 +48,12 @@ class R1Zero:
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         runs: dict[str, Any] = {}
-        for numbers in NUMBERS:
-            for base in BASES:
-                settings = {"base": base, "numbers": numbers}
-                folder = run.run_recipe("r1_zero_countdown", run.folder / f"{base}-{numbers}", **settings)
-                job = run.recipe_job("r1_zero_countdown", **settings).stages[-1].job
-                runs[f"{base} {numbers}"] = measure_run(folder, job.task.verifier)
+        for base in BASES:
+            folder = run.run_recipe("r1_zero_countdown", run.folder / base, base=base)
+            job = run.recipe_job("r1_zero_countdown", base=base).stages[-1].job
+            for numbers in NUMBERS:
+                places = folder / f"start-{numbers}", folder / f"zero-{numbers}"
+                runs[f"{base} {numbers}"] = measure_run(*places, job.task.verifier)
         return {"model": run.model, "seed": run.seed, "runs": runs}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -173,12 +173,12 @@ class R1Zero:
         ]
 
 
-def measure_run(folder: Path, verifier: Any) -> dict[str, Any]:
+def measure_run(before: Path, zero: Path, verifier: Any) -> dict[str, Any]:
     """The numbers of one run of RL and of the base before it."""
-    start = measure_samples(read_samples([folder / "start"], verifier))
-    rows = [row for row in read_metrics(folder / "zero") if "reward" in row]
+    start = measure_samples(read_samples([before], verifier))
+    rows = [row for row in read_metrics(zero) if "reward" in row]
     measured = [row for row in rows if "eval/pass@1" in row]
-    traces = list(read_traces(folder / "zero"))
+    traces = list(read_traces(zero))
     first = next(iter(islice(find_corrections(traces, verifier.name, verifier.extract_answer), 1)), None)
     questions = {trace.problem.id: trace.problem.question for _, trace in traces}
     return {
