@@ -34,7 +34,7 @@ def recipe(
     max_tokens: Annotated[int, "longest answer", GreaterThan(0)] = 192,
     base_steps: Steps = None, base_lr: Lr = None,
     steps: Annotated[int, "of RL", GreaterThan(0)] = 40, lr: Lr = None,
-    problems_per_step: Count = 16, group_size: Count = 16,
+    problems_per_step: Count = 12, group_size: Count = 16,
     n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 48,
     eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 10,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
@@ -59,7 +59,7 @@ def recipe(
         zero = RL(
             task, "stage:base", algorithm=GRPO(kl=None), steps=steps, problems_per_step=problems_per_step,
             group_size=group_size, sampling=sampling, save_every=steps, seed=seed, eval_every=eval_every,
-            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (5e-4 if tiny else 1e-5), betas=(0.9, 0.95)),
+            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (1e-3 if tiny else 1e-5), betas=(0.9, 0.95)),
         )  # fmt: skip
         stages += [Stage(f"start-{numbers}", start), Stage(f"zero-{numbers}", zero)]
     return Stages(tuple(stages))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from _bases import (
-    LIMIT,
     NO_SETTINGS,
     Count,
     Limit,
@@ -45,14 +44,14 @@ ARMS = ("star", "star-hints", "sampling", "search")
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = LIMIT,
-    rounds: Count = 4, problems: Problems = None, n: Annotated[int, "samples of a problem in STaR", GreaterThan(0)] = 4,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 200,
+    rounds: Count = 3, problems: Problems = None, n: Annotated[int, "samples of a problem in STaR", GreaterThan(0)] = 4,
     samples: Annotated[int, "of a problem in expert iteration", GreaterThan(0)] = 8,
     simulations: Annotated[int, "of MCTS for a problem", GreaterThan(0)] = 16, steps: Steps = None, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
-    problems = problems or b.answer_budget // (rounds * n * 2)
+    problems = problems or b.answer_budget // (16 * n)
     stages, first = b.cold_start_stages(seed, None)
     hint = {"hint": TINY_HINT} if model == "tiny" else {}
     if model == "tiny":

@@ -17,6 +17,7 @@ from ponder.measure import fit_log_linear
 def seed_data(seed: int = 0) -> dict[str, Any]:
     """Accuracy of 0.1 a tenfold of training, and of 0.05 a doubling of samples."""
     return {
+        "model": "mine",
         "seed": seed,
         "checkpoints": [
             {
@@ -80,11 +81,11 @@ def test_recipe_evaluates_halves_of_the_training() -> None:
 
     stages = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {}).stages
     assert [s.name for s in stages] == [
-        "train", "at-40", "at-80", "at-120", "at-160", "at-240", "at-320", "at-440", "at-640",
+        "train", "at-32", "at-64", "at-96", "at-128", "at-192", "at-256", "at-352", "at-512",
     ]  # fmt: skip
     assert stages[0].job.keep_checkpoints * stages[0].job.save_every >= stages[0].job.steps
     few = recipe_files.build_job(
         recipe_files.load_recipe(recipe_files.find_recipe("two_axes")), {"steps": 7, "points": 1}
     ).stages
     assert [s.name for s in few] == ["train", "at-1", "at-2", "at-4", "at-7"] and few[0].job.save_every == 1
-    assert stages[1].job.model == "stage:train/checkpoints/step-000040/model"
+    assert stages[1].job.model == "stage:train/checkpoints/step-000032/model"
