@@ -51,7 +51,7 @@ def test_cell_has_samples_votes_and_cost() -> None:
     trace = Trace(problem, [Step(None, problem.question, ids([1]))])
     right = f"#### {problem.answer}"
     for text, verdict in ((right, 1.0), (right, 1.0), ("#### 99", 0.0), ("what", 0.0)):
-        trace.add(Step(0, text, ids([2, 3]), np.zeros(2), "eos", scores={"accuracy": Score(verdict)}))
+        trace.add(Step(0, text, ids([2, 3]), np.zeros(2, np.float32), "eos", scores={"accuracy": Score(verdict)}))
     trace.cost = Cost(generated_tokens=8, flops=100.0)
     cell = measure_cell([trace], task.verifier)
     assert cell == {"problems": 1, "samples": 4, "right": 0.5, "vote": 1.0, "states nothing": 0.25, "length": 2.0,

@@ -113,7 +113,7 @@ def traced(*verdicts: float, name: str = "accuracy") -> Trace:
     problem = Sums().train[0]
     trace = Trace(problem, [Step(None, problem.question, ids([1, 2]))])
     for verdict in verdicts:
-        trace.add(Step(0, "x", ids([3]), np.array([-1.0]), "eos", scores={name: Score(verdict)}))
+        trace.add(Step(0, "x", ids([3]), np.array([-1.0], np.float32), "eos", scores={name: Score(verdict)}))
     return trace
 
 
