@@ -25,6 +25,7 @@ FIGURES: dict[str, str] = {
     "over-optimisation": "ponder.book.over_optimisation",
     "chain-of-thought": "ponder.book.chain_of_thought",
     "s1": "ponder.book.s1",
+    "tictactoe": "ponder.book.tictactoe",
 }
 
 
