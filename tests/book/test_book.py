@@ -66,6 +66,12 @@ def test_seeds_that_are_kept_do_not_run_again(tmp_path: Path) -> None:
         render(figure, out)
 
 
+def test_page_of_a_given_task_has_its_command(tmp_path: Path) -> None:
+    run = FigureRun("some/model", 0, tmp_path / "runs", lambda name, **settings: None, "countdown")
+    make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)
+    assert "`ponder book counted --on some/model --task countdown`" in (tmp_path / "book" / "counted.md").read_text()
+
+
 def test_interval_over_seeds_is_students() -> None:
     mean, low, high = over_seeds([1.0, 2.0, 3.0])
     assert (mean, low, high) == pytest.approx((2.0, 2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))

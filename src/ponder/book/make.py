@@ -28,6 +28,7 @@ def make_figure(
             resumed = folder.exists()
             data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
+            data |= {"flags": f"--on {run.model} --task {run.task}"} if run.task else {}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
         on_seed(seed, read_seed(path))
@@ -44,7 +45,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
             continue
         files += figure.draw(seeds).save(folder)
         model = folder.name.removeprefix(f"{figure.name}-")
-        command = f"ponder book {figure.name}" + (f" --on {model}" if figure.models else "")
+        flags = next(iter(seeds.values())).get("flags", f"--on {model}")
+        command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
         took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
         parts += [f"## {model}", ""] if figure.models else []
