@@ -4,14 +4,16 @@ their working. Reads GSM8K, SVAMP and MAWPS (`ponder data`).
 `ponder book chain-of-thought` tabulates the accuracy of one sample and of the vote of all.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from _bases import Count, Limit, MaxTokens, ModelName, Template
-from _few_shot import FewShot, OnlySet
+from _word_problems import OnlySet, solved_examples
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
+from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import Samples
 from ponder.tasks import GSM8K, MAWPS, SVAMP, Suite
 from ponder.types import Sampling
@@ -34,12 +36,12 @@ def recipe(
             "suite": Suite(style=style),
         }
         length = DIRECT_TOKENS if style == "direct" else max_tokens or 256
-        strategy = Samples(n, Sampling(max_tokens=length, temperature=temperature))
+        alone = Samples(n, Sampling(max_tokens=length, temperature=temperature))
+        shown = replace(alone, prompt=Prompt(examples=solved_examples(examples, shots, seed)))
         for name, task in sets.items():
-            stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, strategy, limit, seed)))
+            stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, alone, limit, seed)))
             if name != "suite":  # the examples are word problems
-                shown = FewShot(task, examples, shots, seed)
-                stages.append(Stage(f"{name}.few.{style}", _job(shown, model, template, strategy, limit, seed)))
+                stages.append(Stage(f"{name}.few.{style}", _job(task, model, template, shown, limit, seed)))
     return Stages(tuple(stages))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,40 @@ from ponder.book.chain_of_thought import FIGURE, best_chains, measure_cell, vote
 from ponder.book.figure import FigureRun
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
+from ponder.runs import job_json
 from ponder.tasks import Sums
 from ponder.types import Cost, Score, Step, Trace, ids
 
 
-def few_shot() -> Any:
+def word_problems() -> Any:
     recipe_files.add_to_import_path(recipe_files.recipe_folders())
-    return importlib.import_module("_few_shot")
+    return importlib.import_module("_word_problems")
 
 
-def test_examples_are_turns_before_the_question() -> None:
+def test_examples_are_solved_training_problems() -> None:
+    solved = word_problems().solved_examples
+    worked, direct = (solved(Sums(style=style), 3, seed=1) for style in ("cot", "direct"))
     task = Sums(style="cot")
-    shown = few_shot().FewShot(task, task, shots=3, seed=1)
-    problem, bare = shown.test[0], task.test[0]
-    assert [m["role"] for m in problem.messages] == ["user", "assistant"] * 3 + ["user"]
-    assert problem.messages[-1] == bare.messages[-1] and problem.answer == bare.answer
     train = {p.question: task.gold(p) for p in (task.train[i] for i in range(1000))}
-    for asked, answered in zip(shown.turns[::2], shown.turns[1::2], strict=True):
-        assert answered["content"] == train[asked["content"]]
-    direct = few_shot().FewShot(Sums(style="direct"), Sums(style="direct"), shots=3, seed=1)
-    assert len(direct.turns[1]["content"]) < len(shown.turns[1]["content"])
-    numbers = [t["content"].split("?")[0] for t in shown.turns[::2]]
-    assert numbers == [t["content"].split("?")[0] for t in direct.turns[::2]], "the same problems in every style"
-    assert few_shot().FewShot(task, task, shots=3, seed=2).turns != shown.turns
+    assert all(train[question] == answer for question, answer in worked)
+    assert all(len(short) < len(long) for (_, short), (_, long) in zip(direct, worked, strict=True))
+    assert [q.split("?")[0] for q, _ in worked] == [q.split("?")[0] for q, _ in direct], "the same in every style"
+    assert solved(task, 3, seed=2) != worked
+
+
+def test_recipe_asks_every_set_in_every_way() -> None:
+    if "PONDER_DATA" not in os.environ:
+        pytest.skip("PONDER_DATA names no folder with GSM8K, SVAMP and MAWPS")
+    recipe = recipe_files.load_recipe(recipe_files.find_recipe("chain_of_thought"))
+    job = recipe_files.build_job(recipe, {"limit": 2, "shots": 3})
+    assert job_json.decode(job_json.encode(job)) == job
+    stages = job.stages
+    jobs = {stage.name: stage.job for stage in stages}
+    expected = {f"{name}.{prompt}" for name in chain_of_thought.SETS for prompt in chain_of_thought.PROMPTS}
+    assert set(jobs) == {cell for cell in expected if not cell.startswith("suite.few")}
+    assert all(len(job.strategy.prompt.examples) == (3 if ".few." in name else 0) for name, job in jobs.items())
+    assert all(p.tags["set"] == "multiarith" for p in jobs["multiarith.zero.cot"].problems())
+    assert "####" not in jobs["svamp.few.direct"].strategy.prompt.examples[0][1]
 
 
 def test_vote_counts_what_is_stated() -> None:
