@@ -1,14 +1,14 @@
-"""Policy-gradient algorithms from one start on one task: as many samples, optimiser steps and learning rates for each.
+"""Policy-gradient algorithms from one start on one task: as many samples, optimiser steps and the same learning rate.
 
-`ponder book algorithms` draws validation accuracy over tokens, chooses each algorithm's learning rate there, and
-measures the checkpoint at equal tokens on held-out problems. Each step's samples are learned from in four minibatches,
-so that ratios and clips have something to do; REINFORCE and RLOO have no ratio.
+`ponder book algorithms` draws held-out accuracy over tokens, and compares at equal tokens. Each step's samples are
+learned from in four minibatches, so that ratios and clips have something to do; REINFORCE and RLOO have no ratio.
 """
 
 from _bases import (
     NO_SETTINGS,
     Count,
     Limit,
+    Lr,
     MaxTokens,
     ModelName,
     Problems,
@@ -17,7 +17,6 @@ from _bases import (
     TaskName,
     TaskSettings,
     Template,
-    Validation,
     find_base,
 )
 
@@ -27,9 +26,9 @@ from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
 from ponder.train.ppo import PPO
 
-RATES = (1.0, 3.0)  # times the base's learning rate
+RATE = 1.0  # times the base's learning rate
 MINIBATCHES = 4
-EVALUATIONS = 8  # of a run, and so its checkpoints
+EVALUATIONS = 8  # of a run
 
 
 def objectives(critic_lr: float) -> dict[str, Objective]:
@@ -51,23 +50,20 @@ def objectives(critic_lr: float) -> dict[str, Objective]:
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 256,
-    steps: Steps = 32, problems_per_step: Problems = None, group_size: Count = 8,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
+    steps: Steps = 32, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    from dataclasses import replace
-
     b = find_base(model, task, task_settings, template, max_tokens, limit)
-    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
-    stages, first = learning.cold_start_stages(seed, start)
+    stages, first = b.cold_start_stages(seed, start)
     steps = steps or b.rl.steps
     every = max(1, steps // EVALUATIONS)
+    stages.append(Stage("start-test", b.evaluate(first, seed)))
     for name, objective in objectives(b.reward_model.lr).items():
-        for rate in RATES:
-            job = learning.rl_job(
-                first, group_size, objective, seed, steps, rate * b.rl.lr, problems_per_step=problems_per_step,
-                minibatches=MINIBATCHES, eval_every=every, eval_limit=limit, eval_samples=4, preflight=False,
-            )  # fmt: skip
-            job = replace(job, save_every=every, keep_checkpoints=steps // every + 1)
-            stages.append(Stage(f"{name}-x{rate:g}", job))
-    return Stages((*stages, Stage("start-test", b.evaluate(first, seed))))
+        job = b.rl_job(
+            first, group_size, objective, seed, steps, lr or RATE * b.rl.lr,
+            problems_per_step=problems_per_step, minibatches=MINIBATCHES, eval_every=every, eval_limit=limit,
+            eval_samples=4, preflight=False,
+        )  # fmt: skip
+        stages.append(Stage(name, job))
+    return Stages(tuple(stages))

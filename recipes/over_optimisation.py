@@ -19,7 +19,6 @@ from _bases import (
     TaskName,
     TaskSettings,
     Template,
-    Validation,
     find_base,
 )
 
@@ -37,9 +36,9 @@ RATE = 3.0  # times the base's learning rate
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 256,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
     n: Count = 1024, n_problems: Annotated[Count, "held-out problems with so many samples"] = 32,
-    steps: Steps = 48, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 40, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     kl: Annotated[float, "pull to the start, in the runs that have one", GreaterThan(0)] = 0.1,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
     start: Start = None, seed: int = 0,
@@ -47,20 +46,20 @@ def recipe(
     from dataclasses import replace
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
-    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
-    stages, first = learning.cold_start_stages(seed, start)
+    stages, first = b.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * samples)
+    every = Samples(n, b.sampling)
     stages += [
-        Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
+        Stage("outcomes", b.collect(first, Samples(samples, b.sampling), problems, seed)),
         Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, judge_steps)),
         Stage("implicit", b.train_reward_model("stage:outcomes", first, ImplicitReward(JUDGE_BETA), seed, judge_steps)),
-        Stage("samples", replace(b, limit=n_problems).evaluate_with(Samples(n, b.sampling), first, seed)),
+        Stage("samples", replace(b, limit=n_problems).evaluate_with(every, first, seed, max_concurrency=4)),
         Stage("test-start", b.evaluate(first, seed)),
     ]
     for judge in ("orm", "implicit"):
-        rewarded = RewardModelTask(learning.task, f"reward:stage:{judge}")
+        rewarded = RewardModelTask(b.task, f"reward:stage:{judge}")
         for name, term in ((f"rl-{judge}", None), (f"rl-{judge}-kl", KL(kl))):
-            job = learning.rl_job(
+            job = b.rl_job(
                 first, group_size, GRPO(kl=term), seed, steps, lr or RATE * b.rl.lr, task=rewarded,
                 problems_per_step=problems_per_step, minibatches=4, preflight=False,
             )  # fmt: skip

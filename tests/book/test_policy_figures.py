@@ -36,38 +36,31 @@ def weak_rewards() -> Any:
 # algorithms
 
 
-def curve(final: float, tokens: tuple[int, ...] = (100, 200, 300), test: float = 0.5) -> dict[str, Any]:
-    out: dict[str, Any] = {"step": [2, 4, 6], "tokens": list(tokens), "flops": [1e6, 2e6, 3e6]}
-    return out | {"pass@1": [0.5, 0.5, final], "at": 2, "test": test, "state bytes": 2_000_000}
+def curve(final: float) -> dict[str, Any]:
+    out: dict[str, Any] = {"step": [2, 4, 6], "tokens": [100, 200, 300], "flops": [1e6, 2e6, 3e6]}
+    return out | {"pass@1": [0.5, 0.5, final], "at": 2, "state bytes": 2_000_000}
 
 
 def algorithm_data(seed: int = 0) -> dict[str, Any]:
-    runs = {
-        f"{name}-x{rate}": curve(0.6 if rate == 3 else 0.4, test=0.5) for name in algorithms.NAMES for rate in (1, 3)
-    }
-    runs["grpo-x3"] |= {"pass@1": [0.5, 0.5, 0.1], "test": 0.9}  # best on the test problems, not on validation
-    runs["grpo-x1"] |= {"test": 0.7}
-    for run in ("ppo-x1", "ppo-x3"):
-        runs[run]["state bytes"] = 4_000_000
+    runs = {name: curve(0.6) for name in algorithms.NAMES} | {"grpo": curve(0.7)}
+    runs["dapo"] |= {"pass@1": [0.5, 0.55, 0.9], "tokens": [150, 300, 450], "at": 1}  # more tokens a step
+    runs["ppo"]["state bytes"] = 4_000_000
     points = [(True, [(0.5, 0.5), (0.8, 0.9)]), (False, [(0.5, 0.5), (0.2, 0.1)])]
-    data: dict[str, Any] = {"seed": seed, "budget": 300, "problems": 4, "start": 0.4, "runs": runs}
-    return data | {"prefix values": summarise_values(points)}
+    data: dict[str, Any] = {"model": "tiny", "seed": seed, "budget": 300, "problems": 4, "start": 0.4, "runs": runs}
+    return data | {"lr": 1e-4, "samples a step": 256, "prefix values": summarise_values(points)}
 
 
 def test_measured_point_is_the_last_within_the_tokens() -> None:
     assert algorithms.point_within([100, 200, 300], 290) == 2  # 5 % more is as many
     assert algorithms.point_within([100, 200, 300], 250) == 1
     assert algorithms.point_within([100, 200, 300], 10) == 0
-    assert algorithms.validation_worth(curve(0.9)) == pytest.approx((0.5 + 0.5 + 0.9) / 3)
-    assert algorithms.validation_worth(curve(0.9) | {"at": 1}) == pytest.approx(0.5)
 
 
-def test_rate_is_chosen_on_validation_problems() -> None:
+def test_algorithms_are_compared_at_equal_tokens() -> None:
     data = {s: algorithm_data(s) for s in range(3)}
-    chosen = algorithms.chosen_rates(list(data.values()))
-    assert chosen["grpo"] == "grpo-x1" and chosen["rloo"] == "rloo-x3"
     text = "\n".join(algorithms.FIGURE.report(data))
-    assert "| GRPO | 1 | 70.0" in text and "+30.0" in text
+    assert "| GRPO | 70.0 [70.0, 70.0]" in text and "| DAPO | 55.0" in text
+    assert "DAPO less GRPO -15.0" in text and "from the same tokens: DAPO" in text
     assert "PPO keeps 2.00 [2.00, 2.00] (2.00, 2.00, 2.00) times" in text and "twice: **yes**" in text
     rows = algorithms.FIGURE.draw(data).rows
     assert {row["algorithm"] for row in rows if "algorithm" in row} == set(algorithms.NAMES.values())
@@ -76,13 +69,13 @@ def test_rate_is_chosen_on_validation_problems() -> None:
 def test_recipe_gives_every_algorithm_as_much() -> None:
     with pytest.warns(UserWarning, match="off policy"):
         stages = build("algorithms", steps=8)
-    jobs = {s.name: s.job for s in stages.stages if "-x" in s.name}
-    assert {name.rpartition("-x")[0] for name in jobs} == set(algorithms.NAMES)
-    assert len({(j.steps, j.problems_per_step, j.group_size, j.minibatches, str(j.model)) for j in jobs.values()}) == 1
-    assert all(j.algorithm.kl is None and j.eval_every == j.save_every == 1 for j in jobs.values())
-    held_out = {p.question for p in stages.stages[-1].job.problems()}
-    validation = {p.question for p in jobs["grpo-x1"].task.test}
-    assert validation and not held_out & validation
+    jobs = {s.name: s.job for s in stages.stages if s.name in algorithms.NAMES}
+    assert list(jobs) == list(algorithms.NAMES)
+    settings = {
+        (j.steps, j.problems_per_step, j.group_size, j.minibatches, j.model, j.optimizer.lr) for j in jobs.values()
+    }
+    assert len(settings) == 1
+    assert all(j.algorithm.kl is None and j.eval_every == 1 for j in jobs.values())
 
 
 # the value of a prefix
@@ -148,25 +141,27 @@ def test_weak_rewards_have_their_holes(kind: Any, text: str, reward: float) -> N
 
 
 def hacking_data(seed: int = 0) -> dict[str, Any]:
-    def own(right: float, weak: float, validation: float) -> dict[str, Any]:
+    def own(right: float, weak: float) -> dict[str, Any]:
         read = {"step": [0, 4], "reward": [0.5, weak], "right": [0.5, right], "implicit": [0.5, right]}
-        read |= {"orm": [0.5, 0.4], "kl": [0.0, 3.0], "length": [20.0, 10.0]}
-        test = {"right": right, "weak": weak}
+        read |= {"kl": [0.0, 3.0], "length": [20.0, 10.0]}
         example = [["1+1=", "#### 3"]]
-        return {"training": read, "validation": {"right": validation, "weak": weak}, "test": test, "examples": example,
+        return {"training": read, "test": {"right": right, "weak": weak}, "examples": example,
                 "flops": 1e9, "tokens": 1000}  # fmt: skip
 
-    runs = {"verified": own(0.8, 0.6, 0.8), "weak": own(0.1, 1.0, 0.1)}
-    runs |= {"weak-kl-0.1": own(0.6, 0.7, 0.4), "weak-kl-0.3": own(0.3, 0.7, 0.5)}
-    return {"seed": seed, "weak": "brief", "start": {"test": {"right": 0.5, "weak": 0.5}}, "runs": runs}
+    runs = {
+        "verified": own(0.8, 0.6),
+        "weak": own(0.1, 1.0),
+        "weak-kl-0.1": own(0.6, 0.7),
+        "weak-kl-0.5": own(0.3, 0.7),
+    }
+    return {"seed": seed, "weak": "brief", "start": {"right": 0.5, "weak": 0.5}, "runs": runs}
 
 
 def test_hacking_report_says_what_rose_and_fell() -> None:
     seeds = {s: hacking_data(s) for s in range(3)}
-    assert reward_hacking.chosen_beta(list(seeds.values())) == "weak-kl-0.3"  # by validation, not by test
     text = "\n".join(reward_hacking.FIGURE.report(seeds))
     assert "rises by +50.0" in text and "falls: **yes**" in text and "1+1=#### 3" in text
-    assert "with the KL term (0.3) right answers are +20.0" in text
+    assert "weight 0.5 right answers are +20.0" in text and "falls over training by 0.40" in text
     assert len(reward_hacking.FIGURE.draw(seeds).rows) == 4 * 3 * 2
 
 
@@ -247,14 +242,15 @@ def test_figure_from_scratch(name: str, tmp_path: Path) -> None:
     from ponder.book import find_figure
 
     def build_small(recipe: str, **settings: Any) -> Any:
-        return build(recipe, **settings | SMALL[name])
+        small = {"steps": 60, "limit": 6} if recipe == "cold_start" else SMALL[name]
+        return build(recipe, **settings | small)
 
     run = FigureRun("tiny", 0, tmp_path / "runs", build_small, device="cpu", dtype="float32")
     make_figure(find_figure(name), run, [0], tmp_path / "book", lambda seed, data: None)
     data = json.loads((tmp_path / "book" / f"{name}-tiny" / "0.json").read_text())
     if name == "algorithms":
-        assert 0 < data["start"] < 1 and len(data["runs"]) == 2 * len(algorithms.NAMES)
-        assert all(0 <= run["test"] <= 1 for run in data["runs"].values())
+        assert 0 < data["start"] < 1 and list(data["runs"]) == list(algorithms.NAMES)
+        assert all(0 <= x <= 1 for run in data["runs"].values() for x in run["pass@1"])
     elif name == "reward-hacking":
         first = [own["training"] for own in data["runs"].values()]
         assert all(abs(read["kl"][0]) < 1e-3 for read in first)  # the first samples are the start's own

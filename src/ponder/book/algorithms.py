@@ -1,9 +1,8 @@
-"""Policy-gradient algorithms side by side: one start, one task, equal tokens, each at its own best learning rate."""
+"""Policy-gradient algorithms side by side: one start, one task, one learning rate, equal tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.prefix_values import measure_prefix_values, prefix_value_lines
+from ponder.book.training_samples import shared_start
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
@@ -37,7 +37,8 @@ NAMES: dict[str, str] = {
     "ppo": "PPO",
 }
 TOLERANCE = 1.05  # tokens that a run may have above the smallest run's, and still count as equal
-WINDOW = 3  # checkpoints at the end of a run whose validation accuracy chooses the learning rate
+# How the learning rate was chosen for the tiny model: GRPO of seed 0, right on validation problems after 24 steps.
+RATE_TRIALS: dict[str, float] = {}
 
 
 class Algorithms:
@@ -57,97 +58,90 @@ class Algorithms:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = run.run_recipe("algorithms")
-        stages = {stage.name: stage.job for stage in run.recipe_job("algorithms").stages}
+        given = shared_start(run)
+        folder = run.run_recipe("algorithms", **given)
+        stages = {stage.name: stage.job for stage in run.recipe_job("algorithms", **given).stages}
         test = stages["start-test"]
         verifier = test.task.verifier
-        runs = {name: training_curve(folder / name) for name in stages if "-x" in name}
+        runs = {name: training_curve(folder / name) for name in NAMES}
         budget = min(curve["tokens"][-1] for curve in runs.values())
+        job = stages["grpo"]
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "budget": budget, "problems": test.limit}
+        out |= {"lr": job.optimizer.lr, "samples a step": job.problems_per_step * job.group_size}
         out["start"] = share_right(folder / "start-test", verifier.name)
         for name, curve in runs.items():
-            at = point_within(curve["tokens"], budget)
-            step = curve["step"][at]
-            model = folder / name / "checkpoints" / f"step-{step:06d}" / "model"
-            measured = run.folder / "test" / f"{name}-{step}"
-            job = replace(test, model=str(model), device=run.device, dtype=run.dtype)
-            job(measured, run.progress)
-            curve |= {"at": at, "test": share_right(measured, verifier.name)}
-            curve["state bytes"] = state_bytes(folder / name)
+            curve |= {"at": point_within(curve["tokens"], budget), "state bytes": state_bytes(folder / name)}
         out["runs"] = runs
-        values = sorted(name for name in runs if name.startswith("ppo-"))
-        best = max(values, key=lambda name: validation_worth(runs[name]))
-        out["prefix values"] = measure_prefix_values(folder / best, verifier, stages[best], run)
+        out["prefix values"] = measure_prefix_values(folder / "ppo", verifier, stages["ppo"], run)
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
-        rates = chosen_rates(data)
         rows: list[dict[str, Any]] = []
+        start = float(np.mean([d["start"] for d in data]))
 
         def paint(figure: Any, panels: list[Any]) -> None:
             axes = panels[0]
             for i, (name, title) in enumerate(NAMES.items()):
-                own = [d["runs"][rates[name]] for d in data]
-                x = np.mean([c["tokens"] for c in own], 0)
-                y = [100 * over_seeds([c["pass@1"][k] for c in own])[0] for k in range(len(x))]
+                own = [d["runs"][name] for d in data]
+                x = [0.0, *np.mean([c["tokens"] for c in own], 0).tolist()]
+                means = [over_seeds([c["pass@1"][k] for c in own])[0] for k in range(len(x) - 1)]
+                y = [100 * start, *(100 * mean for mean in means)]
                 style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
                 axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
                 rows.extend({"algorithm": title, "tokens": a, "right": b / 100} for a, b in zip(x, y, strict=True))
             axes.axvline(np.mean([d["budget"] for d in data]), color="grey", ls=":", lw=1)
             axes.set_xlabel("tokens, prompts and samples")
-            axes.set_ylabel("validation problems right, % (mean of seeds)")
+            axes.set_ylabel("held-out problems right, % (mean of seeds)")
             axes.legend(fontsize=6)
             axes = panels[1]
             for i, (name, title) in enumerate(NAMES.items()):
-                of_rate = _rates_of(data[0], name)
-                y = [100 * over_seeds([d["runs"][r]["test"] for d in data])[0] for r in of_rate]
-                x = [float(r.rpartition("x")[2]) for r in of_rate]
-                style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
-                axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, **style)
-                rows.extend({"algorithm": title, "rate": a, "test": b / 100} for a, b in zip(x, y, strict=True))
-            axes.axhline(100 * float(np.mean([d["start"] for d in data])), color="grey", ls=":", lw=1)
-            axes.set_xscale("log")
-            axes.set_xlabel("learning rate, by the model's usual one")
-            axes.set_ylabel("held-out problems right at equal tokens, %")
+                gains = [100 * gain for gain in gains_of(data, name)]
+                mean, low, high = over_seeds(gains)
+                error = [[mean - low], [high - mean]] if len(gains) > 1 else None
+                axes.errorbar([mean], [-i], xerr=error, fmt=MARKERS[i % len(MARKERS)], ms=4,
+                              color=COLOURS[i % len(COLOURS)], lw=1)  # fmt: skip
+                axes.plot(gains, [-i] * len(gains), ".", color="grey", ms=3)
+                rows.append({"algorithm": title, "gain": mean / 100})
+            axes.axvline(0, color="grey", ls=":", lw=1)
+            axes.set_yticks([-i for i in range(len(NAMES))], list(NAMES.values()), fontsize=7)
+            axes.set_xlabel("gain at equal tokens, points (95 % over seeds)")
             rows.extend(_paint_values(panels[2], data))
 
         return FigureWithData(make_panels(3, paint, "", size=(4.4, 3.8)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
-        rates = chosen_rates(data)
+        first = data[0]
         rows = []
         start = [d["start"] for d in data]
         for name, title in NAMES.items():
-            own = [d["runs"][rates[name]] for d in data]
-            gain = [c["test"] - s for c, s in zip(own, start, strict=True)]
+            own = [d["runs"][name] for d in data]
             state = float(np.mean([c["state bytes"] for c in own]))
             flops = float(np.mean([c["flops"][c["at"]] for c in own]))
             step = ", ".join(str(c["step"][c["at"]]) for c in own)
-            rows.append([title, rates[name].rpartition("x")[2], format_interval([c["test"] for c in own], bounds=SHARE),
-                         format_interval(gain, sign=True), step, format_amount(flops), _bytes(state)])  # fmt: skip
-        head = ["algorithm", "rate", "right, %", "gain, points", "at step", "FLOPs so far", "weights and states"]
-        tries = len(_rates_of(data[0], "grpo"))
+            rows.append([title, format_interval([c["pass@1"][c["at"]] for c in own], bounds=SHARE),
+                         format_interval(gains_of(data, name), sign=True), step, format_amount(flops),
+                         _bytes(state)])  # fmt: skip
+        head = ["algorithm", "right, %", "gain, points", "at step", "FLOPs so far", "weights and states"]
         return [
-            f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), 8 samples of each problem,"
-            f" four optimiser steps on each step's samples, no KL. Each algorithm's learning rate is the best of"
-            f" {tries} on validation problems over all seeds (mean of the last {WINDOW} measurements); the curves are"
-            " of validation problems, the table of held-out ones, at the last checkpoint within the tokens"
-            f" (prompts and samples) of the shortest run, {', '.join(format_amount(d['budget']) for d in data)}:"
-            " DAPO's groups of equal rewards cost tokens, too. Rates are multiples of the model's usual one. FLOPs are"
-            " those of sampling and learning by the one meter. The last column is what a checkpoint holds: weights,"
-            " master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval.",
+            f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), {first['samples a step']}"
+            " samples a step, 8 of each problem, four optimiser steps on them, no KL, and one learning rate,"
+            f" {first['lr']:g}{_trials(first)}. Right are {first['problems']} held-out problems, 4 samples of each, at"
+            " the last measurement within the tokens (prompts and samples) of the shortest run,"
+            f" {', '.join(format_amount(d['budget']) for d in data)}: DAPO's groups of equal rewards cost tokens, too."
+            " FLOPs are those of sampling and learning by the one meter. The last column is what a checkpoint holds:"
+            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval.",
             *markdown_table(head, rows),
             *prefix_value_lines([d["prefix values"] for d in data]),
-            *self._verdict_lines(data, rates),
+            *self._verdict_lines(data),
         ]
 
-    def _verdict_lines(self, data: Sequence[SeedData], rates: Mapping[str, str]) -> list[str]:
+    def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
         def less(one: str, other: str) -> list[float]:
-            return [d["runs"][rates[one]]["test"] - d["runs"][rates[other]]["test"] for d in data]
+            return [x - y for x, y in zip(gains_of(data, one), gains_of(data, other), strict=True)]
 
-        ratio = [d["runs"][rates["ppo"]]["state bytes"] / d["runs"][rates["grpo"]]["state bytes"] for d in data]
+        ratio = [d["runs"]["ppo"]["state bytes"] / d["runs"]["grpo"]["state bytes"] for d in data]
         pairs = (
             ("reinforce", "reinforce-plain", "a baseline helps REINFORCE"),
             ("grpo", "ppo", "groups are at least as good as a critic"),
@@ -185,20 +179,10 @@ def point_within(tokens: Sequence[float], budget: float) -> int:
     return within[-1] if within else 0
 
 
-def validation_worth(curve: Mapping[str, Any]) -> float:
-    """Mean validation accuracy of the last measurements within the budget."""
-    last = int(curve["at"]) + 1
-    return float(np.mean(curve["pass@1"][max(0, last - WINDOW) : last]))
-
-
-def chosen_rates(data: Sequence[SeedData]) -> dict[str, str]:
-    """The run of each algorithm whose learning rate is best on validation problems, over all seeds."""
-    return {
-        name: max(
-            _rates_of(data[0], name), key=lambda r: float(np.mean([validation_worth(d["runs"][r]) for d in data]))
-        )
-        for name in NAMES
-    }
+def gains_of(data: Sequence[SeedData], name: str) -> list[float]:
+    """What an algorithm gained within the budget, in each seed."""
+    runs = [d["runs"][name] for d in data]
+    return [run["pass@1"][run["at"]] - d["start"] for run, d in zip(runs, data, strict=True)]
 
 
 def share_right(folder: Path, scorer: str) -> float:
@@ -216,8 +200,12 @@ def state_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in newest.rglob("*.safetensors"))
 
 
-def _rates_of(data: SeedData, name: str) -> list[str]:
-    return [run for run in data["runs"] if run.rpartition("-x")[0] == name]
+def _trials(data: SeedData) -> str:
+    """How the learning rate was chosen, where it was."""
+    if data["model"] != "tiny" or not RATE_TRIALS:
+        return ""
+    tried = ", ".join(f"{rate} ({100 * right:.0f} %)" for rate, right in RATE_TRIALS.items())
+    return f" (chosen with GRPO on validation problems, in one seed, among {tried})"
 
 
 def _bytes(count: float) -> str:

@@ -11,18 +11,18 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
-from ponder.book.training_samples import example_texts, reread_training
+from ponder.book.training_samples import example_texts, reread_training, shared_start
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.protocols import Scorer
 from ponder.runs import read_metrics, read_traces
 
 READ_EVERY = 4  # steps of training between those whose samples are read again
-JUDGES = ("orm", "implicit")
+JUDGE = "implicit"
 HOLES = {
     "steps": "the share of written equations that hold, whether or not they belong to the problem",
     "anywhere": "1 where the right number stands anywhere in the text",
-    "brief": "for any answer in the right form, the shorter the better",
+    "brief": "1 less a share of the length (80 characters: 0) for any answer in the right form, right or wrong",
 }
 
 
@@ -41,21 +41,21 @@ class RewardHacking:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = run.run_recipe("reward_hacking")
-        stages = {stage.name: stage.job for stage in run.recipe_job("reward_hacking").stages}
+        given = shared_start(run)
+        folder = run.run_recipe("reward_hacking", **given)
+        stages = {stage.name: stage.job for stage in run.recipe_job("reward_hacking", **given).stages}
         true, weak = stages["test-start"].task.verifier, stages["weak"].task.verifier
         names = [name for name in stages if f"test-{name}" in stages and name != "start"]
         start = stages["test-start"].model.replace("stage:", f"{folder}/")
-        judges = {name: f"reward:{folder / name}" for name in JUDGES}
+        judges = {JUDGE: f"reward:{folder / JUDGE}"}
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "weak": weak.name, "runs": {}}
-        out["start"] = {s: measure_folder(folder / f"{s}-start", true, weak) for s in ("test",)}
+        out["start"] = measure_folder(folder / "test-start", true, weak)
         for name in names:
             read = reread_training(
                 folder / name, stages[name].task.verifier.name, true, judges, start, READ_EVERY, run.device, run.dtype
             )
             own: dict[str, Any] = {"training": read}
-            for split in ("validation", "test"):
-                own[split] = measure_folder(folder / f"{split}-{name}", true, weak)
+            own["test"] = measure_folder(folder / f"test-{name}", true, weak)
             own["examples"] = example_texts(folder / name, 2)
             own["flops"] = [float(f"{row['flops']:.4g}") for row in read_metrics(folder / name)][-1]
             own["tokens"] = [round(row["num_tokens"]) for row in read_metrics(folder / name)][-1]
@@ -93,33 +93,30 @@ class RewardHacking:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
-        shown, chosen = shown_runs(data), chosen_beta(data)
+        shown = shown_runs(data)
         rows = []
         for name, title in {"start": "start", **shown}.items():
-            test = [(d["start"] if name == "start" else d["runs"][name])["test"] for d in data]
+            test = [d["start"] if name == "start" else d["runs"][name]["test"] for d in data]
             cells = [format_interval([t[key] for t in test], bounds=SHARE) for key in ("weak", "right")]
             if name == "start":
                 rows.append([title, *cells, "", "", "", ""])
                 continue
             last = [{key: values[-1] for key, values in d["runs"][name]["training"].items()} for d in data]
-            cells += [format_interval([x[key] for x in last], 1, 2) for key in ("kl", *JUDGES)]
+            cells += [format_interval([x[key] for x in last], 1, 2) for key in ("length", "kl", JUDGE)]
             rows.append([title, *cells, format_amount(float(np.mean([d["runs"][name]["flops"] for d in data])))])
-        head = ["run", "weak reward, %", "right, %", "KL from the start, nats", "ORM", "implicit judge", "FLOPs"]
+        head = ["run", "weak reward, %", "right, %", "tokens", "KL from the start, nats", "judge", "FLOPs"]
         first = data[0]
         steps = first["runs"]["weak"]["training"]["step"][-1] + 1
         tokens = format_amount(float(np.mean([own["tokens"] for d in data for own in d["runs"].values()])))
         return [
-            f"The weak reward is {HOLES[first['weak']]}. GRPO, {steps} steps ({tokens} tokens"
-            " a run, prompts and samples), all from one start. Weak reward and right answers are of"
-            " held-out problems, 4 samples of each; KL and judges of the samples of the last training step. The judges"
-            " learned from the start's own answers and their verdicts, and no run was rewarded by them. Over seeds with"
-            " a 95 % interval.",
+            f"The weak reward is {HOLES[first['weak']]}. GRPO, {steps} steps ({tokens} tokens a run, prompts and"
+            " samples), all from one start. Weak reward and right answers are of held-out problems, 4 samples of each;"
+            " length, KL and judge of the samples of the last training step. The judge is an implicit reward model of"
+            " the start's own answers and their verdicts, and no run was rewarded by it. Over seeds with a 95 %"
+            " interval.",
             *markdown_table(head, rows),
-            f"Among {len(kl_runs(first))} weights of the KL term, {chosen.rpartition('-')[2]} has the most right"
-            " answers on validation problems.",
-            "",
             *self._example_lines(first),
-            *self._verdict_lines(data, chosen),
+            *self._verdict_lines(data),
         ]
 
     def _example_lines(self, first: SeedData) -> list[str]:
@@ -128,9 +125,9 @@ class RewardHacking:
             lines += ["```", f"{question}{text}"[:200].rstrip(), "```", ""]
         return lines
 
-    def _verdict_lines(self, data: Sequence[SeedData], chosen: str) -> list[str]:
+    def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
         def gap(name: str, key: str, other: str = "start") -> list[float]:
-            base = [(d["start"] if other == "start" else d["runs"][other])["test"][key] for d in data]
+            base = [(d["start"] if other == "start" else d["runs"][other]["test"])[key] for d in data]
             return [d["runs"][name]["test"][key] - x for d, x in zip(data, base, strict=True)]
 
         def fall(key: str) -> list[float]:
@@ -146,16 +143,18 @@ class RewardHacking:
             f" **{held_above([-x for x in falls])}**",
             f"- the verifier's reward instead: right answers change by {format_interval(verified, sign=True)} points;"
             f" rise: **{held_above(verified)}**",
-            f"- with the KL term ({chosen.rpartition('-')[2]}) right answers are"
-            f" {format_interval(gap(chosen, 'right', 'weak'), sign=True)} points above those without:"
-            f" **{held_above(gap(chosen, 'right', 'weak'))}**; and above the start's by"
-            f" {format_interval(gap(chosen, 'right'), sign=True)}: **{held_above(gap(chosen, 'right'))}**",
         ]
-        for key, title in (("orm", "the outcome model's"), ("implicit", "the implicit judge's")):
+        for name in kl_runs(data[0]):
+            kept, better = gap(name, "right", "weak"), gap(name, "right")
             lines.append(
-                f"- {title} score of the weakly rewarded samples falls over training by"
-                f" {format_interval(fall(key), 1, 2)}: **{held_above(fall(key))}**"
+                f"- with a KL term of weight {name.rpartition('-')[2]} right answers are"
+                f" {format_interval(kept, sign=True)} points above those without: **{held_above(kept)}**; less the"
+                f" start's: {format_interval(better, sign=True)}"
             )
+        lines.append(
+            "- the judge's score of the weakly rewarded samples falls over training by"
+            f" {format_interval(fall(JUDGE), 1, 2)}: **{held_above(fall(JUDGE))}**"
+        )
         return [*lines, ""]
 
 
@@ -175,13 +174,6 @@ def measure_folder(folder: Path, true: Scorer, weak: Scorer) -> dict[str, float]
 
 def kl_runs(data: SeedData) -> list[str]:
     return [name for name in data["runs"] if name.startswith("weak-kl-")]
-
-
-def chosen_beta(data: Sequence[SeedData]) -> str:
-    """The run with a KL term that has the most right answers on validation problems, over all seeds."""
-    return max(
-        kl_runs(data[0]), key=lambda name: float(np.mean([d["runs"][name]["validation"]["right"] for d in data]))
-    )
 
 
 def shown_runs(data: Sequence[SeedData]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ponder import event_loop
+from ponder.book.figure import FigureRun
 from ponder.book.score_answers import load_scorer, score_distinct, sum_distinct_logprobs
 from ponder.protocols import Scorer
 from ponder.reason.operators.uncertainty import sum_logprob
@@ -17,6 +18,16 @@ from ponder.runs import read_traces
 from ponder.types import Trace
 
 MAX_TRACES = 32  # of a step that are read again
+
+
+def shared_start(run: FigureRun) -> dict[str, str]:
+    """The setting `start` of recipes, for figures that train from the same cold start: it is trained once for a seed.
+    None for a task of the user's, where a language model starts as it is."""
+    if run.task is not None:
+        return {}
+    folder = run.folder.parents[1] / f"start-{run.folder.parent.name.rpartition('-')[2]}" / run.folder.name
+    run.run_recipe("cold_start", folder)
+    return {"start": str(folder / "start")}
 
 
 def traces_by_step(folder: Path, every: int) -> dict[int, list[Trace]]:
