@@ -23,12 +23,12 @@ from _bases import (
 from ponder.pipelines.stages import Stage, Stages
 from ponder.train.objective import Critic, Objective
 from ponder.train.optimizer import AdamW
-from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO, ReinforcePlusPlus
+from ponder.train.policy_gradient import DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
 from ponder.train.ppo import PPO
 
 RATE = 1.0  # times the base's learning rate
 MINIBATCHES = 4
-EVALUATIONS = 8  # of a run
+EVALUATIONS = 4  # of a run
 
 
 def objectives(critic_lr: float) -> dict[str, Objective]:
@@ -38,12 +38,10 @@ def objectives(critic_lr: float) -> dict[str, Objective]:
         "reinforce-plain": REINFORCE(baseline="none"),
         "reinforce": REINFORCE(),
         "rloo": RLOO(kl=None),
-        "reinforce++": ReinforcePlusPlus(kl=None),
         "grpo": GRPO(kl=None),
         "dr-grpo": DrGRPO(max_completion_tokens=40),
         "dapo": DAPO(overlong_buffer=0),
         "gspo": GSPO(),
-        "cispo": CISPO(),
         "ppo": PPO(kl=None, lam=1.0, critic=critic),
     }
 
@@ -51,7 +49,7 @@ def objectives(critic_lr: float) -> dict[str, Objective]:
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
-    steps: Steps = 32, problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)

@@ -38,22 +38,24 @@ def weak_rewards() -> Any:
 
 def curve(final: float) -> dict[str, Any]:
     out: dict[str, Any] = {"step": [2, 4, 6], "tokens": [100, 200, 300], "flops": [1e6, 2e6, 3e6]}
-    return out | {"pass@1": [0.5, 0.5, final], "at": 2, "state bytes": 2_000_000}
+    return out | {"pass@1": [0.5, 0.5, final], "state bytes": 2_000_000}
 
 
 def algorithm_data(seed: int = 0) -> dict[str, Any]:
     runs = {name: curve(0.6) for name in algorithms.NAMES} | {"grpo": curve(0.7)}
-    runs["dapo"] |= {"pass@1": [0.5, 0.55, 0.9], "tokens": [150, 300, 450], "at": 1}  # more tokens a step
+    runs["dapo"] |= {"pass@1": [0.5, 0.55, 0.9], "tokens": [150, 300, 450]}  # more tokens a step
     runs["ppo"]["state bytes"] = 4_000_000
     points = [(True, [(0.5, 0.5), (0.8, 0.9)]), (False, [(0.5, 0.5), (0.2, 0.1)])]
     data: dict[str, Any] = {"model": "tiny", "seed": seed, "budget": 300, "problems": 4, "start": 0.4, "runs": runs}
     return data | {"lr": 1e-4, "samples a step": 256, "prefix values": summarise_values(points)}
 
 
-def test_measured_point_is_the_last_within_the_tokens() -> None:
-    assert algorithms.point_within([100, 200, 300], 290) == 2  # 5 % more is as many
-    assert algorithms.point_within([100, 200, 300], 250) == 1
-    assert algorithms.point_within([100, 200, 300], 10) == 0
+def test_runs_are_measured_at_the_budget() -> None:
+    data = algorithm_data() | {"budget": 250}
+    assert algorithms.at_budget(data, "grpo", "pass@1", 0.4) == pytest.approx(0.6)
+    assert algorithms.at_budget(data, "dapo", "step") == pytest.approx(2 + 2 * 100 / 150)
+    data["budget"] = 50
+    assert algorithms.at_budget(data, "grpo", "pass@1", 0.4) == pytest.approx(0.45)
 
 
 def test_algorithms_are_compared_at_equal_tokens() -> None:
@@ -75,7 +77,7 @@ def test_recipe_gives_every_algorithm_as_much() -> None:
         (j.steps, j.problems_per_step, j.group_size, j.minibatches, j.model, j.optimizer.lr) for j in jobs.values()
     }
     assert len(settings) == 1
-    assert all(j.algorithm.kl is None and j.eval_every == 1 for j in jobs.values())
+    assert all(j.algorithm.kl is None and j.eval_every == 2 for j in jobs.values())
 
 
 # the value of a prefix
@@ -224,7 +226,7 @@ def test_over_optimisation_report_finds_the_bend() -> None:
     text = "\n".join(over_optimisation.FIGURE.report(seeds))
     assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text and "bends: **yes**" in text
     assert "rises by 0.40" in text and "gains: **no**" in text
-    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 4 * 2 * 2
+    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 3 * 2 * 2
 
 
 SMALL: dict[str, dict[str, Any]] = {

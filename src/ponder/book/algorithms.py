@@ -28,15 +28,12 @@ NAMES: dict[str, str] = {
     "reinforce-plain": "REINFORCE, no baseline",
     "reinforce": "REINFORCE, batch mean",
     "rloo": "RLOO",
-    "reinforce++": "REINFORCE++",
     "grpo": "GRPO",
     "dr-grpo": "Dr. GRPO",
     "dapo": "DAPO",
     "gspo": "GSPO",
-    "cispo": "CISPO",
     "ppo": "PPO",
 }
-TOLERANCE = 1.05  # tokens that a run may have above the smallest run's, and still count as equal
 # How the learning rate was chosen for the tiny model: GRPO of seed 0, right on validation problems after 24 steps.
 RATE_TRIALS: dict[str, float] = {}
 
@@ -47,7 +44,7 @@ class Algorithms:
     source = (
         "Williams 1992 (REINFORCE); Schulman et al. 2017, arXiv:1707.06347 (PPO); Ahmadian et al. 2024,"
         " arXiv:2402.14740 (RLOO: a critic is not needed); Shao et al. 2024, arXiv:2402.03300 (GRPO: as good as PPO"
-        " with less memory); Hu et al. 2025, arXiv:2501.03262 (REINFORCE++); Liu et al. 2025, arXiv:2503.20783 (Dr."
+        " with less memory); Liu et al. 2025, arXiv:2503.20783 (Dr."
         " GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et al. 2025, arXiv:2507.18071 (GSPO); MiniMax 2025,"
         " arXiv:2506.13585 (CISPO)"
     )
@@ -70,7 +67,7 @@ class Algorithms:
         out |= {"lr": job.optimizer.lr, "samples a step": job.problems_per_step * job.group_size}
         out["start"] = share_right(folder / "start-test", verifier.name)
         for name, curve in runs.items():
-            curve |= {"at": point_within(curve["tokens"], budget), "state bytes": state_bytes(folder / name)}
+            curve["state bytes"] = state_bytes(folder / name)
         out["runs"] = runs
         out["prefix values"] = measure_prefix_values(folder / "ppo", verifier, stages["ppo"], run)
         return out
@@ -118,18 +115,18 @@ class Algorithms:
         for name, title in NAMES.items():
             own = [d["runs"][name] for d in data]
             state = float(np.mean([c["state bytes"] for c in own]))
-            flops = float(np.mean([c["flops"][c["at"]] for c in own]))
-            step = ", ".join(str(c["step"][c["at"]]) for c in own)
-            rows.append([title, format_interval([c["pass@1"][c["at"]] for c in own], bounds=SHARE),
-                         format_interval(gains_of(data, name), sign=True), step, format_amount(flops),
-                         _bytes(state)])  # fmt: skip
+            flops = float(np.mean([at_budget(d, name, "flops") for d in data]))
+            step = ", ".join(f"{at_budget(d, name, 'step'):.0f}" for d in data)
+            right = [at_budget(d, name, "pass@1", d["start"]) for d in data]
+            rows.append([title, format_interval(right, bounds=SHARE), format_interval(gains_of(data, name), sign=True),
+                         step, format_amount(flops), _bytes(state)])  # fmt: skip
         head = ["algorithm", "right, %", "gain, points", "at step", "FLOPs so far", "weights and states"]
         return [
             f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), {first['samples a step']}"
             " samples a step, 8 of each problem, four optimiser steps on them, no KL, and one learning rate,"
             f" {first['lr']:g}{_trials(first)}. Right are {first['problems']} held-out problems, 4 samples of each, at"
-            " the last measurement within the tokens (prompts and samples) of the shortest run,"
-            f" {', '.join(format_amount(d['budget']) for d in data)}: DAPO's groups of equal rewards cost tokens, too."
+            " the tokens (prompts and samples) of the shortest run, on the line between two measurements:"
+            f" {', '.join(format_amount(d['budget']) for d in data)}. DAPO's groups of equal rewards cost tokens, too."
             " FLOPs are those of sampling and learning by the one meter. The last column is what a checkpoint holds:"
             " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval.",
             *markdown_table(head, rows),
@@ -173,16 +170,15 @@ def training_curve(folder: Path) -> dict[str, Any]:
     }
 
 
-def point_within(tokens: Sequence[float], budget: float) -> int:
-    """The last measurement within the budget, or the first one of all."""
-    within = [k for k, n in enumerate(tokens) if n <= TOLERANCE * budget]
-    return within[-1] if within else 0
+def at_budget(data: SeedData, name: str, key: str, start: float = 0.0) -> float:
+    """A run's accuracy, FLOPs or steps when it had spent the budget, between two measurements on the line of both."""
+    curve = data["runs"][name]
+    return float(np.interp(data["budget"], [0, *curve["tokens"]], [start, *curve[key]]))
 
 
 def gains_of(data: Sequence[SeedData], name: str) -> list[float]:
     """What an algorithm gained within the budget, in each seed."""
-    runs = [d["runs"][name] for d in data]
-    return [run["pass@1"][run["at"]] - d["start"] for run, d in zip(runs, data, strict=True)]
+    return [at_budget(d, name, "pass@1", d["start"]) - d["start"] for d in data]
 
 
 def share_right(folder: Path, scorer: str) -> float:

@@ -23,7 +23,6 @@ READ_EVERY = 3
 JUDGES = {"orm": "scalar head (ORM)", "implicit": "implicit reward model", "log pi": "implicit, by its log pi alone"}
 RUNS = {
     "rl-orm": "RL on the scalar head",
-    "rl-orm-kl": "RL on the scalar head, with KL",
     "rl-implicit": "RL on the implicit model",
     "rl-implicit-kl": "RL on the implicit model, with KL",
 }
