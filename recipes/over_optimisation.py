@@ -31,7 +31,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
 JUDGE_BETA = 0.2
-RATE = 3.0  # times the base's learning rate
+RATE = 1.0  # times the base's learning rate
 
 
 def recipe(

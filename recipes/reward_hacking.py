@@ -31,7 +31,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import ImplicitReward
 
 BETAS = (0.1, 0.5)  # of the KL terms
-RATE = 3.0  # times the base's learning rate
+RATE = 1.0  # times the base's learning rate
 JUDGE_BETA = 0.2
 
 

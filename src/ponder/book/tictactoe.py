@@ -35,7 +35,7 @@ from ponder.types import Cost, Sampling, user_messages
 
 GAME = TicTacToeGame()
 ANSWERS = 16  # of the model to each position
-SAMPLING = Sampling(max_tokens=8)
+SAMPLING = Sampling(max_tokens=16)
 SIMULATIONS = (4, 16, 64)
 ANCHOR, PERFECT = "random", "perfect"
 AS_ANSWERED, LEGAL = "model, as it answers", "model 0"
