@@ -38,7 +38,7 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
     n: Count = 1024, n_problems: Annotated[Count, "held-out problems with so many samples"] = 16,
-    steps: Steps = 40, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     kl: Annotated[float, "pull to the start, in the run that has one", GreaterThan(0)] = 0.1,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
     start: Start = None, seed: int = 0,

@@ -30,7 +30,7 @@ from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import ImplicitReward
 
-BETAS = (0.1, 0.5)  # of the KL terms
+BETAS = (0.1, 1.0)  # of the KL terms
 RATE = 1.0  # times the base's learning rate
 JUDGE_BETA = 0.2
 
@@ -39,7 +39,7 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
     weak: Annotated[WeakKind, "the reward with a hole"] = "brief",
-    steps: Steps = 40, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip

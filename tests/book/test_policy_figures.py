@@ -154,7 +154,7 @@ def hacking_data(seed: int = 0) -> dict[str, Any]:
         "verified": own(0.8, 0.6),
         "weak": own(0.1, 1.0),
         "weak-kl-0.1": own(0.6, 0.7),
-        "weak-kl-0.5": own(0.3, 0.7),
+        "weak-kl-1": own(0.3, 0.7),
     }
     return {"seed": seed, "weak": "brief", "start": {"right": 0.5, "weak": 0.5}, "runs": runs}
 
@@ -163,7 +163,7 @@ def test_hacking_report_says_what_rose_and_fell() -> None:
     seeds = {s: hacking_data(s) for s in range(3)}
     text = "\n".join(reward_hacking.FIGURE.report(seeds))
     assert "rises by +50.0" in text and "falls: **yes**" in text and "1+1=#### 3" in text
-    assert "weight 0.5 right answers are +20.0" in text and "falls over training by 0.40" in text
+    assert "weight 1 right answers are +20.0" in text and "falls over training by 0.40" in text
     assert len(reward_hacking.FIGURE.draw(seeds).rows) == 4 * 3 * 2
 
 
