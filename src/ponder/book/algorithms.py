@@ -48,8 +48,7 @@ class Algorithms:
         "Williams 1992 (REINFORCE); Schulman et al. 2017, arXiv:1707.06347 (PPO); Ahmadian et al. 2024,"
         " arXiv:2402.14740 (RLOO: a critic is not needed); Shao et al. 2024, arXiv:2402.03300 (GRPO: as good as PPO"
         " with less memory); Liu et al. 2025, arXiv:2503.20783 (Dr."
-        " GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et al. 2025, arXiv:2507.18071 (GSPO); MiniMax 2025,"
-        " arXiv:2506.13585 (CISPO)"
+        " GRPO); Yu et al. 2025, arXiv:2503.14476 (DAPO); Zheng et al. 2025, arXiv:2507.18071 (GSPO)"
     )
     claim = (
         "With a baseline REINFORCE learns faster than without; groups do without a critic, at half of PPO's memory and"
@@ -216,6 +215,7 @@ def _paint_values(axes: Any, data: Sequence[SeedData]) -> list[dict[str, Any]]:
             both = zip(x, y, strict=True)
             rows.extend({"answers": kind, "line": title, "lines": int(a), "value": b} for a, b in both)
     axes.set_ylim(-0.05, 1.05)
+    axes.set_xticks(range(1 + max(row["lines"] for row in rows)))
     axes.set_xlabel("lines written")
     axes.set_ylabel("value of the prefix")
     axes.legend(fontsize=6)
