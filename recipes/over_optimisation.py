@@ -21,6 +21,7 @@ from _bases import (
     Template,
     find_base,
 )
+from _outcome_judges import judge_folder, judge_stages
 
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
@@ -28,9 +29,7 @@ from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
-JUDGE_BETA = 0.2
 RATE = 1.0  # times the base's learning rate
 
 
@@ -41,24 +40,23 @@ def recipe(
     steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     kl: Annotated[float, "pull to the start, in the run that has one", GreaterThan(0)] = 0.1,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
+    judges: Annotated[str | None, "a run of outcome_judges from this start; None: the recipe trains its own"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     from dataclasses import replace
 
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
-    problems = problems or b.answer_budget // (2 * samples)
+    if judges is None:
+        stages += judge_stages(b, first, seed, judge_steps, problems, samples)
     every = Samples(n, b.sampling)
     stages += [
-        Stage("outcomes", b.collect(first, Samples(samples, b.sampling), problems, seed)),
-        Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, judge_steps)),
-        Stage("implicit", b.train_reward_model("stage:outcomes", first, ImplicitReward(JUDGE_BETA), seed, judge_steps)),
         Stage("samples", replace(b, limit=n_problems).evaluate_with(every, first, seed, max_concurrency=4)),
         Stage("test-start", b.evaluate(first, seed)),
     ]
     for name, judge, term in (("rl-orm", "orm", None), ("rl-implicit", "implicit", None),
                               ("rl-implicit-kl", "implicit", KL(kl))):  # fmt: skip
-        rewarded = RewardModelTask(b.task, f"reward:stage:{judge}")
+        rewarded = RewardModelTask(b.task, f"reward:{judge_folder(judges, judge)}")
         job = b.rl_job(
             first, group_size, GRPO(kl=term), seed, steps, lr or RATE * b.rl.lr, task=rewarded,
             problems_per_step=problems_per_step, minibatches=4, preflight=False,

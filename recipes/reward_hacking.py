@@ -21,18 +21,16 @@ from _bases import (
     Template,
     find_base,
 )
+from _outcome_judges import judge_stages
 from _weak_rewards import WeakKind, WeaklyRewarded
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
-from ponder.reason.strategies import Samples
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_objectives import ImplicitReward
 
 BETAS = (0.1, 1.0)  # of the KL terms
 RATE = 1.0  # times the base's learning rate
-JUDGE_BETA = 0.2
 
 
 def recipe(
@@ -41,15 +39,13 @@ def recipe(
     weak: Annotated[WeakKind, "the reward with a hole"] = "brief",
     steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
+    judges: Annotated[str | None, "a run of outcome_judges from this start; None: the recipe trains its own"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
-    problems = problems or b.answer_budget // (2 * samples)
-    stages += [
-        Stage("outcomes", b.collect(first, Samples(samples, b.sampling), problems, seed)),
-        Stage("implicit", b.train_reward_model("stage:outcomes", first, ImplicitReward(JUDGE_BETA), seed, judge_steps)),
-    ]
+    if judges is None:
+        stages += judge_stages(b, first, seed, judge_steps, problems, samples)
     weakly = WeaklyRewarded(b.task, weak)
     runs: dict[str, tuple[Task, KL | None]] = {"verified": (b.task, None), "weak": (weakly, None)}
     runs |= {f"weak-kl-{beta:g}": (weakly, KL(beta)) for beta in BETAS}

@@ -176,6 +176,16 @@ def test_recipe_of_reward_hacking_measures_by_the_verifier() -> None:
     assert jobs["weak"].algorithm.kl is None and jobs["weak-kl-0.1"].algorithm.kl.beta == 0.1
 
 
+def test_recipes_take_judges_that_are_there() -> None:
+    own, given = (build("over_optimisation", judges=judges) for judges in (None, "runs/judges"))
+    names = [[s.name for s in stages.stages] for stages in (own, given)]
+    assert [name for name in names[0] if name not in names[1]] == ["outcomes", "orm", "implicit"]
+    rewards = [{s.name: s.job for s in stages.stages}["rl-orm"].task.guide for stages in (own, given)]
+    assert rewards == ["reward:stage:orm", "reward:runs/judges/orm"]
+    assert "implicit" not in [s.name for s in build("reward_hacking", judges="runs/judges").stages]
+    assert [s.name for s in build("outcome_judges", start="x").stages] == ["outcomes", "orm", "implicit"]
+
+
 def test_steps_of_a_run_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = [(step, traced(float(step))) for step in range(8) for _ in range(40)]
     monkeypatch.setattr(training_samples, "read_traces", lambda folder: iter(stored))
@@ -231,9 +241,8 @@ def test_over_optimisation_report_finds_the_bend() -> None:
 
 SMALL: dict[str, dict[str, Any]] = {
     "algorithms": {"steps": 2, "problems_per_step": 2, "limit": 6},
-    "reward-hacking": {"steps": 2, "problems_per_step": 2, "limit": 6, "judge_steps": 2, "problems": 16},
-    "over-optimisation": {"steps": 2, "problems_per_step": 2, "limit": 6, "judge_steps": 2, "problems": 16, "n": 8,
-                          "n_problems": 3},
+    "reward-hacking": {"steps": 2, "problems_per_step": 2, "limit": 6},
+    "over-optimisation": {"steps": 2, "problems_per_step": 2, "limit": 6, "n": 8, "n_problems": 3},
 }  # fmt: skip
 
 
@@ -244,8 +253,11 @@ def test_figure_from_scratch(name: str, tmp_path: Path) -> None:
     from ponder.book import find_figure
 
     def build_small(recipe: str, **settings: Any) -> Any:
-        small = {"steps": 60, "limit": 6} if recipe == "cold_start" else SMALL[name]
-        return build(recipe, **settings | small)
+        small = {
+            "cold_start": {"steps": 60, "limit": 6},
+            "outcome_judges": {"judge_steps": 2, "problems": 16, "limit": 6},
+        }
+        return build(recipe, **settings | small.get(recipe, SMALL[name]))
 
     run = FigureRun("tiny", 0, tmp_path / "runs", build_small, device="cpu", dtype="float32")
     make_figure(find_figure(name), run, [0], tmp_path / "book", lambda seed, data: None)

@@ -57,7 +57,7 @@ class Algorithms:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        given = shared_start(run)
+        given = shared_start(run, self.name)
         folder = run.run_recipe("algorithms", **given)
         stages = {stage.name: stage.job for stage in run.recipe_job("algorithms", **given).stages}
         test = stages["start-test"]

@@ -13,7 +13,7 @@ import numpy as np
 from ponder.book.algorithms import share_right
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
 from ponder.book.score_answers import score_stored_answers
-from ponder.book.training_samples import reread_training, shared_start
+from ponder.book.training_samples import reread_training, shared_judges
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
@@ -43,14 +43,15 @@ class OverOptimisation:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        given = shared_start(run)
+        given = shared_judges(run, self.name)
         folder = run.run_recipe("over_optimisation", **given)
         stages = {stage.name: stage.job for stage in run.recipe_job("over_optimisation", **given).stages}
         task = stages["test-start"].task
         start = stages["test-start"].model.replace("stage:", f"{folder}/")
-        guides = {name: f"reward:{folder / name}" for name in ("orm", "implicit")}
+        judges = Path(given["judges"])
+        guides = {name: f"reward:{judges / name}" for name in ("orm", "implicit")}
         scored, sums = score_stored_answers(
-            folder / "samples", task, guides, {"log pi": str(folder / "implicit")}, run.device, run.dtype
+            folder / "samples", task, guides, {"log pi": str(judges / "implicit")}, run.device, run.dtype
         )
         scores = {name: [[float(x or 0.0) for x in group] for group in scored.scores[name]] for name in guides}
         scores["log pi"] = sums["log pi"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
-from ponder.book.training_samples import example_texts, reread_training, shared_start
+from ponder.book.training_samples import example_texts, reread_training, shared_judges
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.protocols import Scorer
@@ -41,13 +41,13 @@ class RewardHacking:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        given = shared_start(run)
+        given = shared_judges(run, self.name)
         folder = run.run_recipe("reward_hacking", **given)
         stages = {stage.name: stage.job for stage in run.recipe_job("reward_hacking", **given).stages}
         true, weak = stages["test-start"].task.verifier, stages["weak"].task.verifier
         names = [name for name in stages if f"test-{name}" in stages and name != "start"]
         start = stages["test-start"].model.replace("stage:", f"{folder}/")
-        judges = {JUDGE: f"reward:{folder / JUDGE}"}
+        judges = {JUDGE: f"reward:{Path(given['judges']) / JUDGE}"}
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "weak": weak.name, "runs": {}}
         out["start"] = measure_folder(folder / "test-start", true, weak)
         for name in names:

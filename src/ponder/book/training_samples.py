@@ -20,14 +20,28 @@ from ponder.types import Trace
 MAX_TRACES = 32  # of a step that are read again
 
 
-def shared_start(run: FigureRun) -> dict[str, str]:
+def shared_start(run: FigureRun, figure: str) -> dict[str, Any]:
     """The setting `start` of recipes, for figures that train from the same cold start: it is trained once for a seed.
     None for a task of the user's, where a language model starts as it is."""
     if run.task is not None:
         return {}
-    folder = run.folder.parents[1] / f"start-{run.folder.parent.name.rpartition('-')[2]}" / run.folder.name
+    folder = _shared_folder(run, figure, "start")
     run.run_recipe("cold_start", folder)
     return {"start": str(folder / "start")}
+
+
+def shared_judges(run: FigureRun, figure: str) -> dict[str, Any]:
+    """The settings `start` and `judges` of recipes: both judges of the start are trained once for a seed."""
+    start = shared_start(run, figure)
+    folder = _shared_folder(run, figure, "judges-of-start")
+    run.run_recipe("outcome_judges", folder, **start)
+    return {**start, "judges": str(folder)}
+
+
+def _shared_folder(run: FigureRun, figure: str, name: str) -> Path:
+    """A folder beside those of the figures, for this model, task and seed."""
+    place = run.folder.parent.name.removeprefix(f"{figure}-")
+    return run.folder.parents[1] / f"{name}-{place}" / run.folder.name
 
 
 def traces_by_step(folder: Path, every: int) -> dict[int, list[Trace]]:
