@@ -32,6 +32,7 @@ GoldEpisodes = Annotated[
 ]
 Cosine = Annotated[bool, "lower the learning rate of GRPO along a cosine, to 0 at its last step"]
 Algorithm = Annotated[Literal["grpo", "gigpo"], "GRPO, or GiGPO, which also compares turns that begin in one state"]
+EntropyCoef = Annotated[float, "weight of each token's entropy in the loss: it keeps the episodes of a group apart"]
 Epochs = Annotated[int, "passes over the episodes of a step", GreaterThan(0)]
 Minibatches = Annotated[int, "optimizer steps in each pass", GreaterThan(0)]
 EvalEvery = Annotated[int, "steps of GRPO between evaluations on the held-out problems; 0: none"]
@@ -42,7 +43,7 @@ Dtype = Annotated[
     str | None, "float32, bfloat16, float16 or auto; None: float32 of the tiny model, auto of a language model"
 ]
 SAMPLES = 4  # episodes of each held-out problem
-ALGORITHMS = {"grpo": GRPO(kl=None), "gigpo": GiGPO(kl=None)}
+ALGORITHMS: dict[str, GRPO] = {"grpo": GRPO(kl=None), "gigpo": GiGPO(kl=None)}
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,14 @@ def imitate_gold_play(
 
 def train_agent(
     world: Task, model: str, sampling: Sampling, steps: int, lr: float, seed: int, cosine: bool = False,
-    algorithm: str = "grpo", **more: Any,
+    algorithm: str = "grpo", entropy_coef: float = 0.0, **more: Any,
 ) -> RL:  # fmt: skip
     """GRPO on whole episodes, or GiGPO, without a KL term."""
     optimizer = AdamW(lr=lr, betas=(0.9, 0.95), warmup_steps=10, cosine=cosine)
+    rule = replace(ALGORITHMS[algorithm], entropy_coef=entropy_coef)
     return RL(
-        task=world, model=model, algorithm=ALGORITHMS[algorithm], optimizer=optimizer, steps=steps, save_every=steps,
-        sampling=sampling, seed=seed, **more,
+        task=world, model=model, algorithm=rule, optimizer=optimizer, steps=steps, save_every=steps, sampling=sampling,
+        seed=seed, **more,
     )  # fmt: skip
 
 
