@@ -4,13 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 CALCULATOR = "calculator"
-TINY_STEP = "--problems-per-step 128 --cosine"  # 1,024 episodes
 LM_STEP = "--cosine --dtype float32 --max-tokens-per-microbatch 4096 --limit 200"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": (
-        f"agent --task alphabet-sort --algorithm gigpo {TINY_STEP} --cold-start-steps 600 --steps 120 --lr 0.0007",
-        "agent --task grid-walk --task.side 4 --task.holes 3 --task.max_turns 10 --algorithm gigpo"
-        f" {TINY_STEP} --cold-start-steps 400 --steps 70 --lr 0.0007",
+        "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
         "agent --task grid-walk --problems-per-step 128 --steps 70 --cosine --lr 0.001",
     ),
     "smollm2": (
@@ -26,13 +23,16 @@ AGENTS_TRIED: dict[str, tuple[str, ...]] = {
     "tiny": (
         *(
             f"agent --task alphabet-sort --cold-start-steps {cold} --problems-per-step 32 --steps 150 --lr {lr}"
+            " --dtype auto"
             for cold, lr in ((400, 0.0003), (200, 0.0003), (200, 0.001))
         ),
-        "agent --task alphabet-sort --cold-start-steps 800 --problems-per-step 32 --steps 60 --lr 0.001",
-        "agent --task alphabet-sort --cold-start-steps 800 --problems-per-step 32 --steps 40 --lr 0.0003 --cosine",
-        "agent --task grid-walk --steps 40 --lr 0.001",
-        "agent --task grid-walk --cold-start-steps 30 --steps 8 --lr 0.001",
-        "agent --task grid-walk --gold-episodes 512 --cold-start-steps 300 --steps 60 --lr 0.0005 --cosine",
+        "agent --task alphabet-sort --cold-start-steps 800 --problems-per-step 32 --steps 60 --lr 0.001 --dtype auto",
+        "agent --task alphabet-sort --cold-start-steps 800 --problems-per-step 32 --steps 40 --lr 0.0003 --cosine"
+        " --dtype auto",
+        "agent --task grid-walk --steps 40 --lr 0.001 --problems-per-step 16 --dtype auto",
+        "agent --task grid-walk --cold-start-steps 30 --steps 8 --lr 0.001 --problems-per-step 16 --dtype auto",
+        "agent --task grid-walk --gold-episodes 512 --cold-start-steps 300 --steps 60 --lr 0.0005 --cosine"
+        " --problems-per-step 16 --dtype auto",
         *(  # 1,024 episodes in each step
             f"agent --task {task} --problems-per-step 128 --steps 70 --cosine {more}"
             for task, more in (

@@ -20,6 +20,7 @@ from _agents import (
     GoldEpisodes,
     MicrobatchTokens,
     Minibatches,
+    ProblemsPerStep,
     compute_on,
     evaluate_agent,
     imitate_gold_play,
@@ -44,11 +45,11 @@ def recipe(
         int | None, "that the policy writes in an episode, at most; None: 96, of a language model 256", GreaterThan(0)
     ] = None,
     limit: Limit = LIMIT, cold_start_steps: Steps = None, cold_start_lr: Lr = None,
-    gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: Count = 16, group_size: Count = 8,
-    lr: Lr = None, cosine: Cosine = False, algorithm: Algorithm = "grpo", entropy_coef: EntropyCoef = 0.0,
-    epochs_per_batch: Epochs = 1, minibatches: Minibatches = 1, eval_every: EvalEvery = 0,
-    device: Device = "auto", dtype: Dtype = None, max_tokens_per_microbatch: MicrobatchTokens = 0,
-    seed: int = 0,
+    gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: ProblemsPerStep = None,
+    group_size: Count = 8, lr: Lr = None, cosine: Cosine = False, algorithm: Algorithm = "grpo",
+    entropy_coef: EntropyCoef = 0.0, epochs_per_batch: Epochs = 1, minibatches: Minibatches = 1,
+    eval_every: EvalEvery = 0, device: Device = "auto", dtype: Dtype = None,
+    max_tokens_per_microbatch: MicrobatchTokens = 0, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, place = model == "tiny", pace_of(model), compute_on(model, device, dtype)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
@@ -63,9 +64,9 @@ def recipe(
     )  # fmt: skip
     rl = train_agent(
         world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine, algorithm,
-        entropy_coef, problems_per_step=problems_per_step, group_size=group_size, epochs_per_batch=epochs_per_batch,
-        minibatches=minibatches, eval_every=eval_every, eval_limit=limit, eval_samples=SAMPLES,
-        max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
+        entropy_coef, problems_per_step=problems_per_step or pace.problems_per_step, group_size=group_size,
+        epochs_per_batch=epochs_per_batch, minibatches=minibatches, eval_every=eval_every, eval_limit=limit,
+        eval_samples=SAMPLES, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
     )  # fmt: skip
     return Stages((
         Stage("cold_start", first),

@@ -47,7 +47,7 @@ def recipe(
 ) -> Stages:  # fmt: skip
     tiny, pace, sampling = model == "tiny", pace_of(model), Sampling(max_tokens=max_tokens)
     if tiny:  # to copy an expression it needs longer than to learn a move
-        pace = replace(pace, cold_start_steps=500, steps=30)
+        pace = replace(pace, cold_start_steps=500, steps=30, lr=2e-4)
     prompt = "{expression}=" if tiny else "What is {expression}?"
     plain = measured(Arithmetic(terms=terms, largest=largest, brackets=False, prompt=prompt))
     with_tool = ToolTask(plain, ("calculator",), max_turns=3)
