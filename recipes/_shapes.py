@@ -76,6 +76,7 @@ class Pace:
     problems_per_step: int
     group_size: int
     lr: float
+    cold_start_decays: bool = True  # to a learning rate of 0
 
 
 def choose_pace(model: str, tiny: Pace, large: Pace, **given: Any) -> Pace:
@@ -95,7 +96,9 @@ def make_stages(
     where: dict[str, Any] = {"device": device, "dtype": "float32" if model == "tiny" else "auto"}  # so small a model
     start = FineTune(
         replace(task, teacher_noise=noise), make_model(model, seed, context), TEMPLATE,
-        optimizer=AdamW(lr=pace.cold_start_lr, warmup_steps=20, decay_steps=pace.cold_start_steps),
+        optimizer=AdamW(
+            lr=pace.cold_start_lr, warmup_steps=20, decay_steps=pace.cold_start_steps if pace.cold_start_decays else 0
+        ),
         steps=pace.cold_start_steps, batch_size=pace.cold_start_batch, save_every=pace.cold_start_steps, seed=seed,
         **where,
     )  # fmt: skip

@@ -32,7 +32,7 @@ from ponder.types import Sampling
 SAMPLING = Sampling(max_tokens=112)  # of thinking, box, two points and their marks
 TINY = Pace(
     cold_start_steps=450, cold_start_batch=32, cold_start_lr=2e-3, steps=150, problems_per_step=16, group_size=8,
-    lr=7e-4,
+    lr=7e-4, cold_start_decays=False,
 )  # fmt: skip
 LARGE = Pace(
     cold_start_steps=400, cold_start_batch=64, cold_start_lr=5e-4, steps=150, problems_per_step=16, group_size=16,
