@@ -58,11 +58,19 @@ SHAPES = {
 }
 
 
+def make_tokenizer(vocab: int) -> Tokenizer:
+    """Each token of the vocabulary is a character, so that whatever is sampled has a text, from which the reward is
+    drawn: of equal texts in a group nothing would be learned."""
+    left = vocab - Tokenizer.from_alphabet(ALPHABET).vocab_size - len(SPECIAL_TEXTS)
+    tokenizer = Tokenizer.from_alphabet(ALPHABET + "".join(chr(0x20000 + i) for i in range(max(0, left))))
+    tokenizer.inner.add_special_tokens(list(SPECIAL_TEXTS))
+    return tokenizer
+
+
 def write_model(folder: Path, shape: str, device: str) -> None:
     """A folder with random weights that ponder and transformers read, with a processor."""
     text, vision = SHAPES[shape]
-    tokenizer = Tokenizer.from_alphabet(ALPHABET)
-    tokenizer.inner.add_special_tokens(list(SPECIAL_TEXTS))
+    tokenizer = make_tokenizer(text[0])
     image = tokenizer.inner.token_to_id("<image>")
     vocab, width, layers, heads, kv_heads, head_dim, mlp = text
     config = DecoderConfig(

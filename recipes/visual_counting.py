@@ -30,8 +30,8 @@ from ponder.types import Sampling
 
 SAMPLING = Sampling(max_tokens=12)  # of `\boxed{3}` and its end
 TINY = Pace(
-    cold_start_steps=900, cold_start_batch=32, cold_start_lr=2e-3, steps=200, problems_per_step=32, group_size=8,
-    lr=7e-4, cold_start_decays=False,
+    cold_start_steps=1200, cold_start_batch=32, cold_start_lr=2e-3, steps=200, problems_per_step=32, group_size=8,
+    lr=7e-4,
 )  # fmt: skip
 LARGE = Pace(
     cold_start_steps=400, cold_start_batch=64, cold_start_lr=5e-4, steps=200, problems_per_step=32, group_size=16,

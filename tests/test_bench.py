@@ -48,6 +48,14 @@ def test_page_is_current() -> None:
     )
 
 
+def test_every_token_of_the_vision_step_has_a_text() -> None:
+    vision_step = import_module("vision_step")
+    for (vocab, *_), _ in vision_step.SHAPES.values():
+        tokenizer = vision_step.make_tokenizer(vocab)
+        assert tokenizer.inner.get_vocab_size() == vocab
+        assert all(tokenizer.decode([token]) for token in range(vocab - 1000, vocab - len(vision_step.SPECIAL_TEXTS)))
+
+
 def test_vision_step_samples_and_learns_from_pictures(tmp_path: Path) -> None:
     vision_step = import_module("vision_step")
     pytest.importorskip("transformers")
