@@ -186,9 +186,10 @@ def sampled_boxes(run: Path) -> list[dict[str, Any]]:
     """Of some held-out pictures: the gold box, and the first answer sampled before and after GRPO with its IoU."""
     from ponder.runs import read_traces
 
-    before, after = ([trace for _, trace in read_traces(run / name)] for name in ("start-overlap", "overlap"))
+    stages = [{t.problem.id: t for _, t in read_traces(run / name)} for name in ("start-overlap", "overlap")]
     shown = []
-    for pair in zip(before[:SHOWN_PICTURES], after[:SHOWN_PICTURES], strict=True):
+    for problem in sorted(stages[0])[:SHOWN_PICTURES]:
+        pair = [traces[problem] for traces in stages]
         (image, *_) = pair[0].problem.messages[-1]["content"]
         answers = [[trace.text(1), next(iter(trace.steps[1].scores.values())).value] for trace in pair]
         shown.append({"image": image, "box": pair[0].problem.answer["box"], "answers": answers})
