@@ -76,7 +76,8 @@ def train_once(args: Any) -> None:
         return
     for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(variable, None)  # an evaluation runs in one process
-    before = None if args.recipe == "addition" else mean_scores(args, job, str(job.model), strategy)
+    shows_start = args.recipe == "countdown" and ranks == 1  # once for each seed
+    before = mean_scores(args, job, str(job.model), strategy) if shows_start else None
     after = mean_scores(args, job, str(run), strategy)
     rows = read_metrics(run)
     ledgers = [read_ledger(path) for path in sorted((run / REPLICAS_FOLDER).rglob("ledger.jsonl"))]
