@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import string
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy, run_async
+from ponder.cluster.job_cluster import on_cluster
 from ponder.errors import NoGoldAnswer, UsageError
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
@@ -101,6 +103,53 @@ def test_process_environment_fails_its_call_with_the_reason(kind: str, message: 
     seconds = 0.5 if "within" in message else 30.0  # a busy machine is no failure of its own
     with pytest.raises(EnvironmentFailed, match=message):
         run_async(play(ProcessEnvironment(NAME, call_seconds=seconds), problem(kind)))
+
+
+async def play_two(bad_kind: str, end: Any) -> tuple[list[Turn], list[str]]:
+    """A good episode beside another in one worker, which `end` ends after two turns; and what the other one's failed
+    with."""
+    good, bad = ProcessEnvironment(NAME, 30.0), ProcessEnvironment(NAME, 30.0)
+    turns, failed = [await good.reset(problem(), 0), await good.act(Action("0"))], []
+    try:
+        await bad.reset(problem(bad_kind), 0)
+        end(good._worker)
+        for at in range(2):
+            await bad.act(Action(str(at)))
+    except EnvironmentFailed as error:
+        failed.append(str(error))
+    turns += [await good.act(Action(str(at))) for at in (1, 2)]
+    await good.close()
+    await bad.close()
+    return turns, failed
+
+
+@pytest.mark.parametrize("how", ["os._exit", "killed", "cut off"])
+def test_worker_in_a_slot_that_ends_is_replaced(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--cluster` a worker connects by TCP from its place; its episodes are played again in another place."""
+    monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
+
+    def end(worker: Any) -> None:
+        assert worker._placed is not None and worker._process is None
+        if how == "killed":
+            os.kill(worker._placed.pid, 9)
+        elif how == "cut off":
+            worker._placed._socket.shutdown(2)
+
+    with on_cluster("local"):
+        turns, failed = run_async(play_two("os._exit" if how == "os._exit" else "good", end))
+        alone = run_async(play(ProcessEnvironment(NAME), problem()))
+        worker_pool.end_workers()
+    assert turns == alone and alone[-1].reward == 1.0
+    wanted = {"os._exit": "exit code 3", "killed": "signal 9", "cut off": "connection broke|ended"}[how]
+    assert len(failed) == 1 and re.search(wanted, failed[0])
+
+
+def test_worker_in_a_slot_that_cannot_start_names_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_pool, "_WORKER", "raise SystemExit('no environment here')")
+    with on_cluster("local"):
+        with pytest.raises(EnvironmentFailed, match=r"(?s)did not start.*exit code 1.*no environment here"):
+            run_async(play(ProcessEnvironment(NAME), problem()))
+        worker_pool.end_workers()
 
 
 def test_other_episodes_of_a_lost_worker_are_played_again(monkeypatch: pytest.MonkeyPatch) -> None:

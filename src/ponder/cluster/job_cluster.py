@@ -21,6 +21,11 @@ def on_cluster(address: str) -> Iterator[None]:
         _address.reset(before)
 
 
+def cluster_address() -> str:
+    """The address that `--cluster` gave; "": none."""
+    return _address.get()
+
+
 def open_place(run_name: str) -> Place | None:
     """Where to start processes. The caller closes it. None: no cluster was given."""
     address = _address.get()

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from ponder.cluster.process_host import end_with_launcher
+from ponder.cluster.slot_connection import is_placed, join
 from ponder.errors import PonderError
 from ponder.protocols import Environment
 from ponder.reason.episodes import check_turn
@@ -31,6 +33,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
+    if is_placed():
+        end_with_launcher()
+        connection = join(os.environ)
+        serve(connection.makefile("rb"), connection.makefile("wb"))
+        return
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what user code prints must not be taken for a reply
     calls = os.fdopen(os.dup(0), "rb")

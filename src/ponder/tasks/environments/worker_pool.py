@@ -3,7 +3,8 @@
 A call that fails by the process (it hangs, ends, or writes something else than a reply) costs the process; calls that
 waited behind it get `EpisodeLost`, and their callers begin them again in another worker. A worker without episodes ends
 after a while. The thread that starts a process lives as long as it does, since Linux ends a child with the thread that
-made it (environment_worker.end_with_parent).
+made it (environment_worker.end_with_parent). With `--cluster` the processes are in slots of the cluster, and connect by
+TCP.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from ponder.cluster.job_cluster import cluster_address, open_place
+from ponder.cluster.places import Place
+from ponder.cluster.slot_connection import SlotConnection
 from ponder.errors import PonderError
 from ponder.reason.episodes import EnvironmentFailed
 from ponder.tasks.environments.environment_worker import MAX_REPLY_BYTES
@@ -54,13 +58,14 @@ class _Call:
 class EnvironmentWorker:
     """One process, and the thread that talks to it."""
 
-    def __init__(self, spec: dict[str, Any]) -> None:
-        self.spec = spec
+    def __init__(self, spec: dict[str, Any], place: Place | None = None) -> None:
+        self.spec, self._place = spec, place
         self.episodes: set[int] = set()
         self.lost = False
         self._lock = threading.Lock()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
+        self._placed: SlotConnection | None = None  # in its place, of a worker on a cluster
         self._buffer = b""
         self.thread = threading.Thread(target=self._run, daemon=True, name="ponder-environment")
         self.thread.start()
@@ -91,16 +96,24 @@ class EnvironmentWorker:
             self._finish()
 
     def _start(self) -> bool:
-        command = [sys.executable, "-P", "-c", _WORKER, str(os.getpid())]
-        paths = [path for path in sys.path if path]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, start_new_session=True, bufsize=0
-        )
-        first = _Call(self.spec, START_SECONDS)
-        self._answer(first)
-        if (error := first.reply.exception()) is None:
-            return True
+        arguments = ["-P", "-c", _WORKER, str(os.getpid())]
+        own = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"}
+        error: BaseException | None = None
+        if self._place is not None:
+            try:
+                self._placed = SlotConnection(self._place, arguments, own, START_SECONDS)
+            except (PonderError, OSError) as why:
+                error = why
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                env={**os.environ, **own}, start_new_session=True, bufsize=0,
+            )  # fmt: skip
+        if error is None:
+            first = _Call(self.spec, START_SECONDS)
+            self._answer(first)
+            if (error := first.reply.exception()) is None:
+                return True
         with self._lock:
             self.lost = True
         while not self._calls.empty():  # nothing of this environment will ever start: no other worker is tried
@@ -148,25 +161,34 @@ class EnvironmentWorker:
             call.reply.set_result(reply)
         return True
 
+    def _descriptor(self, reads: bool) -> int:
+        if self._placed is not None:
+            return self._placed.fileno()
+        assert self._process is not None
+        pipe = self._process.stdout if reads else self._process.stdin
+        assert pipe is not None
+        return pipe.fileno()
+
     def _write(self, data: bytes, deadline: float) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        pipe = self._process.stdin.fileno()
+        pipe = self._descriptor(reads=False)
         os.set_blocking(pipe, False)
         try:
             while data:
                 _wait(pipe, selectors.EVENT_WRITE, deadline)
                 data = data[os.write(pipe, data) :]
-        except BrokenPipeError:
+        except (BrokenPipeError, ConnectionError):
             raise WorkerFailed(self._how_it_ended()) from None
 
     def _read_line(self, deadline: float) -> bytes:
-        assert self._process is not None and self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
+        pipe = self._descriptor(reads=True)
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_REPLY_BYTES + 1000:
                 raise WorkerFailed(f"its process wrote more than {MAX_REPLY_BYTES:,} bytes")
             _wait(pipe, selectors.EVENT_READ, deadline)
-            more = os.read(pipe, 1 << 16)
+            try:
+                more = os.read(pipe, 1 << 16)
+            except ConnectionError:
+                more = b""
             if not more:
                 raise WorkerFailed(self._how_it_ended())
             self._buffer += more
@@ -176,6 +198,9 @@ class EnvironmentWorker:
         return line
 
     def _how_it_ended(self) -> str:
+        if self._placed is not None:
+            ended = self._placed.how_it_ended(2.0)
+            return "its connection broke" if ended is None else f"its process ended ({ended})"
         assert self._process is not None
         try:
             code = self._process.wait(1.0)
@@ -184,6 +209,8 @@ class EnvironmentWorker:
         return f"its process was ended by signal {-code}" if code < 0 else f"its process ended with code {code}"
 
     def _kill(self) -> None:
+        if self._placed is not None:
+            self._placed.kill()
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -193,6 +220,8 @@ class EnvironmentWorker:
         with self._lock:
             self.lost = True
         self._kill()
+        if self._placed is not None:
+            self._placed.release()
         if self._process is not None:
             self._process.wait()
             for pipe in (self._process.stdin, self._process.stdout):
@@ -218,6 +247,7 @@ class WorkerPool:
         self.spec = spec
         self._lock = threading.Lock()
         self._workers: list[EnvironmentWorker] = []
+        self._place: Place | None = None  # of the workers, where the job has a cluster
         self.numbers = itertools.count()
 
     def place(self, episode: int) -> EnvironmentWorker:
@@ -226,7 +256,8 @@ class WorkerPool:
             self._workers = [worker for worker in self._workers if not worker.lost]
             least = min(self._workers, key=lambda worker: len(worker.episodes), default=None)
             if least is None or (least.episodes and len(self._workers) < MAX_WORKERS):
-                least = EnvironmentWorker(self.spec)
+                self._place = self._place or open_place("environments")
+                least = EnvironmentWorker(self.spec, self._place)
                 self._workers.append(least)
             least.episodes.add(episode)
             return least
@@ -238,15 +269,19 @@ class WorkerPool:
             worker.end()
         return workers
 
+    def close_place(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
 
 _pools: dict[str, WorkerPool] = {}
 _pools_lock = threading.Lock()
 
 
 def worker_pool(spec: dict[str, Any]) -> WorkerPool:
-    """The pool of an environment, by what is to be opened."""
+    """The pool of an environment, by what is to be opened, and on which cluster."""
     with _pools_lock:
-        return _pools.setdefault(json.dumps(spec, sort_keys=True), WorkerPool(spec))
+        return _pools.setdefault(f"{cluster_address()} {json.dumps(spec, sort_keys=True)}", WorkerPool(spec))
 
 
 def end_workers(seconds: float = 5.0) -> None:
@@ -254,8 +289,10 @@ def end_workers(seconds: float = 5.0) -> None:
     with _pools_lock:
         pools = list(_pools.values())
         _pools.clear()
-    for worker in [worker for pool in pools for worker in pool.end()]:
-        worker.thread.join(seconds)
+    for pool in pools:
+        for worker in pool.end():
+            worker.thread.join(seconds)
+        pool.close_place()
 
 
 atexit.register(end_workers)
