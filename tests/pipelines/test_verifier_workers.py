@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from grading_task import ObedientTask
+from ponder.cluster.job_cluster import on_cluster
 from ponder.cluster.places import LocalPlace
 from ponder.errors import ModelError, UsageError
 from ponder.models.replicas.ledger import LedgerCounts, read_ledger
 from ponder.models.replicas.replica import ReplicaDeadlines
 from ponder.models.replicas.replica_policy import LEDGER_FILE
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkers, over_verifier_workers
-from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.pipelines.rl import RL
+from ponder.reason.strategies import Chain, Samples
+from ponder.runs import read_metrics
+from ponder.train.optimizer import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 DEADLINES = ReplicaDeadlines(ping_interval=0.1, pong=1.5)
 
@@ -140,3 +149,35 @@ def test_without_workers_the_verifier_is_the_tasks(tmp_path: Path) -> None:
             return type(verifier).__name__ == "ObedientVerifier" and not list(tmp_path.iterdir())
 
     assert asyncio.run(run())
+
+
+def test_training_and_evaluation_are_the_same_with_workers(tmp_path: Path) -> None:
+    """With a place, too, where replicas and workers connect by TCP."""
+    model = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
+    job = RL(
+        DigitTask(), model, QUESTION_TEMPLATE, Samples(4, Sampling(max_tokens=2)), GRPO(kl=None),
+        AdamW(lr=3e-3), steps=2, problems_per_step=3, preflight=False, save_every=2, device="cpu", dtype="float32",
+    )  # fmt: skip
+    job(tmp_path / "plain")
+    with on_cluster("local"):
+        replace(job, verifier_workers=1)(tmp_path / "placed")
+    plain, placed = (
+        [(r["reward"], r["loss"], r["grad_norm"]) for r in read_metrics(tmp_path / name)]
+        for name in ("plain", "placed")
+    )
+    assert plain == placed
+    row = read_metrics(tmp_path / "placed")[-1]
+    assert (row["cluster/verifier_workers"], row["cluster/verifier_restarts"]) == (1, 0)
+    counts = read_ledger(tmp_path / "placed" / "verifiers" / LEDGER_FILE)
+    assert counts is not None and counts.asked == counts.answered == 6
+    check = Evaluate(
+        DigitTask(), str(tmp_path / "plain"), QUESTION_TEMPLATE, Chain(Sampling(temperature=0, max_tokens=2)), limit=5,
+        device="cpu", dtype="float32",
+    )  # fmt: skip
+    assert check(tmp_path / "one").accuracy == replace(check, verifier_workers=1)(tmp_path / "two").accuracy
+
+
+@pytest.mark.parametrize("job", [RL, Evaluate])
+def test_negative_number_of_workers_is_refused(job: type) -> None:
+    with pytest.raises(UsageError, match="verifier_workers is -1"):
+        job(DigitTask(), "m", verifier_workers=-1)
