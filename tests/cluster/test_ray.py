@@ -20,15 +20,20 @@ from typing import Any
 import pytest
 
 from cluster.slot_end import SECONDS, wait_for_end
-from fakes import char_policy, perturb
+from fakes import DigitTask, char_policy, perturb
+from ponder.cluster.job_cluster import on_cluster
 from ponder.cluster.places import LOST
 from ponder.errors import UsageError
 from ponder.models.replicas.ledger import read_ledger
 from ponder.models.replicas.replica import Replica
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.models.replicas.replica_process import SlotProcess
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkers
+from ponder.reason.episodes import EnvironmentFailed
 from ponder.runs import read_metrics, read_traces
-from ponder.types import Sampling
+from ponder.tasks.environments import worker_pool
+from ponder.tasks.environments.process_environment import ProcessEnvironment
+from ponder.types import Action, Problem, Sampling, Step, Trace, ids, user_messages
 
 pytestmark = [
     pytest.mark.nightly,
@@ -164,6 +169,63 @@ def test_replicas_sample_the_same_and_are_replaced(place: Any, tmp_path: Path) -
     assert killed == "signal 9" and "is gone" in gone
     counts = read_ledger(tmp_path / LEDGER_FILE)
     assert counts is not None and counts.deaths == 2 and counts.asked == counts.answered == 3
+
+
+async def verifier_scenario(place: Any, folder: Path) -> list[float | None]:
+    """Answers graded by a worker that Ray placed, whose process is killed, and then its Ray actor."""
+    workers = VerifierWorkers(DigitTask(), 1, folder, place=place)
+    trace = Trace(Problem("p", user_messages("3="), "3"), [Step(None, "3=", ids([1]))])
+    for text in ("3", "4"):
+        trace.add(Step(0, text, ids([2]), last=True))
+    await workers.start()
+    try:
+        values = [s.value for s in await workers(trace, [1, 2])]
+        for strike in ("process", "actor"):
+            worker = workers.pool.replicas[0]
+            await ready_again(worker)
+            lost, process = worker.lost, worker._process
+            assert isinstance(process, SlotProcess)
+            if strike == "process":
+                os.kill(worker.pid, signal.SIGKILL)
+            else:
+                place.ray.kill(process._slot._actor)  # type: ignore[attr-defined]
+            await asyncio.wait_for(lost.wait(), SECONDS)
+            values += [s.value for s in await workers(trace, [1, 2])]
+        return values
+    finally:
+        await workers.close()
+
+
+def test_verifier_workers_grade_on_the_cluster_and_are_replaced(place: Any, tmp_path: Path) -> None:
+    assert asyncio.run(verifier_scenario(place, tmp_path)) == [1.0, 0.0] * 3
+    counts = read_ledger(tmp_path / LEDGER_FILE)
+    assert counts is not None and (counts.asked, counts.answered, counts.doubled, counts.deaths) == (3, 3, 0, 2)
+
+
+def test_environment_workers_play_on_the_cluster_and_are_replaced(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pool, "MAX_WORKERS", 1)
+    name = f"{Path(__file__).parents[1] / 'tasks' / 'hostile_environments.py'}:Hostile"
+    problem = Problem("p", user_messages("Play."), {"columns": {"kind": "good"}, "conversational": False})
+
+    async def play() -> list[bool]:
+        good, struck = ProcessEnvironment(name, 60.0), ProcessEnvironment(name, 60.0)
+        done = [(await good.reset(problem, 0)).done, (await good.act(Action("0"))).done]
+        await struck.reset(problem, 0)
+        assert good._worker is not None and good._worker._placed is not None and good._worker is struck._worker
+        good._worker._placed.kill()
+        with pytest.raises(EnvironmentFailed, match="signal 9"):
+            await struck.act(Action("0"))
+        done += [(await good.act(Action(str(at)))).done for at in (1, 2)]
+        await good.close()
+        return done
+
+    with on_cluster(cluster.address):
+        try:
+            assert asyncio.run(play()) == [False, False, False, True]
+        finally:
+            worker_pool.end_workers()
 
 
 def test_two_jobs_do_not_meet(cluster: Any, tmp_path: Path) -> None:
