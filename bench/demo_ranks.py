@@ -3,7 +3,7 @@
 `run` trains the GRPO stage of `ponder run countdown` (or `ponder run addition`, with --recipe addition) once, in the
 ranks that torchrun started, and rank 0 writes one JSON file: how often each held-out problem is then solved, and how
 old the oldest token was. `start` fine-tunes the model that countdown's stage begins with. `table` compares files with
-those of one process, problem by problem over all seeds.
+those of one process, problem by problem over all seeds, as JSON.
 
     python bench/demo_ranks.py start --seed 0 --runs runs
     python bench/demo_ranks.py run --seed 0 --runs runs --out kept
@@ -107,8 +107,8 @@ def mean_scores(args: Any, job: RL, model: str, strategy: Any) -> dict[str, floa
     return {t.problem.id: float(np.mean([(t.score(i, name) or 0) >= 1 for i in t.answers()])) for t in traces}
 
 
-def compare_runs(folder: Path) -> list[dict[str, Any]]:
-    """One row for each way to run, all seeds together, against one process."""
+def compare_runs(folder: Path) -> dict[str, Any]:
+    """One row for each way to run, all seeds together, against one process; docs/cluster_page.py shows them."""
     ways: dict[tuple[int, int, int], dict[int, dict[str, Any]]] = defaultdict(dict)
     for path in sorted(folder.glob("ranks*.json")):
         row = json.loads(path.read_text())
@@ -127,20 +127,9 @@ def compare_runs(folder: Path) -> list[dict[str, Any]]:
             "oldest": max(r["oldest"] for r in by_seed.values()),
             "lost_or_doubled": sum(r["lost_or_doubled"] for r in by_seed.values()),
         })  # fmt: skip
-    return rows
-
-
-def table_lines(rows: list[dict[str, Any]]) -> list[str]:
-    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for row in rows:
-        accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
-        gap = row["difference"]
-        shown = "–" if gap is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in gap))
-        lines.append(
-            f"| {row['ranks']} | {row['replicas']} | {row['staleness']} | {accuracy} % | {shown} | {row['oldest']:g} |"
-        )
-    return lines
+    some = next(iter(next(iter(ways.values())).values()))
+    shared = {name: some[name] for name in ("recipe", "steps", "hardware", "versions", "commit")}
+    return {"rows": rows, "problems": len(some["right"]), **shared}
 
 
 def main() -> None:
@@ -159,7 +148,7 @@ def main() -> None:
     flags.add_argument("--limit", type=int, default=300, help="held-out problems")
     args = flags.parse_args()
     if args.part == "table":
-        print("\n".join(table_lines(compare_runs(args.out))))
+        print(json.dumps(compare_runs(args.out), indent=1))
     elif args.part == "start":
         fine_tune(args)
     else:

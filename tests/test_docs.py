@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs import cluster_page
 
 from fork_ranks import free_port
 from forked_programs import ForkedPrograms, forked_programs
@@ -189,6 +190,14 @@ def test_environment_baselines_are_those_of_the_kept_run() -> None:
     assert all(
         dict(TASKS[r["task"]].LEVELS[r["level"] - 1]) == r["settings"] for r in kept if "task" not in r["settings"]
     )
+
+
+def test_cluster_figures_are_those_of_the_kept_runs() -> None:
+    page, kept = cluster_page.PAGE.read_text(), json.loads(cluster_page.KEPT.read_text())
+    shown = page.split(cluster_page.BEGIN)[1].split(cluster_page.END)[0]
+    assert shown == cluster_page.measured_text(kept), "run python docs/cluster_page.py --write"
+    overlap = json.loads((ROOT / "bench/results/sampling_ahead_overlap-neoverse-n1-2.json").read_text())["details"]
+    assert f"{overlap['share_of_the_longer']['1']:.2f} times the longer one" in " ".join(page.split())
 
 
 def test_training_page_lists_every_algorithm() -> None:

@@ -1,0 +1,130 @@
+"""The table of measured figures in docs/how-to/several-gpus.md, from docs/results/cluster.json.
+
+    python docs/cluster_page.py --keep kills=kills.json faults=faults.json   # takes results over into the kept file
+    python docs/cluster_page.py --write                                      # writes the page's table again
+
+The results are those of bench/faults.py, demo_ranks.py, vllm_replica.py, step_memory.py and sampling_ahead.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+KEPT, PAGE = HERE / "results" / "cluster.json", HERE / "how-to" / "several-gpus.md"
+BEGIN, END = "<!-- measured: docs/cluster_page.py --write -->\n", "<!-- end of what was measured -->\n"
+GIB = 1 << 30
+LINES = ("sampling_ahead", "step_memory_full", "step_memory_lora")  # whose result is the last line of a log
+
+
+def kills_row(r: dict[str, Any]) -> tuple[str, str]:
+    lost = sum(c["open"] + c["doubled"] for c in r["ledgers"].values())
+    by_kind = ", ".join(f"{n} {kind}" for kind, n in sorted(r["by_kind"].items()))
+    asked = sum(c["asked"] for c in r["ledgers"].values())
+    result = (
+        f"{lost} of {asked:,} requests lost or doubled, {r['steps']:,} steps in order, oldest token"
+        f" {r['oldest_token']:g}"
+    )
+    return f"{r['kills']} processes ended in a live run at staleness 4 ({by_kind})", result
+
+
+def faults_row(r: dict[str, Any]) -> tuple[str, str]:
+    result = f"{r['named']} named errors, {r['hung']} hung, the longest after {r['longest_seconds']:.1f} s"
+    return f"{r['faults']} injected faults of {len(r['by_kind'])} kinds, deadlines of 1 to 2 s", result
+
+
+def ages_row(r: dict[str, Any]) -> tuple[str, str]:
+    oldest = ", ".join(f"{v['oldest']} at S = {s}" for s, v in r["by_staleness"].items())
+    runs = sum(v["resumed"] for v in r["by_staleness"].values())
+    return f"{r['samples']:,} samples, speeds at random, {runs} runs in a row", f"oldest token {oldest}"
+
+
+def memory_row(r: dict[str, Any]) -> tuple[str, str]:
+    way = {"full": "all weights, 8-bit states", "lora": "LoRA of rank 16"}[r["way"]]
+    predicted, peak = r["predicted_bytes"] / GIB, r["peak_bytes"] / GIB
+    result = f"{peak:.1f} GiB at most; `ponder plan` says {predicted:.1f}, {100 * (predicted / peak - 1):+.1f} %"
+    return f"a GRPO step of a {r['parameters'] / 1e9:.1f}B shape, {way}", result
+
+
+def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
+    v = r["vllm"]
+    if "error" in v:
+        return "vLLM as a replica", f"failed: {v['error'][:120]}"
+    new, old = v["gap_after_publish"]["mean"], v["gap_of_old_samples_to_new_weights"]["mean"]
+    result = (
+        f"log-probabilities {new:.4f} nats from the learner's after four versions (older samples: {old:.4f}); a version"
+        f" in {1000 * v['publish_median_seconds']:.0f} ms; {v['interrupted']['of_two_versions']} of"
+        f" {v['interrupted']['answers']} long answers of two versions; {v['ledger']['open'] + v['ledger']['doubled']}"
+        " requests lost or doubled by a kill"
+    )
+    return f"vLLM {r['versions']['vllm']} as a replica of {r['settings']['model']}", result
+
+
+def ahead_row(r: dict[str, Any]) -> tuple[str, str]:
+    s = r["by_staleness"]
+    result = f"{s['1']['step_seconds']:.2f} s a step, in turn in one process {s['0']['step_seconds']:.2f} s"
+    return "the demo, learner and sampler as two processes on one GPU, S = 1", result
+
+
+def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
+    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
+        gap = row["difference"]
+        shown = "–" if gap is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in gap))
+        lines.append(
+            f"| {row['ranks']} | {row['replicas']} | {row['staleness']} | {accuracy} % | {shown} | {row['oldest']:g} |"
+        )
+    return lines
+
+
+ROWS = {
+    "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
+    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row,
+}  # fmt: skip
+
+
+def measured_text(kept: dict[str, Any]) -> str:
+    """What stands between the marks of the page."""
+    lines = ["| what | result | where |", "|---|---|---|"]
+    for name, row in ROWS.items():
+        if name in kept:
+            what, result = row(kept[name])
+            lines.append(f"| {what} | {result} | {kept[name]['hardware']}, {kept[name]['commit'][:12]} |")
+    text = "\n".join(lines) + "\n"
+    if "demo" in kept:
+        demo = kept["demo"]
+        rows, seeds = demo["rows"], max(len(row["seeds"]) for row in demo["rows"])
+        text += (
+            f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out problems of"
+            f" 8 samples each; {demo['hardware']}, {demo['commit'][:12]}), in percentage\npoints, with bootstrap intervals"
+            " over problems and seeds:\n\n"
+        )
+        text += "\n".join(demo_lines(rows)) + "\n"
+    return text
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--keep", nargs="+", default=[], help="NAME=FILE of a result")
+    flags.add_argument("--write", action="store_true")
+    args = flags.parse_args()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for given in args.keep:
+        name, _, path = given.partition("=")
+        text = Path(path).read_text().strip()
+        kept[name] = json.loads(text.splitlines()[-1] if name in LINES else text)
+    if args.keep:
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    if args.write:
+        page = PAGE.read_text()
+        before, rest = page.split(BEGIN)
+        PAGE.write_text(before + BEGIN + measured_text(kept) + rest[rest.index(END) :])
+
+
+if __name__ == "__main__":
+    main()
