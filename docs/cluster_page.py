@@ -100,9 +100,9 @@ def measured_text(kept: dict[str, Any]) -> str:
         demo = kept["demo"]
         rows, seeds = demo["rows"], max(len(row["seeds"]) for row in demo["rows"])
         text += (
-            f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out problems of"
-            f" 8 samples each; {demo['hardware']}, {demo['commit'][:12]}), in percentage\npoints, with bootstrap intervals"
-            " over problems and seeds:\n\n"
+            f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
+            f" problems of 8 samples each; {demo['hardware']}, {demo['commit'][:12]}), in percentage\npoints, with"
+            " bootstrap intervals over problems and seeds:\n\n"
         )
         text += "\n".join(demo_lines(rows)) + "\n"
     return text
