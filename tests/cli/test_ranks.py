@@ -122,6 +122,8 @@ def test_rank_memory_of_variants() -> None:
     assert ahead["sampler's weights"] == ahead["weights"]
     assert training_shape(RL("addition", ScratchModel("01"), staleness=1)).sampler_copy
     assert not training_shape(RL("addition", ScratchModel("01"))).sampler_copy
+    whole, shared = (training_shape(RL("addition", ScratchModel("01"), sequence_parallel=p)) for p in (1, 4))
+    assert rank_memory(whole, 4, False)["activations"] == 4 * rank_memory(shared, 4, False)["activations"]
     adapters = TrainingShape(QWEN_7B, lora=LoRA(rank=16))
     assert adapters.trained == 28 * 16 * (2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944))
     on_host = rank_memory(TrainingShape(QWEN_7B, states="cpu"), 1, False)

@@ -73,7 +73,8 @@ def training_shape(job: Any) -> TrainingShape:
     return TrainingShape(
         model_config(job.model), DTYPE_BYTES[job.dtype], job.lora, job.frozen_layers, job.optimizer.states,
         reads_reference and job.lora is None and not algorithm.needs_teacher, algorithm.critic is not None,
-        job.max_tokens_per_microbatch or GPU_MICROBATCH_TOKENS, job.gradient_checkpointing,
+        -(-(job.max_tokens_per_microbatch or GPU_MICROBATCH_TOKENS) // job.sequence_parallel),
+        job.gradient_checkpointing,
         bool(getattr(job, "staleness", 0) or getattr(job, "replicas", 0)),
     )  # fmt: skip
 
