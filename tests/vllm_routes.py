@@ -121,7 +121,7 @@ class Routes:
             {
                 "token": f"token_id:{token}",
                 "logprob": float(logprob),
-                "top_logprobs": [{"token": f"token_id:{t}", "logprob": float(x)} for t, x in zip(*top, strict=True)],
+                "top_logprobs": top_entries(token, float(logprob), top, params["logprobs"]),
             }
             for token, logprob, top in zip(parts.token_ids, parts.logprobs, parts.top_logprobs, strict=True)
         ]
@@ -145,6 +145,13 @@ class Routes:
             status, reply = 500, json.dumps({"detail": f"{type(why).__name__}: {why}"}).encode()
         writer.write(f"HTTP/1.0 {status} x\r\nContent-Length: {len(reply)}\r\n\r\n".encode() + reply)
         writer.close()
+
+
+def top_entries(token: int, logprob: float, top: Any, count: int) -> list[dict[str, Any]]:
+    """As vLLM writes them: the sampled token first, then the likeliest, cut to the number that was asked for."""
+    likeliest = {int(t): float(x) for t, x in zip(*top, strict=True)}
+    entries = {token: logprob} | likeliest
+    return [{"token": f"token_id:{t}", "logprob": x} for t, x in list(entries.items())[: max(count, 1)]]
 
 
 async def main() -> None:

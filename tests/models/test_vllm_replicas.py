@@ -31,6 +31,8 @@ class Outcome:
 
     wrong_logprobs: float = 0.0  # the largest difference to the network's own
     versions: list[set[float]] = field(default_factory=list)
+    unsorted: int = 0
+    same_top: bool = True  # the likeliest first tokens are the network's own
     mixed: int = 0
     refused: str = ""
     stop: str = ""
@@ -81,6 +83,10 @@ async def check(out: Outcome, policy: object, prompt: np.ndarray, completions: l
         own = await policy.token_logprobs(prompt, c.token_ids)  # type: ignore[attr-defined]
         out.wrong_logprobs = max(out.wrong_logprobs, float(np.abs(own - c.logprobs).max()))
         out.versions.append({float(c.version), *c.notes.get("version", [])})
+        assert c.top_logprobs is not None
+        out.unsorted += any(row[0] < row[1] or len(row) != 2 for row in c.top_logprobs[1])
+        greedy = (await policy.generate(prompt, Sampling(temperature=0, max_tokens=1, logprobs=2)))[0]  # type: ignore[attr-defined]
+        out.same_top &= c.top_logprobs[0][0].tolist() == greedy.top_logprobs[0][0].tolist()
 
 
 async def interrupt(out: Outcome, policy: object, replicas: ReplicaPolicy) -> None:
@@ -122,6 +128,7 @@ def children_of(parents: set[int]) -> set[int]:
 def test_samples_have_the_published_networks_logprobs(outcome: Outcome) -> None:
     assert outcome.wrong_logprobs < 1e-4
     assert outcome.versions == [{0.0}] * 3 + [{5.0}] * 3
+    assert outcome.same_top and not outcome.unsorted
 
 
 def test_one_seed_gives_one_answer(outcome: Outcome) -> None:

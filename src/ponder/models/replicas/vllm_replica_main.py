@@ -171,7 +171,11 @@ class VLLMReplicaServer:
             )
         assert sampling.seed is not None
         seeds = [sampling_params.continuation_seed(sampling.seed, i) for i in range(message["n"])]
-        bodies = [sampling_params.vllm_sampling_params(sampling, seed, self._eos) for seed in seeds]
+        # One more than is wanted: the sampled token stands before the likeliest, and the reply is cut to this number.
+        asked = sampling.logprobs + 1 if sampling.logprobs else 1
+        bodies = [
+            {**sampling_params.vllm_sampling_params(sampling, seed, self._eos), "logprobs": asked} for seed in seeds
+        ]
         return {"completions": await gather_or_cancel(self._sequence(message["prefix"], sampling, b) for b in bodies)}
 
     async def _sequence(self, prefix: list[int], sampling: Sampling, params: dict[str, Any]) -> dict[str, Any]:
