@@ -1,10 +1,10 @@
-"""Countdown worked by trying: each line is an expression with its running values, and a miss may be taken back.
+"""Countdown worked by trying: each line is an attempt with its running values, and a miss may be taken back.
 
-`3, 7, 5>26=` may be answered by
+`6,2,3>5=` may be answered by
 
-    (3+7)*5:10:50 wait
-    3*7+5:21:26
-    #### 3*7+5
+    6+2=8+3=11 wait
+    6+2=8-3=5
+    #### 6+2-3
 """
 
 import random
@@ -24,7 +24,6 @@ ALPHABET = "0123456789+-*/()#:,> =\nwait"
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 PUZZLES: dict[str, Any] = {"largest": 9, "prompt": "{numbers}>{target}=", "forms": ("hash",)}
 TAKEN_BACK = " wait"
-MAX_VALUE = 99  # of a product
 
 
 def small_model(context: int, seed: int, letters: str = "") -> ScratchModel:
@@ -34,7 +33,7 @@ def small_model(context: int, seed: int, letters: str = "") -> ScratchModel:
 
 @dataclass(frozen=True)
 class ChainCountdown(Countdown):
-    """Countdown whose targets are reached by one number after the other, with `fewest` to `numbers` numbers."""
+    """Countdown by plus and minus between the numbers as they stand, of which there are `fewest` to `numbers`."""
 
     fewest: int = 3
 
@@ -48,8 +47,14 @@ class ChainCountdown(Countdown):
         while True:
             numbers = tuple(rng.randint(1, self.largest) for _ in range(rng.randint(self.fewest, self.numbers)))
             target = random_attempt(numbers, rng).values[-1]
-            if target:
+            if target > 0:
                 return numbers, target
+
+    def problem(self, item: Puzzle, id: str) -> Problem:
+        numbers, target = item
+        text = self.prompt.format(numbers=",".join(map(str, numbers)), target=target)
+        answer = {"numbers": list(numbers), "target": target}
+        return self.make_problem(id, text, answer, {"numbers": len(numbers)})
 
 
 @dataclass(frozen=True)
@@ -84,22 +89,26 @@ class CountdownTraces(ChainCountdown):
 
 @dataclass(frozen=True)
 class Attempt:
-    expression: str
+    numbers: tuple[int, ...]
+    signs: str  # between them
     values: tuple[int, ...]  # after each operation
 
+    @property
+    def expression(self) -> str:
+        rest = (f"{sign}{n}" for sign, n in zip(self.signs, self.numbers[1:], strict=True))
+        return f"{self.numbers[0]}{''.join(rest)}"
+
     def __str__(self) -> str:
-        return ":".join([self.expression, *map(str, self.values)])
+        steps = (f"{sign}{n}={v}" for sign, n, v in zip(self.signs, self.numbers[1:], self.values, strict=True))
+        return f"{self.numbers[0]}{''.join(steps)}"
 
 
 def random_attempt(numbers: Sequence[int], rng: random.Random) -> Attempt:
-    """The numbers in a random order, each joined to all before it; no value on the way is below 0 or too large."""
-    order = rng.sample(list(numbers), len(numbers))
-    expression, total, values, is_sum = str(order[0]), order[0], list[int](), False
-    for number in order[1:]:
-        possible = ["+", *("-" if total >= number else ""), *("*" if total * number <= MAX_VALUE else "")]
-        sign = rng.choice(possible)
-        total = total + number if sign == "+" else total - number if sign == "-" else total * number
-        expression = f"({expression})" if sign == "*" and is_sum else expression
-        expression, is_sum = f"{expression}{sign}{number}", sign != "*"
+    """Random signs between the numbers."""
+    total, signs, values = numbers[0], "", list[int]()
+    for number in numbers[1:]:
+        sign = rng.choice("+-")
+        total += number if sign == "+" else -number
+        signs += sign
         values.append(total)
-    return Attempt(expression, tuple(values))
+    return Attempt(tuple(numbers), signs, tuple(values))

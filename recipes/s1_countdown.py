@@ -41,7 +41,7 @@ MAX_ANSWER_TOKENS = 24
 
 def recipe(
     model: ModelName = "tiny",
-    numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 3,
+    numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
     base_steps: Count = 600, steps: Count = 200, base_lr: Lr = None, lr: Lr = None,

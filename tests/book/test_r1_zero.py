@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -37,28 +38,29 @@ def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(num
         assert text == task.gold(problem) and set(text) <= set(traces.ALPHABET)
         *attempts, answer = text.split("\n")
         for k, line in enumerate(attempts):
-            expression, *values = line.removesuffix(" wait").split(":")
-            result = evaluate_arithmetic(expression)
-            assert result.value == int(values[-1]) and len(values) == numbers - 1
-            assert sorted(result.used_integers) == sorted(problem.answer["numbers"])
-            assert line.endswith(" wait") == (k < len(attempts) - 1)
-            if line.endswith(" wait"):
+            line, *mark = line.split(" ")
+            values = [int(v) for v in re.findall(r"=(-?\d+)", line)]
+            expression = re.sub(r"=-?\d+", "", line)
+            parts = [*[m.start() for m in re.finditer(r"[+-]", expression)][1:], len(expression)]
+            assert values == [evaluate_arithmetic(expression[:end]).value for end in parts]
+            assert evaluate_arithmetic(expression).used_integers == tuple(problem.answer["numbers"])
+            assert mark == (["wait"] if k < len(attempts) - 1 else [])
+            if mark:
                 taken_back += 1
-                assert int(values[-1]) != problem.answer["target"]
-        assert answer == f"#### {attempts[-1].split(':')[0]}"
+                assert values[-1] != problem.answer["target"]
+        assert answer == f"#### {expression}"
         solved = task.verifier.grade(text, problem.answer).value == 1.0
         right, missed_answers = right + solved, missed_answers + (not solved)
     assert right > 10 and missed_answers > 100
     assert taken_back / (taken_back + missed_answers) == pytest.approx(0.5, abs=0.08), "half of all misses"
 
 
-def test_running_values_are_those_of_the_expression_so_far() -> None:
+def test_attempts_are_all_sign_patterns() -> None:
     traces = recipe_module("_countdown_traces")
     rng = random.Random(0)
-    seen = {str(traces.random_attempt((2, 3, 4), rng)) for _ in range(500)}
-    assert {"2+3+4:5:9", "(2+3)*4:5:20", "2*3+4:6:10", "4-3+2:1:3", "(4-3)*2:1:2", "4*2-3:8:5"} <= seen
-    assert not any(line.startswith("2-3") for line in seen), "nothing below 0"
-    assert all(int(v) <= 99 + 9 for _ in range(200) for v in traces.random_attempt((9, 9, 9, 9), rng).values)
+    seen = Counter(str(traces.random_attempt((2, 3, 4), rng)) for _ in range(400))
+    assert set(seen) == {"2+3=5+4=9", "2+3=5-4=1", "2-3=-1+4=3", "2-3=-1-4=-5"} and min(seen.values()) > 70
+    assert str(traces.random_attempt((7,), rng)) == "7"
 
 
 def test_plain_base_reads_single_attempts_and_rl_puzzles_of_one_size() -> None:
@@ -82,7 +84,7 @@ def test_plain_base_reads_single_attempts_and_rl_puzzles_of_one_size() -> None:
 
 
 def trace_of(text: str, right: float) -> Trace:
-    problem = Problem("a", user_messages("3, 7, 5>26="), {"numbers": [3, 7, 5], "target": 26})
+    problem = Problem("a", user_messages("6,2,3>5="), {"numbers": [6, 2, 3], "target": 5})
     trace = Trace(problem, [Step(None, "", ids([1]))])
     trace.add(Step(0, text, ids([2, 3]), stop="eos", scores={"accuracy": Score(right)}))
     return trace
@@ -90,13 +92,13 @@ def trace_of(text: str, right: float) -> Trace:
 
 def test_correction_needs_a_right_answer_and_an_attempt_taken_back() -> None:
     verifier = CountdownVerifier(True, ("hash",))
-    corrected = "(3+7)*5:10:50 wait\n(3*7)+5:21:26\n#### (3*7)+5"
-    direct = "(3*7)+5:21:26\n#### (3*7)+5"
-    wrong = "(3+7)*5:10:50 wait\n(3+5)*7:8:56\n#### (3+5)*7"
+    corrected = "6+2=8+3=11 wait\n6+2=8-3=5\n#### 6+2-3"
+    direct = "6+2=8-3=5\n#### 6+2-3"
+    wrong = "6+2=8+3=11 wait\n6-2=4-3=1\n#### 6-2-3"
     traces = [(0, trace_of(direct, 1.0)), (0, trace_of(corrected, 1.0)), (4, trace_of(wrong, 0.0))]
     assert corrected_shares(traces, verifier) == [0.5, 0.0]
-    assert verifier.extract_answer(corrected) == "(3*7)+5" == verifier.extract_answer("#### ( 3 * 7 ) + 5 = 26")
-    assert verifier.extract_answer("(3*7)+5:21:26") is None
+    assert verifier.extract_answer(corrected) == "6+2-3" == verifier.extract_answer("#### 6 + 2 - 3 = 5")
+    assert verifier.extract_answer("6+2=8-3=5") is None
 
 
 def test_samples_of_the_base_have_their_mean_and_their_vote() -> None:
@@ -108,7 +110,7 @@ def test_samples_of_the_base_have_their_mean_and_their_vote() -> None:
 def run_data(base: str, numbers: int, seed: int) -> dict[str, Any]:
     gain = 0.5 if base == "primed" else 0.1
     longer = 2.0 if base == "primed" else 1.0
-    first = {"step": 2, "question": "3, 7, 5>26=", "text": "(3+7)*5:10:50 wait"} if base == "primed" else None
+    first = {"step": 2, "question": "6,2,3>5=", "text": "6+2=8+3=11 wait"} if base == "primed" else None
     return {
         "problems": 64, "measured at": [0, 10, 20], "pass@1": [0.1, 0.2, 0.1 + gain + seed / 100],
         "cons@16": [0.1, 0.3, 0.2 + gain], "steps": list(range(1, 21)),
@@ -127,5 +129,5 @@ def test_report_says_what_each_base_gains() -> None:
     assert "more than the plain one by +40.0" in text
     assert re.search(r"its answers grow by \+9\d .*: \*\*yes\*\*; those of the plain base by \+0", text)
     assert "the first one: step 2, step 2, step 2" in text and "the first one: none, none, none" in text
-    assert "(3+7)*5:10:50 wait" in text
+    assert "6+2=8+3=11 wait" in text
     assert len(r1_zero.FIGURE.draw(seeds).rows) == 4 * (3 + 3 + 20 + 20)

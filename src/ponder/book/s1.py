@@ -109,7 +109,7 @@ class S1:
         ]
         flops = float(np.mean([d["trained"]["all"]["flops"] for d in data]))
         return [
-            f"Countdown with three numbers, {first['problems']} held-out puzzles. The base has read single random"
+            f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read single random"
             " attempts; the worked answers take attempts back until one is right. All is sampled at"
             " temperature 1. Over seeds with a 95 % interval that stays within 0 and 100.",
             *markdown_table(head, rows),
