@@ -22,7 +22,7 @@ from ponder.types import Problem
 
 ALPHABET = "0123456789+-*/()#:,> =\nwait"
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
-PUZZLES: dict[str, Any] = {"largest": 9, "prompt": "{numbers}>{target}=", "forms": ("hash",)}
+PUZZLES: dict[str, Any] = {"largest": 7, "prompt": "{numbers}>{target}=", "forms": ("hash",)}
 TAKEN_BACK = " wait"
 
 

@@ -35,7 +35,7 @@ def recipe(
     base_steps: Steps = None, base_lr: Lr = None,
     steps: Annotated[int, "of RL", GreaterThan(0)] = 40, lr: Lr = None,
     problems_per_step: Count = 12, group_size: Count = 16,
-    n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 48,
+    n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 32,
     eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 10,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
