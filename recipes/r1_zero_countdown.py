@@ -43,7 +43,7 @@ def recipe(
     tiny = model == "tiny"
     backtracks = PRIMED_BACKTRACKS if base == "primed" else 0.0
     attempts: Task = CountdownTraces(numbers=max(NUMBERS), fewest=min(NUMBERS), backtracks=backtracks, **PUZZLES)
-    base_steps, base_lr = base_steps or (700 if tiny else 60), base_lr or (4e-3 if tiny else 1e-4)
+    base_steps, base_lr = base_steps or (800 if tiny else 60), base_lr or (4e-3 if tiny else 1e-4)
     sampling = Sampling(max_tokens=max_tokens)
     read = FineTune(
         Validation(attempts) if validation else attempts,
@@ -59,7 +59,7 @@ def recipe(
         zero = RL(
             task, "stage:base", algorithm=GRPO(kl=None), steps=steps, problems_per_step=problems_per_step,
             group_size=group_size, sampling=sampling, save_every=steps, seed=seed, eval_every=eval_every,
-            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (1e-3 if tiny else 1e-5), betas=(0.9, 0.95)),
+            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (5e-4 if tiny else 1e-5), betas=(0.9, 0.95)),
         )  # fmt: skip
         stages += [Stage(f"start-{numbers}", start), Stage(f"zero-{numbers}", zero)]
     return Stages(tuple(stages))
