@@ -10,6 +10,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from ponder.errors import UsageError
@@ -59,20 +60,23 @@ class ChainCountdown(Countdown):
 
 @dataclass(frozen=True)
 class CountdownTraces(ChainCountdown):
-    """The same puzzles with worked answers that are attempts drawn at random, none of them chosen for being right.
+    """The same puzzles with worked answers that are attempts. One is a solution with the chance `hits`, else random:
+    where hits are rare, a base learns to write attempts long before it learns to compare them with the target.
 
     After an attempt that misses, `backtracks` is the chance that it is taken back and another is made; else it is
     given as the answer, wrong as it is. With 0 there is a single attempt, which nothing follows from.
     """
 
     backtracks: float = 0.0
+    hits: float = 0.3
     max_attempts: int = 6
 
     def check(self) -> None:
         super().check()
         require_at_least(1, max_attempts=self.max_attempts)
-        if not 0 <= self.backtracks <= 1:
-            raise UsageError(f"backtracks is {self.backtracks}; it is a chance: give a number from 0 to 1")
+        for name in ("backtracks", "hits"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it is a chance: give a number from 0 to 1")
 
     def gold(self, problem: Problem) -> str:
         """Attempts and an answer, which may be wrong: what a base model is to have read, not what it is to learn."""
@@ -80,7 +84,7 @@ class CountdownTraces(ChainCountdown):
         rng = random.Random(stable_hash(f"attempts {self.seed} {problem.id} {numbers} {target}"))
         lines: list[str] = []
         while True:
-            attempt = random_attempt(numbers, rng)
+            attempt = (solution if rng.random() < self.hits else random_attempt)(numbers, rng, target)
             missed = attempt.values[-1] != target
             if not missed or len(lines) + 1 >= self.max_attempts or rng.random() >= self.backtracks:
                 return "\n".join([*lines, str(attempt), f"#### {attempt.expression}"])
@@ -103,12 +107,20 @@ class Attempt:
         return f"{self.numbers[0]}{''.join(steps)}"
 
 
-def random_attempt(numbers: Sequence[int], rng: random.Random) -> Attempt:
-    """Random signs between the numbers."""
-    total, signs, values = numbers[0], "", list[int]()
-    for number in numbers[1:]:
-        sign = rng.choice("+-")
+def make_attempt(numbers: Sequence[int], signs: str) -> Attempt:
+    total, values = numbers[0], list[int]()
+    for number, sign in zip(numbers[1:], signs, strict=True):
         total += number if sign == "+" else -number
-        signs += sign
         values.append(total)
     return Attempt(tuple(numbers), signs, tuple(values))
+
+
+def random_attempt(numbers: Sequence[int], rng: random.Random, target: int | None = None) -> Attempt:
+    """Random signs between the numbers, whatever the target."""
+    return make_attempt(numbers, "".join(rng.choice("+-") for _ in numbers[1:]))
+
+
+def solution(numbers: Sequence[int], rng: random.Random, target: int) -> Attempt:
+    """One of the attempts that reach the target, of which every puzzle has one."""
+    attempts = (make_attempt(numbers, "".join(signs)) for signs in product("+-", repeat=len(numbers) - 1))
+    return rng.choice([attempt for attempt in attempts if attempt.values[-1] == target])

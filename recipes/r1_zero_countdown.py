@@ -1,9 +1,8 @@
 """R1-Zero where length pays: countdown, from a base that takes attempts back or from one that does not.
 
-A base model of characters has read attempts drawn at random, with no eye to which are right. Primed (Gandhi et al.
-2025), it has also read that an attempt that misses may be taken back, and another one made; plain, it has read single
-attempts. Then GRPO on the verifier's reward alone, on puzzles with three and with four numbers. `ponder book r1-zero`
-compares the two bases.
+A base model of characters has read attempts, most of them wrong. Primed (Gandhi et al. 2025), it has also read that an
+attempt that misses may be taken back, and another one made; plain, it has read single attempts. Then GRPO on the
+verifier's reward alone, on puzzles with three and with four numbers. `ponder book r1-zero` compares the two bases.
 
 SmolLM2 reads the same attempts in a short fine-tuning.
 """
@@ -59,7 +58,7 @@ def recipe(
         zero = RL(
             task, "stage:base", algorithm=GRPO(kl=None), steps=steps, problems_per_step=problems_per_step,
             group_size=group_size, sampling=sampling, save_every=steps, seed=seed, eval_every=eval_every,
-            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (5e-4 if tiny else 1e-5), betas=(0.9, 0.95)),
+            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (1e-4 if tiny else 1e-5), betas=(0.9, 0.95)),
         )  # fmt: skip
         stages += [Stage(f"start-{numbers}", start), Stage(f"zero-{numbers}", zero)]
     return Stages(tuple(stages))

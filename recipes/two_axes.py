@@ -30,7 +30,7 @@ CONSTANT_RATE = 0.75  # of the peak of a rate that decays: at the peak itself th
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 32,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 48,
     n: Count = 64, steps: Steps = 512, lr: Lr = None,
     halvings: Annotated[int, "the first checkpoint is at the steps halved so often", GreaterThan(-1)] = 4,
     points: Annotated[int, "checkpoints in each halving", GreaterThan(0)] = 2,

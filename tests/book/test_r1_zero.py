@@ -30,7 +30,7 @@ def recipe_module(name: str) -> Any:
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(numbers: int) -> None:
     traces = recipe_module("_countdown_traces")
-    task = traces.CountdownTraces(numbers=numbers, fewest=numbers, backtracks=0.5, **traces.PUZZLES)
+    task = traces.CountdownTraces(numbers=numbers, fewest=numbers, backtracks=0.5, hits=0.1, **traces.PUZZLES)
     taken_back = right = missed_answers = 0
     for i in range(300):
         problem = task.train[i]
@@ -60,7 +60,17 @@ def test_attempts_are_all_sign_patterns() -> None:
     rng = random.Random(0)
     seen = Counter(str(traces.random_attempt((2, 3, 4), rng)) for _ in range(400))
     assert set(seen) == {"2+3=5+4=9", "2+3=5-4=1", "2-3=-1+4=3", "2-3=-1-4=-5"} and min(seen.values()) > 70
-    assert str(traces.random_attempt((7,), rng)) == "7"
+    found = Counter(str(traces.solution((4, 3, 3), rng, 4)) for _ in range(200))
+    assert set(found) == {"4+3=7-3=4", "4-3=1+3=4"} and min(found.values()) > 70
+
+
+def test_hits_are_the_chance_of_a_solution() -> None:
+    traces = recipe_module("_countdown_traces")
+    for hits, low, high in ((1.0, 1.0, 1.0), (0.3, 0.35, 0.5), (0.0, 0.1, 0.25)):  # of random attempts 16 % are right
+        task = traces.CountdownTraces(numbers=4, fewest=4, hits=hits, **traces.PUZZLES)
+        problems = [task.train[i] for i in range(300)]
+        right = [task.verifier.grade(task.gold(p), p.answer).value for p in problems]
+        assert low <= sum(right) / 300 <= high
 
 
 def test_plain_base_reads_single_attempts_and_rl_puzzles_of_one_size() -> None:
@@ -78,7 +88,11 @@ def test_plain_base_reads_single_attempts_and_rl_puzzles_of_one_size() -> None:
     tested = {p.question for p in primed[-1].task.test}
     assert not tested & {p.question for p in rest[-1].task.test}
     assert not tested & {primed[0].data.train[i].question for i in range(500)}
-    for wrong, words in (({"backtracks": 1.5}, "it is a chance"), ({"fewest": 5}, "give at most as many")):
+    for wrong, words in (
+        ({"backtracks": 1.5}, "it is a chance"),
+        ({"hits": -0.1}, "hits is -0.1"),
+        ({"fewest": 5}, "give at most as many"),
+    ):
         with pytest.raises(UsageError, match=words):
             recipe_module("_countdown_traces").CountdownTraces(**wrong)
 

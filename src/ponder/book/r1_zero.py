@@ -98,9 +98,9 @@ class R1Zero:
         lines = [
             f"Countdown by plus and minus, {first['problems']} held-out puzzles with {N_SAMPLES} samples of each at"
             " temperature 1, before the first step of RL and after every few. The prompt is the puzzle alone. Both"
-            " bases have read random attempts, none chosen for being right; the primed one has read that an attempt"
-            " that misses is taken back (`wait`) half of the time. Over seeds with a 95 % interval that stays within"
-            " its bounds.",
+            " bases have read attempts, of which three in ten were made to be right and the others drawn at random; the"
+            " primed one has read that an attempt that misses is taken back (`wait`) half of the time. Over seeds with"
+            " a 95 % interval that stays within its bounds.",
         ]
         for numbers in NUMBERS:
             lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]

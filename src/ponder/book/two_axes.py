@@ -18,6 +18,7 @@ from ponder.runs import read_metrics
 VOTES = (1, 2, 4, 8, 16, 32, 64)
 TARGET = 0.8  # of the best accuracy of all: what "train or think" has to reach
 MAX_LINES = 5  # checkpoints whose curve over samples is drawn
+STRAIGHT = 0.05  # points of a straight line lie so close to it
 QUERIES = (1, 100, 10_000, 1_000_000, 100_000_000)
 
 TRIES = [  # before the settings of the tiny model stood
@@ -139,7 +140,8 @@ class TwoAxes:
             "",
             "**Held?**",
             "",
-            f"- accuracy grows with the logarithm of training compute: **{_yes(low > 0)}**",
+            f"- accuracy grows with the logarithm of training compute: **{_yes(low > 0)}**; along a straight line,"
+            f" within {100 * STRAIGHT:.0f} points: **{_yes(max(off) < STRAIGHT)}**",
             "- with that of test-time compute: " + (f"**yes**, after {', '.join(map(str, rising))} steps"
             + ("" if len(rising) == len(steps) else "; **not clear** at the other checkpoints") if rising
             else "**not clear** at any checkpoint"),
