@@ -6,7 +6,7 @@ target), the longest ones, or by all three of quality, difficulty and diversity 
 domain at random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
 token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
 samples are measured at several budgets. `ponder book s1` draws them. A language model reads the same in place of the
-tiny base; budgets in its prompts count characters.
+tiny base; budgets in its prompts count characters. Not measured yet.
 """
 
 import random

@@ -1,6 +1,7 @@
 """Two axes of compute: a model at several points of its training, and many samples of each held-out problem from each.
 
 `ponder book two-axes` draws accuracy over training FLOPs and over the FLOPs of a vote, and the landscape of both.
+A seed of the tiny model took three minutes on one Xeon core; docs/book/two-axes.md has the results of three.
 """
 
 from typing import Annotated
