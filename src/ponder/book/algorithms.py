@@ -18,7 +18,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.prefix_values import measure_prefix_values, prefix_value_lines
-from ponder.book.training_samples import shared_start
+from ponder.book.training_samples import SHARED_COST, shared_start
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
@@ -131,7 +131,8 @@ class Algorithms:
             " the shortest run, on the line between two measurements:"
             f" {', '.join(format_amount(d['budget']) for d in data)}. DAPO's groups of equal rewards cost tokens, too."
             " FLOPs are those of sampling and learning by the one meter. The last column is what a checkpoint holds:"
-            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval.",
+            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval."
+            f" {SHARED_COST}",
             *markdown_table(head, rows),
             *prefix_value_lines([d["prefix values"] for d in data]),
             *self._verdict_lines(data),

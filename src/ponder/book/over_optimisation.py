@@ -13,7 +13,7 @@ import numpy as np
 from ponder.book.algorithms import share_right
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
 from ponder.book.score_answers import score_stored_answers
-from ponder.book.training_samples import reread_training, shared_judges
+from ponder.book.training_samples import SHARED_COST, reread_training, shared_judges
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
@@ -136,8 +136,8 @@ class OverOptimisation:
             f"Best of N among {sizes[-1]:,} samples of each of {first['problems']} held-out problems"
             f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
             " first seed): the exact mean over all subsets, in %. Every answer may be chosen, also one that states"
-            " nothing. Judges are those of the figure `judges`: the same start, verdicts and steps. Over seeds with a"
-            " 95 % interval.",
+            " nothing. Both judges learned from the verdicts on the start's own answers to training problems. Over"
+            f" seeds with a 95 % interval. {SHARED_COST}",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
             f"GRPO with a judge as its reward, from the start (right in {start} % of held-out problems)."
             " Judge and KL are means over a training step's samples:",
@@ -156,7 +156,7 @@ class OverOptimisation:
             at = ", ".join(f"N = {sizes[p]:,}" for p in peak)
             lines.append(
                 f"- best of N by {title}: right answers peak at {at} (each seed), and from there to N ="
-                f" {sizes[-1]:,} fall by {format_interval(drop)} points; bends: **{held_above(drop)}**. Better than one"
+                f" {sizes[-1]:,} fall by {format_interval(drop)} points; bends: **{held_above(drop) if max(drop) > 0 else 'no'}**. Better than one"
                 f" sample at N = {sizes[-1]:,}, by {format_interval(gain, sign=True)}: **{held_above(gain)}**"
             )
         for name, title in RUNS.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
-from ponder.book.training_samples import example_texts, reread_training, shared_judges
+from ponder.book.training_samples import SHARED_COST, example_texts, reread_training, shared_judges
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.protocols import Scorer
@@ -113,7 +113,7 @@ class RewardHacking:
             " samples), all from one start. Weak reward and right answers are of held-out problems, 4 samples of each;"
             " length, KL and judge of the samples of the last training step. The judge is an implicit reward model of"
             " the start's own answers and their verdicts, and no run was rewarded by it. Over seeds with a 95 %"
-            " interval.",
+            f" interval. {SHARED_COST}",
             *markdown_table(head, rows),
             *self._example_lines(first),
             *self._verdict_lines(data),

@@ -18,6 +18,10 @@ from ponder.runs import read_traces
 from ponder.types import Trace
 
 MAX_TRACES = 32  # of a step that are read again
+SHARED_COST = (
+    "The start, and judges of it, are trained once for the figures algorithms, reward-hacking and over-optimisation; the"
+    " first of them that runs has that time in its cost."
+)
 
 
 def shared_start(run: FigureRun, figure: str) -> dict[str, Any]:
