@@ -153,10 +153,11 @@ class OverOptimisation:
             peak = [int(np.argmax(c)) for c in curves]
             gain = [c[-1] - c[0] for c in curves]
             drop = [c[p] - c[-1] for c, p in zip(curves, peak, strict=True)]
+            bends = held_above(drop) if max(drop) > 0 else "no"
             at = ", ".join(f"N = {sizes[p]:,}" for p in peak)
             lines.append(
                 f"- best of N by {title}: right answers peak at {at} (each seed), and from there to N ="
-                f" {sizes[-1]:,} fall by {format_interval(drop)} points; bends: **{held_above(drop) if max(drop) > 0 else 'no'}**. Better than one"
+                f" {sizes[-1]:,} fall by {format_interval(drop)} points; bends: **{bends}**. Better than one"
                 f" sample at N = {sizes[-1]:,}, by {format_interval(gain, sign=True)}: **{held_above(gain)}**"
             )
         for name, title in RUNS.items():
