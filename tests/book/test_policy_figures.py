@@ -156,7 +156,7 @@ def hacking_data(seed: int = 0) -> dict[str, Any]:
         "weak-kl-0.1": own(0.6, 0.7),
         "weak-kl-1": own(0.3, 0.7),
     }
-    return {"seed": seed, "weak": "brief", "start": {"right": 0.5, "weak": 0.5}, "runs": runs}
+    return {"model": "tiny", "seed": seed, "weak": "brief", "start": {"right": 0.5, "weak": 0.5}, "runs": runs}
 
 
 def test_hacking_report_says_what_rose_and_fell() -> None:

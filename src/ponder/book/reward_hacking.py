@@ -25,6 +25,12 @@ HOLES = {
     "brief": "1 less a share of the length (80 characters: 0) for any answer in the right form, right or wrong",
 }
 
+TINY_TRIALS = (
+    "Three weak rewards were tried in one seed, 24 steps at 3e-4: for brevity, this one (reward 0.58 to 0.64, right 67 to"
+    " 6 % of the samples); for equations that hold (0.91 to 0.92, 67 to 34 %); for the right number anywhere in the text"
+    " (0.75 to 0.64, 67 to 24 %: not learned). The learning rate here is that of the figure `algorithms`."
+)
+
 
 class RewardHacking:
     name = "reward-hacking"
@@ -115,6 +121,7 @@ class RewardHacking:
             " the start's own answers and their verdicts, and no run was rewarded by it. Over seeds with a 95 %"
             f" interval. {SHARED_COST}",
             *markdown_table(head, rows),
+            *([TINY_TRIALS, ""] if first["model"] == "tiny" else []),
             *self._example_lines(first),
             *self._verdict_lines(data),
         ]
