@@ -87,10 +87,11 @@ class Algorithms:
                 means = [over_seeds([c["pass@1"][k] for c in own])[0] for k in range(len(x) - 1)]
                 y = [100 * start, *(100 * mean for mean in means)]
                 style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
-                axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
+                thousands = [tokens / 1000 for tokens in x]
+                axes.plot(thousands, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
                 rows.extend({"algorithm": title, "tokens": a, "right": b / 100} for a, b in zip(x, y, strict=True))
-            axes.axvline(np.mean([d["budget"] for d in data]), color="grey", ls=":", lw=1)
-            axes.set_xlabel("tokens, prompts and samples")
+            axes.axvline(np.mean([d["budget"] for d in data]) / 1000, color="grey", ls=":", lw=1)
+            axes.set_xlabel("thousand tokens, prompts and samples")
             axes.set_ylabel("held-out problems right, % (mean of seeds)")
             axes.legend(fontsize=6)
             axes = panels[1]
@@ -159,6 +160,17 @@ class Algorithms:
         lines.append(
             f"- PPO keeps {format_interval(ratio, 1, 2)} times what GRPO keeps in weights and optimiser states; twice:"
             f" **{'yes' if all(abs(r - 2) < 0.1 for r in ratio) else 'no'}**"
+        )
+        values = [d["prefix values"] for d in data]
+        last = [len(v["auroc"]) - 1 for v in values]
+        apart = {
+            key: [v["right"][key][k] - v["wrong"][key][k] for v, k in zip(values, last, strict=True)]
+            for key in ("truth", "value")
+        }
+        lines.append(
+            f"- after the last of these lines the share of right continuations is {format_interval(apart['truth'], 1, 2)}"
+            f" higher for answers that end right: **{held_above(apart['truth'])}**; the critic's value is"
+            f" {format_interval(apart['value'], 1, 3)} higher: **{held_above(apart['value'])}**"
         )
         return [*lines, ""]
 
