@@ -168,9 +168,10 @@ class Algorithms:
             for key in ("truth", "value")
         }
         lines.append(
-            f"- after the last of these lines the share of right continuations is {format_interval(apart['truth'], 1, 2)}"
-            f" higher for answers that end right: **{held_above(apart['truth'])}**; the critic's value is"
-            f" {format_interval(apart['value'], 1, 3)} higher: **{held_above(apart['value'])}**"
+            "- after the last of these lines the share of right continuations is"
+            f" {format_interval(apart['truth'], 1, 2)} higher for answers that end right:"
+            f" **{held_above(apart['truth'])}**; the critic's value is {format_interval(apart['value'], 1, 3)} higher:"
+            f" **{held_above(apart['value'])}**"
         )
         return [*lines, ""]
 
