@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,23 +80,11 @@ class Scene(NamedTuple):
 
 def shape_mask(shape: Shape, side: int) -> NDArray[np.bool_]:
     """The pixels [side, side] of a shape."""
-    mask, (x1, y1, x2, y2) = np.zeros((side, side), bool), shape.box
-    own = _own_pixels(shape.look.kind, shape.size)
-    mask[max(0, y1) : max(0, y2), max(0, x1) : max(0, x2)] = own[max(0, -y1) : side - y1, max(0, -x1) : side - x1]
-    return mask
-
-
-@lru_cache(maxsize=1024)
-def _own_pixels(kind: str, size: int) -> NDArray[np.bool_]:
-    """The pixels [size, size] of a shape in its box."""
-    shape = Shape(Look("black", kind), 0, 0, size)
-    if kind != "circle":
-        mask = rasterize_polygon(np.array(shape.corners, float), (size, size))
-    else:
-        from_middle = np.arange(size) + 0.5 - size / 2
-        mask = from_middle[:, None] ** 2 + from_middle**2 <= (size / 2) ** 2
-    mask.setflags(write=False)
-    return mask
+    if shape.look.kind != "circle":
+        return rasterize_polygon(np.array(shape.corners, float), (side, side))
+    centres = np.arange(side) + 0.5
+    radius = shape.size / 2
+    return (centres[:, None] - shape.y - radius) ** 2 + (centres - shape.x - radius) ** 2 <= radius**2
 
 
 def render_scene(scene: Scene) -> Picture:
