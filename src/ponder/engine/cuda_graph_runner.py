@@ -109,7 +109,7 @@ class CudaGraphRunner(ModelRunner):
         if key <= 0 and self._prefill_graphs.fits(chunks):
             return self._prefill_graphs.run(chunks, key)
         inputs = fused_forward.plan_prefill(self.weights, chunks).to_device(self.cache)
-        adapters, pictures = self.columns.of_tokens(names, sizes), fused_forward.shows_pictures(chunks)
+        adapters, pictures = self.columns.of_tokens(names, sizes), fused_forward.shows_pictures(self.weights, chunks)
         return fused_forward.prefill(self.weights, self.cache, inputs, adapters, pictures)
 
     def _make_cache(self, slots: int) -> KVCache:

@@ -41,7 +41,7 @@ def decode(
     if chunks:
         inputs = plan_prefill(w, chunks).to_device(cache)
         attend = _mixed_attention(rows, attend, _prefill_attention(w, cache, inputs))
-        stream = torch.cat([stream, _embed_prompt(w, inputs.tokens_T, shows_pictures(chunks))])
+        stream = torch.cat([stream, _embed_prompt(w, inputs.tokens_T, shows_pictures(w, chunks))])
     hidden = _run_layers(w, stream, attend, adapters)
     _logits(w, hidden[:rows], b.logits[:rows])
     if samples:
@@ -90,9 +90,9 @@ def prefill(
     return _run_layers(w, stream, _prefill_attention(w, cache, inputs), adapters)
 
 
-def shows_pictures(chunks: Sequence[PrefillChunk]) -> bool:
+def shows_pictures(w: FusedWeights, chunks: Sequence[PrefillChunk]) -> bool:
     """Whether some of these tokens are places of pictures."""
-    return any(chunk.tokens.min() < 0 for chunk in chunks)
+    return w.config.vision is not None and any(chunk.tokens.min() < 0 for chunk in chunks)
 
 
 def _embed_prompt(w: FusedWeights, tokens_T: Tensor, pictures: bool) -> Tensor:

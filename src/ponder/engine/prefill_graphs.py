@@ -39,7 +39,7 @@ class PrefillGraphs:
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
 
     def fits(self, chunks: Sequence[PrefillChunk]) -> bool:
-        if fused_forward.shows_pictures(chunks):  # what a tower sees is no matter of a graph
+        if fused_forward.shows_pictures(self.weights, chunks):  # what a tower sees is no matter of a graph
             return False
         tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         seen = sum(chunk.position + chunk.stop - chunk.start for chunk in chunks)
