@@ -22,7 +22,9 @@ from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
 MAX_LOGPROB_GAP_NATS = 1e-3  # the largest difference of two computations of a log-probability in float32
 MAX_MEAN_LOGPROB_GAP_NATS = 0.1  # the mean one in half precision; rounding alone makes 0.02 in a 135 M model
-MAX_GRADIENT_DIFFERENCE_FP32 = 1e-4  # relative difference of two gradients
+MAX_GRADIENT_DIFFERENCE_FP32 = (
+    5e-4  # relative difference of two gradients; 1.5e-4 by rounding in a 135 M model (Neoverse-N1)
+)
 MAX_GRADIENT_DIFFERENCE_HALF = 0.2  # the same in half precision, where 0.03 is usual
 MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: the scale for gradients that nearly cancel
 REFERENCE_SHIFT_NATS = 0.5  # between policy and reference when the pull of the KL term is measured
