@@ -12,6 +12,7 @@ random and runs that resume: the age of every token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -23,7 +24,7 @@ import time
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,15 +46,16 @@ from ponder.types import Completion, Cost, Ids, Sampling, ids
 from sampling_ahead import digits_job
 
 PROGRAM = Path(__file__).with_name("fault_program.py")
-SHORT = ReplicaDeadlines(start=60.0, load=60.0, ping_interval=0.2, pong=2.0, stall=600.0)
+SHORT = ReplicaDeadlines(start=60.0, load=4.0, ping_interval=0.2, pong=2.0, stall=600.0)
 MAX_ERROR_SECONDS = 30.0
+END_SECONDS = 90.0  # that a run may take to end when the kills are done
 ANSWERS_PER_STEP = 80  # of the job that is killed: ten problems, eight answers each
 
 
 class RecordedPool(ReplicaPool):
     """A pool with short deadlines, of which the killer knows."""
 
-    opened: list[RecordedPool] = []
+    opened: ClassVar[list[RecordedPool]] = []
 
     def __init__(self, count: int, folder: Path, *rest: Any, **more: Any) -> None:
         configure, on_event, capacity, _, *others = rest
@@ -66,7 +68,7 @@ class UntilKilled(NoProgress):
     """Ends the run when the kills are done."""
 
     def __init__(self) -> None:
-        self.done = threading.Event()
+        self.done, self.over = threading.Event(), threading.Event()
 
     def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
         time.sleep(0.2)  # the rest of the core is for processes that start
@@ -103,6 +105,21 @@ def kill_on(kills: int, verifier_share: float, progress: UntilKilled, deadline: 
         counts.update(name if lost.is_set() else "not noticed within 30 s" for lost, name in ended)
     finally:
         progress.done.set()
+    if not progress.over.wait(END_SECONDS):
+        replicas.loop.call_soon_threadsafe(show_what_waits)
+
+
+def show_what_waits() -> None:
+    """The run goes on for ever: say at which lines its tasks wait, and end."""
+    for task in asyncio.all_tasks():
+        task.print_stack(file=sys.stderr)
+    for pool in RecordedPool.opened:
+        for r in pool.replicas:
+            print(
+                r.kind, r.index, "ready" if r.ready else "not ready", "waits for", sorted(r._answers), file=sys.stderr
+            )
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def run_kills(kills: int, verifier_share: float, seconds: float) -> dict[str, Any]:
@@ -118,10 +135,9 @@ def run_kills(kills: int, verifier_share: float, seconds: float) -> dict[str, An
         run, began = Path(folder) / "run", time.monotonic()
         killer = threading.Thread(target=kill_on, args=(kills, verifier_share, progress, began + seconds, counts))
         killer.start()
-        try:
+        with contextlib.suppress(Interrupted):
             job(run, progress)
-        except Interrupted:
-            pass
+        progress.over.set()
         killer.join()
         rows = read_metrics(run)
         ledgers = {name: read_ledger(run / name / "ledger.jsonl") for name in ("replicas", "verifiers")}

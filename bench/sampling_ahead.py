@@ -147,7 +147,8 @@ def measure_accuracy(seeds: int, steps: int, lr: float, staleness: Sequence[int]
     for s in staleness[1:]:
         gap = bootstrap_mean([a - b for a, b in zip(ends[s], ends[staleness[0]], strict=True)])
         out[s] = {"difference": gap.mean, "low": gap.low, "high": gap.high, "oldest": ages[s]}
-    settings = {"hardware": hardware(), "seeds": seeds, "steps": steps, "lr": lr, "replicas": replicas}
+    settings = {"hardware": hardware(), "versions": versions(), "commit": commit()}
+    settings |= {"seeds": seeds, "steps": steps, "lr": lr, "replicas": replicas}
     results = {"reward": ends, "greedy_accuracy": greedy, "against_in_turn": out}
     print(json.dumps({"part": "accuracy", **settings, **results}))
 

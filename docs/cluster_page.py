@@ -17,7 +17,13 @@ HERE = Path(__file__).resolve().parent
 KEPT, PAGE = HERE / "results" / "cluster.json", HERE / "how-to" / "several-gpus.md"
 BEGIN, END = "<!-- measured: docs/cluster_page.py --write -->\n", "<!-- end of what was measured -->\n"
 GIB = 1 << 30
-LINES = ("sampling_ahead", "step_memory_full", "step_memory_lora")  # whose result is the last line of a log
+LINES = (
+    "accuracy",
+    "accuracy_replicas",
+    "sampling_ahead",
+    "step_memory_full",
+    "step_memory_lora",
+)  # whose result is the last line of a log
 
 
 def kills_row(r: dict[str, Any]) -> tuple[str, str]:
@@ -69,6 +75,17 @@ def ahead_row(r: dict[str, Any]) -> tuple[str, str]:
     return "the demo, learner and sampler as two processes on one GPU, S = 1", result
 
 
+def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
+    gaps = ", ".join(
+        f"{100 * g['difference']:+.1f} [{100 * g['low']:+.1f}, {100 * g['high']:+.1f}] points at S = {s}"
+        for s, g in r["against_in_turn"].items()
+    )
+    by = f"{r['replicas']} replicas" if r["replicas"] else "a copy of the weights in the learner's process"
+    mean = 100 * sum(r["reward"]["0"]) / len(r["reward"]["0"])
+    what = f"mean reward at the end of {r['steps']} steps of a tiny model from scratch, {r['seeds']} seeds, {by}"
+    return what, f"{mean:.1f} % at S = 0; {gaps}"
+
+
 def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
     head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -85,6 +102,7 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
     "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row,
+    "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
 }  # fmt: skip
 
 
