@@ -18,7 +18,8 @@ import pytest
 from cluster.slot_end import SECONDS, wait_for_end
 from ponder.cluster import places
 from ponder.cluster.host_actor import HostActor
-from ponder.cluster.job_cluster import on_cluster, open_place
+from ponder.cluster.job_cluster import on_cluster
+from ponder.cluster.job_place import open_place
 from ponder.cluster.places import LOST, LocalPlace, LocalSlot, how_it_ended
 from ponder.cluster.process_host import MAX_KEPT_BYTES, PIPE_VARIABLE, ProcessHost
 from ponder.errors import UsageError

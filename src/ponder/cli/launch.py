@@ -12,7 +12,8 @@ from ponder.cli import command_line
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import ProgressTracker, print_json, progress_display
 from ponder.cli.rank_launcher import run_ranks
-from ponder.cluster.job_cluster import on_cluster, open_place
+from ponder.cluster.job_cluster import on_cluster
+from ponder.cluster.job_place import open_place
 from ponder.cluster.process_host import end_with_launcher
 from ponder.errors import RunError, UsageError
 from ponder.pipelines.job.base_job import as_job

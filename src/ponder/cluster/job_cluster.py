@@ -1,38 +1,21 @@
-"""The cluster that the job of this context was told to use, by `--cluster`."""
+"""The cluster that a job was told to use, by `--cluster`."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
+from ponder.cluster.job_place import JobPlace, placed
 from ponder.cluster.places import LOCAL, LocalPlace, Place
 
-_address: contextvars.ContextVar[str] = contextvars.ContextVar("cluster", default="")
 
-
-@contextlib.contextmanager
-def on_cluster(address: str) -> Iterator[None]:
+def on_cluster(address: str) -> AbstractContextManager[None]:
     """Processes that a job starts in here are placed on this cluster; "": they are children of this one."""
-    before = _address.set(address)
-    try:
-        yield
-    finally:
-        _address.reset(before)
 
+    def open_cluster(run_name: str) -> Place:
+        if address == LOCAL:
+            return LocalPlace()
+        from ponder.cluster.ray_place import RayPlace
 
-def cluster_address() -> str:
-    """The address that `--cluster` gave; "": none."""
-    return _address.get()
+        return RayPlace(address, run_name)
 
-
-def open_place(run_name: str) -> Place | None:
-    """Where to start processes. The caller closes it. None: no cluster was given."""
-    address = _address.get()
-    if not address:
-        return None
-    if address == LOCAL:
-        return LocalPlace()
-    from ponder.cluster.ray_place import RayPlace
-
-    return RayPlace(address, run_name)
+    return placed(JobPlace(address, open_cluster if address else None))

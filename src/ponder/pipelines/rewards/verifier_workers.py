@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ponder.cluster.handshake import ReplicaListener
-from ponder.cluster.job_cluster import open_place
+from ponder.cluster.job_place import open_place
 from ponder.cluster.places import Place
 from ponder.cluster.wire import request_error
 from ponder.errors import UsageError

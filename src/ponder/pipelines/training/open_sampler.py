@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Protocol
 
 from ponder import rank_env
-from ponder.cluster.job_cluster import open_place
+from ponder.cluster.job_place import open_place
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy

@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from ponder.cluster.job_cluster import cluster_address, open_place
+from ponder.cluster.job_place import cluster_address, open_place
 from ponder.cluster.places import Place
 from ponder.cluster.slot_connection import SlotConnection
 from ponder.errors import PonderError
