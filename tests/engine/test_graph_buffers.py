@@ -53,6 +53,9 @@ class ReferenceForward:
         self.net, self.short = net, short  # how often there will be no memory
         self.chance = random.Random(0)
 
+    def shows_pictures(self, w: FusedWeights, chunks: Sequence[PrefillChunk]) -> bool:
+        return False
+
     def _maybe_out_of_memory(self) -> None:
         if self.short and threading.current_thread().name == "engine" and self.chance.random() < 0.02:
             self.short -= 1
@@ -117,7 +120,9 @@ class ReferenceForward:
 
     plan_prefill = staticmethod(fused_forward.plan_prefill)
 
-    def prefill(self, w: FusedWeights, kv: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None) -> Tensor:
+    def prefill(
+        self, w: FusedWeights, kv: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None, pictures: bool = False
+    ) -> Tensor:
         self._maybe_out_of_memory()
         with _low_rank_updates(self.net, w, adapters):
             hidden: Tensor = self.net(inputs.tokens_T, inputs.positions_T, ItemAttention(kv, inputs))

@@ -93,15 +93,17 @@ async def interrupt(out: Outcome, policy: object, replicas: ReplicaPolicy) -> No
     """New weights in the middle of long answers, which go on with them."""
     banned = tuple((token, -100.0) for token in replicas.eos)
     long, prompt = Sampling(max_tokens=200, logit_bias=banned), replicas.tokens("1+2=")
-    tasks = [asyncio.create_task(replicas.generate(prompt, long, 2)) for _ in range(4)]
-    while not sum(r._progress[0] > 60 for r in replicas.replicas):  # tokens of these, by the last ping
-        await asyncio.sleep(0.01)
-    await replicas.publish(6)
-    for c in [c for group in await asyncio.gather(*tasks) for c in group]:
-        versions = c.notes.get("version", np.full(len(c.token_ids), float(c.version)))
-        assert len(versions) == len(c.token_ids) and (np.diff(versions) >= 0).all()
-        out.mixed += len(set(versions)) > 1
-        out.stop = c.stop
+    for version in range(6, 26):  # until an answer is in the middle
+        tasks = [asyncio.create_task(replicas.generate(prompt, long, 2)) for _ in range(4)]
+        await asyncio.sleep(0.02 * (version - 5))
+        await replicas.publish(version)
+        for c in [c for group in await asyncio.gather(*tasks) for c in group]:
+            versions = c.notes.get("version", np.full(len(c.token_ids), float(c.version)))
+            assert len(versions) == len(c.token_ids) and (np.diff(versions) >= 0).all()
+            out.mixed += len(set(versions)) > 1
+            out.stop = c.stop
+        if out.mixed:
+            return
 
 
 async def kill(out: Outcome, replicas: ReplicaPolicy) -> None:

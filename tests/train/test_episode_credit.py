@@ -124,4 +124,5 @@ def test_gradient_equals_that_of_separate_sequences(objective: Any, rewritten: b
     gradient = Learner(net, objective).gradient([trace])
     for name, theirs in weights.items():
         assert theirs.grad is not None
-        assert torch.allclose(gradient[name].double(), theirs.grad, atol=1e-6), name
+        # some 1e-6 of the gradient's norm, which is about 10: the learner computes in float32
+        assert torch.allclose(gradient[name].double(), theirs.grad, atol=3e-6), name

@@ -48,7 +48,7 @@ PAIRS = (
 )  # fmt: skip
 
 
-class TicTacToe:
+class TicTacToeFigure:
     name = "tictactoe"
     title = "A language model at tic-tac-toe, alone and with search"
     source = (
@@ -344,4 +344,4 @@ def ratings(games: Sequence[tuple[str, str, float]]) -> dict[str, float]:
     return {name: round(value - fitted[ANCHOR], 1) for name, value in fitted.items()}
 
 
-FIGURE = TicTacToe()
+FIGURE = TicTacToeFigure()
