@@ -700,9 +700,9 @@ def test_sleep_refused_with_requests_in_flight() -> None:
         call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=20)))
         while not engine.mailbox.calls:
             await asyncio.sleep(0.001)
+        release_soon(go_on)
         with pytest.raises(UsageError, match="1 requests are in flight"):
             engine.sleep()
-        go_on.set()
         await call
 
     run_async(try_it())
