@@ -8,9 +8,6 @@ they are drawn. The process ends when the one that started it does, because its 
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -19,9 +16,8 @@ from typing import Any
 
 import torch
 
-from ponder.cluster.handshake import serve_on
-from ponder.cluster.process_host import end_with_launcher
 from ponder.cluster.wire import error_to_json, frame, read_frame
+from ponder.cluster.worker_process import run_worker
 from ponder.engine.mailbox import TokenChunk
 from ponder.event_loop import share_interpreter
 from ponder.models.load import load_policy
@@ -144,13 +140,7 @@ class ReplicaServer:
 
 
 def main() -> None:
-    faulthandler.enable()
-    end_with_launcher()
-    output = os.dup(1)
-    os.dup2(2, 1)  # what a library prints must not get between the messages
-    asyncio.run(serve_on(output, lambda reader, write: ReplicaServer(reader, write).serve()))
-    sys.stderr.flush()
-    os._exit(0)  # the engine's thread may be inside torch
+    run_worker(lambda reader, write: ReplicaServer(reader, write).serve())
 
 
 if __name__ == "__main__":

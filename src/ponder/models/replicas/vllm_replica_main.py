@@ -8,7 +8,6 @@ stop string that may begin before the interruption and end after it, is waited f
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import json
 import os
 import sys
@@ -19,9 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ponder.cluster.handshake import serve_on
-from ponder.cluster.process_host import end_with_launcher
 from ponder.cluster.wire import error_to_json, frame, read_frame
+from ponder.cluster.worker_process import run_worker
 from ponder.errors import ModelError, UsageError
 from ponder.models import sampling_params
 from ponder.models.base_policy import gather_or_cancel
@@ -235,13 +233,7 @@ def may_interrupt(sampling: Sampling) -> bool:
 
 
 def main() -> None:
-    faulthandler.enable()
-    end_with_launcher()
-    output = os.dup(1)
-    os.dup2(2, 1)  # what a library prints must not get between the messages
-    asyncio.run(serve_on(output, lambda reader, write: VLLMReplicaServer(reader, write).serve()))
-    sys.stderr.flush()
-    os._exit(0)
+    run_worker(lambda reader, write: VLLMReplicaServer(reader, write).serve())
 
 
 if __name__ == "__main__":

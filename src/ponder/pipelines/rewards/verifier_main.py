@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ponder.cluster.handshake import serve_on
-from ponder.cluster.process_host import end_with_launcher
 from ponder.cluster.wire import error_to_json, frame, read_frame
+from ponder.cluster.worker_process import run_worker
 from ponder.protocols import Scorer
 from ponder.runs import job_json
 from ponder.trace_json import trace_from_json
@@ -72,13 +69,7 @@ class VerifierServer:
 
 
 def main() -> None:
-    faulthandler.enable()
-    end_with_launcher()
-    output = os.dup(1)
-    os.dup2(2, 1)  # what a verifier prints must not get between the messages
-    asyncio.run(serve_on(output, lambda reader, write: VerifierServer(reader, write).serve()))
-    sys.stderr.flush()
-    os._exit(0)
+    run_worker(lambda reader, write: VerifierServer(reader, write).serve())
 
 
 if __name__ == "__main__":
