@@ -11,6 +11,7 @@ from ponder.local_http import LOOPBACK_HOSTS, host_name, is_same_origin
 from ponder.serve.chat_files import CHAT_PAGE_PATHS
 from ponder.serve.errors import ApiError, forbidden, invalid, too_large, unauthorized, unavailable
 from ponder.serve.http_replies import ErrorReply, Receive, Scope, Send
+from ponder.serve.request_turns import RequestTurns
 from ponder.serve.service import Service
 
 # Paths that need no key. A page's files hold nothing that is not public; what they ask for needs the key.
@@ -34,6 +35,7 @@ class Guard:
         self.app, self.settings, self.service = app, settings, service
         self.open_requests = self.body_bytes = 0
         self._keys = [key.encode() for key in settings.api_keys]
+        self._turns = RequestTurns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,6 +60,8 @@ class Guard:
 
         self.open_requests += 1
         try:
+            if scope["method"] == "POST":
+                await self._turns.wait()
             await self.app(scope, count_and_receive, send)
         finally:
             self.open_requests -= 1

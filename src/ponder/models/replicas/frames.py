@@ -12,12 +12,12 @@ from ponder.engine.mailbox import TokenChunk
 from ponder.models.base_policy import RawCompletion
 from ponder.types import Completion, Cost, Sampling, ids
 
+_DEFAULTS = [(f.name, f.default) for f in fields(Sampling)]  # each has one
+
 
 def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
     """The settings that differ from their defaults."""
-    plain = Sampling()
-    named = ((f.name, getattr(sampling, f.name)) for f in fields(sampling))
-    return {name: value for name, value in named if value != getattr(plain, name)}
+    return {name: value for name, default in _DEFAULTS if (value := getattr(sampling, name)) != default}
 
 
 def sampling_from_json(data: Mapping[str, Any]) -> Sampling:
