@@ -49,6 +49,7 @@ class Sampling:
     json_schema: Annotated[str, "a JSON schema for the whole text, as JSON"] = ""
     structural_tag: Annotated[str, "JSON schemas for marked parts of the text, as vLLM's structural tag in JSON"] = ""
     forced_token_ids: Annotated[tuple[int, ...], "the first tokens, whatever their probability"] = ()
+    ignore_eos: Annotated[bool, "the end of sequence is a token like others, and ends nothing"] = False
     logprobs: Annotated[int, "also return the k likeliest tokens at each position"] = 0
     token_stats: Annotated[tuple[str, ...], "also return these of TOKEN_STATS for each token"] = ()
 
@@ -175,6 +176,12 @@ def _string_tuple(name: str, value: Any) -> tuple[str, ...]:
     return tuple(check_text(f"{name}, a tuple of strings,", one) for one in check_tuple(name, value, "strings"))
 
 
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is {short_repr(value)}; it must be true or false")
+    return bool(value)
+
+
 def _grammar_text(name: str, value: Any) -> str:
     if len(text := check_text(name, value)) > MAX_GRAMMAR_CHARS:
         raise UsageError(f"the {name} has {len(text):,} characters; at most {MAX_GRAMMAR_CHARS:,} are allowed")
@@ -202,6 +209,7 @@ _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("regex", "json_schema", "structural_tag"), _grammar_text),
     "logit_bias": lambda name, value: check_pairs(name, value, MAX_INT32),
     "seed": _seed,
+    "ignore_eos": _flag,
 }
 _FIELDS = tuple((field.name, field.default, _FIELD_CHECKS[field.name]) for field in fields(Sampling))
 _SLOTS: tuple[Any, ...] = tuple(getattr(Sampling, name) for name, _, _ in _FIELDS)

@@ -18,7 +18,7 @@ from fakes import run_async, tiny_decoder
 from ponder.engine import sampler
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
-from ponder.engine.sampling_step import sample_and_append
+from ponder.engine.sampling_step import append_sampled, sample_and_append
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
 from reference_decoder import plain_logits, weights64
@@ -238,3 +238,17 @@ def test_with_max_tokens_is_replace(bound: Any) -> None:
             return str(error)
 
     assert outcome(lambda: sampling.with_max_tokens(bound)) == outcome(lambda: replace(sampling, max_tokens=bound))
+
+
+def test_with_ignore_eos_the_end_of_sequence_is_a_token_like_others() -> None:
+    """The same tokens as from an engine that knows no end: on the host, and where a device sampled several at once."""
+    net = tiny_decoder()
+    ends = frozenset(range(0, net.config.vocab, 2))
+    request = Request(ids([1, 2]), Sampling(max_tokens=24, ignore_eos=True), 3, 5)
+    ignored, endless = (run_async(Engine(net, eos).generate(request)) for eos in (ends, frozenset[int]()))
+    assert [seq.token_ids for seq in ignored] == [seq.token_ids for seq in endless]
+    assert all(seq.stop == "length" and ends & {*seq.token_ids[:-1]} for seq in ignored)
+    rows = [SequenceState(request, 0, 0), SequenceState(replace(request, sampling=Sampling(max_tokens=24)), 0, 0)]
+    tokens = np.array([[1, 2, 3, 2], [1, 2, 3, 2]], np.int32)
+    assert not append_sampled(tokens, np.zeros((2, 4), np.float32), rows, ends, lambda row: False)
+    assert [(row.token_ids, row.stop) for row in rows] == [([1, 2, 3, 2], None), ([1, 2], "eos")]

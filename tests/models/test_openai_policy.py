@@ -173,7 +173,7 @@ def test_every_option_is_sent_or_refused() -> None:
         "frequency_penalty": 0.4,
         "no_repeat_ngram_size": 3, "logit_bias": ((4, 2.0),), "allowed_token_ids": (1, 2), "regex": "a+",
         "json_schema": '{"type": "object"}', "structural_tag": '{"structures": []}',
-        "forced_token_ids": (1,), "logprobs": 2, "token_stats": ("entropy",),
+        "forced_token_ids": (1,), "ignore_eos": True, "logprobs": 2, "token_stats": ("entropy",),
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
     ways: dict[str, Callable[[Sampling], dict[str, Any]]] = {

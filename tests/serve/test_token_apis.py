@@ -203,7 +203,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (generated, {**IDS, "sampling_params": {"n": 0}}, "n is 0"),
     (generated, {**IDS, "sampling_params": {"n": 10**9}}, "n is 1000000000"),
     (generated, {**IDS, "sampling_params": {"prompt_logprobs": 1}}, "unknown field 'sampling_params.prompt_logprobs'"),
-    (generated, {**IDS, "sampling_params": {"ignore_eos": True}}, "exactly max_tokens tokens"),
+    (generated, {**IDS, "sampling_params": {"ignore_eos": 1}}, "ignore_eos is 1; it must be true or false"),
     (generated, {**IDS, "sampling_params": {"bad_words": ["x"]}}, "sampling_params.bad_words"),
     (generated, {**IDS, "sampling_params": {"logit_bias": [1]}}, "logit_bias"),
     (generated, {**IDS, "sampling_params": {"max_tokens": 1 << 30}}, "at most"),

@@ -74,6 +74,8 @@ def append_sampled(
     for b, seq in enumerate(seqs):
         try:
             left_B[b] = seq.sampling.max_tokens - len(seq.token_ids)
+            if seq.sampling.ignore_eos:
+                ends_BS[b] = False
             if seq.sampling.stop_token_ids:
                 ends_BS[b] |= np.isin(tokens_BS[b], seq.sampling.stop_token_ids)
         except BaseException as reason:
@@ -106,7 +108,7 @@ def finish_reason(seq: SequenceState, eos: frozenset[int], stopped: StopCheck) -
     """Why a sequence finishes with its newest token; None: it does not."""
     token, s = seq.token_ids[-1], seq.request.sampling
     sampled = len(seq.token_ids) > len(s.forced_token_ids)  # a forced token finishes nothing
-    if sampled and token in eos:
+    if sampled and token in eos and not s.ignore_eos:
         return "eos"
     if sampled and (token in s.stop_token_ids or (len(seq.token_ids) >= s.min_tokens and stopped(seq))):
         return "stop"

@@ -113,7 +113,9 @@ def _vllm_fields(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str,
         "min_tokens": sampling.min_tokens,
         "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
-        "stop_token_ids": sorted({*sampling.stop_token_ids, *eos}),  # it may know only one of several end tokens
+        # it may know only one of several end tokens
+        "stop_token_ids": sorted({*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos)}),
+        "ignore_eos": sampling.ignore_eos,
         "seed": seed,
         "repetition_penalty": sampling.repetition_penalty,
         "presence_penalty": sampling.presence_penalty,

@@ -9,7 +9,6 @@ from ponder.pictures.message_parts import text_part
 from ponder.serve.api.picture_parts import read_picture_url
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
-    read_ignore_eos,
     read_max_tokens,
     read_sampling,
     read_seed,
@@ -34,7 +33,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
     thinking = read_thinking(fields, limits)
     max_tokens = read_max_tokens(fields, limits, "max_completion_tokens", "max_tokens")
-    sampling = read_ignore_eos(fields, read_sampling(fields, tops), max_tokens)
+    sampling = read_sampling(fields, tops)
     template = fields.object("chat_template_kwargs")
     tools, tool_choice = read_tool_choice(fields, read_tools(fields))
     strict_tools = read_strict_tools(fields, tools)

@@ -42,8 +42,9 @@ async def stream_chat(
     texts: TokenTexts,
     include_usage: bool,
 ) -> AsyncGenerator[bytes]:
-    """Server-sent events: first the role of each choice, then its text (and the
-    steps of its search, in chunks without choices), why it ended, the usage, and [DONE]."""
+    """Server-sent events: the role of each choice, then its text (and the steps of its search, in chunks without
+    choices), why it ended, the usage, and [DONE]. The roles wait for what comes next: clients take the first chunk for
+    the first token."""
     head = reply_head(request, request_id, created, "chat.completion.chunk")
     if include_usage:
         head["usage"] = None
@@ -58,30 +59,35 @@ async def stream_chat(
     text_start = [start + b'{"index":%d,"delta":{"content":' % choice for choice in range(request.n)]
     text_end = b'},"logprobs":null,"finish_reason":null}]}\n\n'
     prompt: Sequence[int] = ()
+    piece = b""  # not sent yet
     async for event in events:
         match event:
             case Started():
                 prompt = event.prompt_token_ids
                 role = {"role": "assistant", "content": "", "refusal": None}
-                yield b"".join(chunk(choice, role) for choice in range(request.n))
+                piece = b"".join(chunk(choice, role) for choice in range(request.n))
+                continue
             case Content() if event.text and not wants_tokens:  # most chunks: nothing but text
-                yield text_start[event.choice] + to_json(event.text) + text_end
+                piece += text_start[event.choice] + to_json(event.text) + text_end
             case Reasoning() | Content():
                 delta, more = _text_delta(event, request, texts)
-                if delta or more:
-                    yield chunk(event.choice, delta, **more)
+                if not (delta or more):
+                    continue
+                piece += chunk(event.choice, delta, **more)
             case ToolCallDelta():
-                yield chunk(event.choice, {"tool_calls": [_call_delta(event)]})
+                piece += chunk(event.choice, {"tool_calls": [_call_delta(event)]})
             case StepsChanged():
                 steps = {"index": event.choice, "steps": event.steps, "chosen": event.chosen}
-                yield sse({**head, "choices": [], "search": steps})
+                piece += sse({**head, "choices": [], "search": steps})
             case Finished():
                 end = [chunk(choice, {}, reason) for choice, reason in enumerate(event.finish_reasons)]
                 if include_usage:
                     end.append(sse({**head, "choices": [], "usage": event.usage.to_chat_json()}))
                 if extra := extensions(request, event, prompt):
                     end.append(sse({**head, "choices": [], **extra}))
-                yield b"".join([*end, DONE])
+                piece += b"".join([*end, DONE])
+        yield piece
+        piece = b""
 
 
 def _text_delta(

@@ -8,7 +8,6 @@ from typing import Any
 from ponder.serve.api.chat import extensions, reply_head
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
-    read_ignore_eos,
     read_max_tokens,
     read_sampling,
     read_seed,
@@ -34,7 +33,7 @@ def read_completion_request(fields: Fields, limits: Limits, models: ServedModels
     max_tokens = read_max_tokens(fields, limits, "max_tokens")
     if max_tokens is None and thinking.effort is None and thinking.strategy is None:
         max_tokens = DEFAULT_MAX_TOKENS
-    sampling = read_ignore_eos(fields, read_sampling(fields, tops or 0), max_tokens)
+    sampling = read_sampling(fields, tops or 0)
     request = GenerationRequest(
         model=name,
         prompt_token_ids=_read_prompt(fields, name, models),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UsageError
@@ -50,6 +50,8 @@ def read_sampling(fields: Fields, top_logprobs: int = 0) -> SamplingFields:
         values["stop_token_ids"] = stop_ids
     if (least := fields.integer("min_tokens", None, 0, 1 << 20)) is not None:
         values["min_tokens"] = least
+    if fields.flag("ignore_eos"):
+        values["ignore_eos"] = True
     if bias := _read_bias(fields):
         values["logit_bias"] = bias
     values |= read_response_format(fields)
@@ -59,19 +61,6 @@ def read_sampling(fields: Fields, top_logprobs: int = 0) -> SamplingFields:
         return SamplingFields(Sampling(max_tokens=1 << 20, **values), frozenset(values))
     except UsageError as reason:
         raise invalid(str(reason)) from None
-
-
-def read_ignore_eos(fields: Fields, sampling: SamplingFields, max_tokens: int | None) -> SamplingFields:
-    """vLLM's `ignore_eos`, by which load generators get answers of one length: `max_tokens`, no end before."""
-    if not fields.flag("ignore_eos"):
-        return sampling
-    if max_tokens is None or sampling.given & {"stop", "stop_token_ids", "min_tokens"}:
-        raise invalid(
-            "ignore_eos asks for exactly max_tokens tokens: give max_tokens, and no stop, stop_token_ids or min_tokens",
-            "ignore_eos",
-        )
-    exact = replace(sampling.sampling, min_tokens=max_tokens)
-    return SamplingFields(exact, sampling.given | {"min_tokens"})
 
 
 def _read_bias(fields: Fields) -> tuple[tuple[int, float], ...]:

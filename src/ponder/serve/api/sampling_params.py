@@ -31,10 +31,6 @@ def read_sampling_params(params: Fields) -> Sampling:
     if "logit_bias" in given:
         given["logit_bias"] = _read_logit_bias(params, given["logit_bias"])
     given |= _read_structured_outputs(params)
-    if params.flag("ignore_eos"):
-        if not given.get("max_tokens") or any(given.get(name) for name in ("stop", "stop_token_ids", "min_tokens")):
-            raise invalid("ignore_eos asks for exactly max_tokens tokens: give max_tokens, and no stop", params.path)
-        given["min_tokens"] = given["max_tokens"]
     if params.array("bad_words", 0):
         raise invalid("bad_words are not known here: use logit_bias", "sampling_params")
     params.ignore("n", *_TEXT_OPTIONS)
