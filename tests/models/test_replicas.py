@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.models.replicas.frames import completion_from_json, completion_to_json, sampling_from_json, sampling_to_json
 from ponder.models.replicas.ledger import LedgerCounts, RequestLedger, read_ledger
 from ponder.models.replicas.prefix_router import BLOCK_TOKENS, MAX_BLOCKS, PrefixRouter, block_keys
-from ponder.models.replicas.replica import ReplicaDeadlines, last_words
+from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost, last_words
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.types import Completion, Cost, Sampling, ids
 
@@ -162,6 +163,100 @@ def test_no_request_is_lost_or_doubled_whatever_kills_replicas(tmp_path: Path, p
     answered, counts = asyncio.run(kill_often(tmp_path, kills, place))
     assert counts.deaths == kills and counts.sent_again >= 1
     assert counts.asked == counts.answered == answered and counts.doubled == counts.open == 0
+
+
+async def stop_while_it_loads(folder: Path) -> tuple[str, int, LedgerCounts, list[Completion]]:
+    """Stop a process, and publish to it."""
+    policy = char_policy()
+    deadlines = ReplicaDeadlines(load=900.0, ping_interval=0.2, pong=2.0)
+    async with ReplicaPolicy(policy, 1, folder, deadlines=deadlines) as replicas:
+        (replica,) = replicas.replicas
+        lost = replica.lost
+        os.kill(replica.pid, signal.SIGSTOP)
+        perturb(policy.net, 0.3)
+        policy.version = 3
+        await asyncio.wait_for(replicas.publish(3), 300)
+        assert lost.is_set()
+        for each in (policy, replicas):
+            each.reseed(7)
+        found = await replicas.generate(replicas.tokens("3+4="), SAMPLING, 2)
+        assert same(found, await policy.generate(policy.tokens("3+4="), SAMPLING, 2))
+        rows = [json.loads(line) for line in (folder / LEDGER_FILE).read_text().splitlines()]
+    why = next(row["why"] for row in rows if row["event"] == "died")
+    return why, replicas.restarts, read_ledger(folder / LEDGER_FILE) or LedgerCounts(), found
+
+
+def test_process_stopped_while_it_loads_is_noticed_by_its_silence(tmp_path: Path) -> None:
+    why, restarts, counts, found = asyncio.run(stop_while_it_loads(tmp_path))
+    assert why == "it did not answer for 2 seconds" and restarts == 1
+    assert counts.open == counts.doubled == 0 and {c.version for c in found} == {3}
+
+
+class AnsweringProcess:
+    """A process that says hello, and answers each ping at once."""
+
+    pid = 0
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader()
+        self.reader.feed_data(frame({"kind": "hello"}))
+        self.answers = True
+
+    def send(self, data: bytes) -> None:
+        if self.answers and json.loads(data[8:])["kind"] == "ping":
+            self.reader.feed_data(frame({"kind": "pong", "tokens": 0, "load": {}}))
+
+    def kill(self) -> None:
+        if not self.reader.at_eof():
+            self.reader.feed_eof()
+
+    cut = kill
+
+    async def wait(self) -> str:
+        return "it was ended"
+
+
+def fake_replica(folder: Path) -> Replica:
+    async def open_process(index: int, log: Path) -> AnsweringProcess:
+        return AnsweringProcess()
+
+    return Replica(0, folder, ReplicaDeadlines(ping_interval=0.01, pong=0.2, start=900.0), open_process)
+
+
+def test_busy_event_loop_does_not_cost_a_replica(tmp_path: Path) -> None:
+    """At staleness 0 a learner's step keeps the loop busy for longer than a pong may take: the pongs are unread."""
+
+    async def run() -> tuple[bool, str]:
+        replica = fake_replica(tmp_path)
+        await replica.start()
+        building = asyncio.create_task(replica.configure({}))
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            time.sleep(0.3)
+            await asyncio.sleep(0.03)
+        alive = not replica.lost.is_set()
+        replica._process.answers = False  # type: ignore[union-attr]
+        with pytest.raises(ReplicaLost):
+            await building
+        await replica.close()
+        return alive, replica.lost_reason
+
+    assert asyncio.run(run()) == (True, "it did not answer for 0.2 seconds")
+
+
+def test_process_lost_before_it_was_configured_is_an_error_at_once(tmp_path: Path) -> None:
+    """Nobody waits for the deadline of a process that is gone."""
+
+    async def run() -> None:
+        replica = fake_replica(tmp_path)
+        await replica.start()
+        replica.kill("it was ended")
+        await replica.lost.wait()
+        with pytest.raises(ReplicaLost, match="is lost"):
+            await asyncio.wait_for(replica.configure({}), 60)
+        await replica.close()
+
+    asyncio.run(run())
 
 
 def test_last_words_stand_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

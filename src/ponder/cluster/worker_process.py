@@ -6,10 +6,20 @@ import asyncio
 import faulthandler
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 from ponder.cluster.handshake import Serve, serve_on
 from ponder.cluster.process_host import end_with_launcher
+
+
+def end_on_error(task: asyncio.Task[None]) -> None:
+    """As a task's callback: end the process where it failed. The learner starts another, and quotes what this one wrote
+    last."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def run_worker(serve: Serve) -> NoReturn:

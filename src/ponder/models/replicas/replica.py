@@ -58,12 +58,13 @@ class Replica:
         self._process: ReplicaProcess | None = None
         self._ended = "it runs"
         self._hello: asyncio.Future[None]
+        self._configured: asyncio.Future[dict[str, Any]] | None = None
         self._loaded: asyncio.Future[dict[str, Any]] | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._on_chunk: dict[int, Callable[[TokenChunk], None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._progress = (0, 0.0)  # tokens sampled, and when that number last changed
-        self._ponged_at = 0.0
+        self._silent_seconds = 0.0  # since its last sign of life
 
     async def start(self) -> None:
         """Start the process and wait until it has imported what it needs."""
@@ -90,25 +91,34 @@ class Replica:
         self.lost.set()
         raise self._error()
 
-    async def configure(self, settings: Mapping[str, Any], manifest: WeightManifest) -> None:
-        """Say which network it is, and give it weights. Then it is ready."""
+    async def configure(self, settings: Mapping[str, Any]) -> None:
+        """Say which network it is. It builds it, and answers pings meanwhile."""
+        self._watch_it()
+        self._configured = self._expect_reply()
         self._send({"kind": "configure", **settings})
+        await self._within(self._configured, self.deadlines.start, "build its network")
+
+    async def load_first(self, manifest: WeightManifest) -> None:
+        """Give it weights after `configure`. Then it is ready."""
         await self._load(manifest, self.deadlines.start)
         self._be_ready()
 
     async def open_model(self, settings: Mapping[str, Any]) -> None:
         """Let it load a model by name. Then it is ready. Raises what it says where it cannot."""
-        self._loaded = asyncio.get_running_loop().create_future()
+        self._loaded = self._expect_reply()
         self._send({"kind": "open", **settings})
         await self._within(self._loaded, self.deadlines.start, "load its model")
         if "error" in (reply := self._loaded.result()):
             raise request_error(reply)
+        self._watch_it()
         self._be_ready()
 
-    def _be_ready(self) -> None:
-        self._ponged_at = time.monotonic()
-        self._progress = (0, time.monotonic())
+    def _watch_it(self) -> None:
+        self._silent_seconds = 0.0
         self._tasks.append(asyncio.create_task(self._watch()))
+
+    def _be_ready(self) -> None:
+        self._progress = (0, time.monotonic())
         self.ready = True
 
     async def load(self, manifest: WeightManifest) -> None:
@@ -117,7 +127,7 @@ class Replica:
         await self._load(manifest, self.deadlines.load)
 
     async def _load(self, manifest: WeightManifest, deadline: float) -> None:
-        self._loaded = asyncio.get_running_loop().create_future()
+        self._loaded = self._expect_reply()
         self._send({"kind": "weights", "manifest": manifest.to_json()})
         await self._within(self._loaded, deadline, "load weights")
 
@@ -142,6 +152,12 @@ class Replica:
             self._answers.pop(number, None)
             self._on_chunk.pop(number, None)
             self.sequences -= request["n"]
+
+    def _expect_reply(self) -> asyncio.Future[dict[str, Any]]:
+        """A future that is failed when the process is lost. One that is lost already would never reply."""
+        if self.lost.is_set():
+            raise self._error()
+        return asyncio.get_running_loop().create_future()
 
     def _require_ready(self) -> None:
         """A message to a process that is gone, or not there yet, would never be answered."""
@@ -196,6 +212,8 @@ class Replica:
             return
         if kind == "answer":
             future = self._answers.get(message["id"])
+        elif kind == "configured":
+            future = self._configured
         elif kind == "loaded":
             future = self._loaded
         elif kind == "hello":
@@ -203,26 +221,27 @@ class Replica:
                 self._hello.set_result(None)
             return
         else:  # pong
-            self._ponged_at = time.monotonic()
+            self._silent_seconds = 0.0
             self.load_of_engine = EngineLoad(**message["load"])
             if message["tokens"] != self._progress[0]:
-                self._progress = (message["tokens"], self._ponged_at)
+                self._progress = (message["tokens"], time.monotonic())
             return
         if future is not None and not future.done():
             future.set_result(message)
 
     async def _watch(self) -> None:
-        """Ping it. One that does not answer, or samples nothing for long while it should, is killed."""
+        """Ping it. One that does not answer, or samples nothing for long while it should, is killed. It answers while
+        it loads weights, too: a stopped process is noticed whatever it was doing."""
         deadlines = self.deadlines
         while not self.lost.is_set():
             self._send({"kind": "ping"})
+            # One interval, however long it took: while this loop is kept busy by others, pongs wait unread.
+            self._silent_seconds += deadlines.ping_interval
             await asyncio.sleep(deadlines.ping_interval)
             now = time.monotonic()
-            if not self.sequences:
+            if not self.sequences or (self._loaded is not None and not self._loaded.done()):
                 self._progress = (self._progress[0], now)
-            if self._loaded is not None and not self._loaded.done():
-                self._ponged_at = now  # loading has its own deadline
-            elif now - self._ponged_at > deadlines.pong:
+            if self._silent_seconds > deadlines.pong:
                 self.kill(f"it did not answer for {deadlines.pong:g} seconds")
             elif now - self._progress[1] > deadlines.stall:
                 self.kill(f"it got no further for {deadlines.stall:g} seconds")
@@ -231,7 +250,7 @@ class Replica:
         self.ready = False
         self.lost.set()
         error = self._error()
-        for future in (self._hello, self._loaded, *self._answers.values()):
+        for future in (self._hello, self._configured, self._loaded, *self._answers.values()):
             if future is not None and not future.done():
                 future.set_exception(error)
                 future.exception()  # seen, also where nobody waits

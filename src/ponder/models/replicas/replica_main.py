@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ponder.cluster.wire import error_to_json, frame, read_frame
-from ponder.cluster.worker_process import run_worker
+from ponder.cluster.worker_process import end_on_error, run_worker
 from ponder.engine.mailbox import TokenChunk
 from ponder.event_loop import share_interpreter
 from ponder.models.load import load_policy
@@ -39,6 +39,9 @@ class ReplicaServer:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._tokens = 0
         self._chunks: list[tuple[int, TokenChunk]] = []  # of this turn of the loop, with their requests
+        self._setup: set[asyncio.Task[None]] = set()
+        self._can_sample = asyncio.Event()  # no version is being loaded
+        self._can_sample.set()
 
     async def serve(self) -> None:
         """Answer until the input ends."""
@@ -53,11 +56,18 @@ class ReplicaServer:
                 load = {} if self._policy is None else asdict(self._policy.engine.load)
                 self._send({"kind": "pong", "tokens": self._tokens, "load": load})
             elif kind == "configure":
-                self._policy = self._build_policy(message)
+                self._begin(self._configure(message))
             elif kind == "weights":
-                self._load(WeightManifest.from_json(message["manifest"]))
+                self._begin(self._load(WeightManifest.from_json(message["manifest"])))
             elif kind == "open":
                 self._send({"kind": "loaded", **await self._open_model(message)})
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it beside this loop, which goes on to answer pings. The process ends where it fails."""
+        task = asyncio.create_task(work)
+        self._setup.add(task)
+        task.add_done_callback(self._setup.discard)
+        task.add_done_callback(end_on_error)
 
     async def _open_model(self, message: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -70,11 +80,15 @@ class ReplicaServer:
         share_interpreter()
         return {}
 
-    def _build_policy(self, message: Mapping[str, Any]) -> PonderPolicy:
+    async def _configure(self, message: Mapping[str, Any]) -> None:
         torch.set_num_threads(message["threads"])
         device = torch.device(message["device"])
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        self._policy = await asyncio.to_thread(self._build_policy, message, device)
+        self._send({"kind": "configured"})
+
+    def _build_policy(self, message: Mapping[str, Any], device: torch.device) -> PonderPolicy:
         ends = message["ends"]
         config = replace(
             from_hf(message["config"]),
@@ -90,14 +104,21 @@ class ReplicaServer:
     def _count(self, tokens: int) -> None:
         self._tokens += tokens
 
-    def _load(self, manifest: WeightManifest) -> None:
-        """Swap the weights between two passes."""
-        assert self._policy is not None
+    async def _load(self, manifest: WeightManifest) -> None:
+        """Swap the weights between two passes. New requests wait for them."""
         began = time.perf_counter()
+        self._can_sample.clear()
+        await asyncio.to_thread(self._swap_weights, manifest)
+        self._can_sample.set()
+        self._send({"kind": "loaded", "version": manifest.version, "seconds": time.perf_counter() - began})
+
+    def _swap_weights(self, manifest: WeightManifest) -> None:
+        assert self._policy is not None
+        if self._policy.net.device.type == "cuda":
+            torch.cuda.set_device(self._policy.net.device)  # each thread has its own
         with self._policy.paused():
             self._weights.load_into(self._policy.net, manifest)
             self._policy.version = manifest.version
-        self._send({"kind": "loaded", "version": manifest.version, "seconds": time.perf_counter() - began})
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
         number = message["id"]
@@ -113,6 +134,7 @@ class ReplicaServer:
         self._send({"kind": "answer", "id": number, **reply})
 
     async def _sample(self, number: int, message: Mapping[str, Any]) -> dict[str, Any]:
+        await self._can_sample.wait()
         assert self._policy is not None
         prefix = ids(message["prefix"])
         if (text := message.get("text")) is not None:

@@ -142,10 +142,12 @@ class ReplicaPolicy(BasePolicy):
         return completions
 
     async def _configure(self, replica: Replica) -> None:
-        """Give a new process the network and its newest weights."""
+        """Give a new process the network and its newest weights. Others may get new weights while it builds the
+        network."""
+        await replica.configure(self._settings(replica.index))
         async with self._publishing:
             assert self._publisher.latest is not None
-            await replica.configure(self._settings(replica.index), self._publisher.latest)
+            await replica.load_first(self._publisher.latest)
 
     async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
         if self.place is None or self._listener is None:

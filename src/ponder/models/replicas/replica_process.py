@@ -19,6 +19,7 @@ from ponder.errors import PonderError
 
 REPLICA_MODULE = "ponder.models.replicas.replica_main"
 _POLL_SECONDS = 0.2
+_REAP_SECONDS = 0.01
 _OUTPUT_SECONDS = 2.0  # between two looks at what a process in a slot wrote
 _END_SECONDS = (
     40.0  # that a killed process in a slot may take to be gone: the deadline of a call to its place, and more
@@ -73,7 +74,11 @@ class ChildProcess:
         self._writer.close()
 
     async def wait(self) -> str:
-        return how_it_ended(await self._process.wait())
+        # Not Process.wait: with some versions of Python it waits for the pipes, too, which are not read any more, or
+        # which a process that this one started holds open.
+        while self._process.returncode is None:
+            await asyncio.sleep(_REAP_SECONDS)
+        return how_it_ended(self._process.returncode)
 
 
 async def open_child(index: int, log: Path, module: str = REPLICA_MODULE) -> ReplicaProcess:

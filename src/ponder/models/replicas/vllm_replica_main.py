@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.cluster.wire import error_to_json, frame, read_frame
-from ponder.cluster.worker_process import run_worker
+from ponder.cluster.worker_process import end_on_error, run_worker
 from ponder.errors import ModelError, UsageError
 from ponder.models import sampling_params
 from ponder.models.base_policy import gather_or_cancel
@@ -61,7 +59,7 @@ class VLLMReplicaServer:
     def __init__(self, reader: asyncio.StreamReader, write: Callable[[bytes], None]) -> None:
         self._reader, self._write = reader, write
         self._server: VLLMServer | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._runs = False  # the server has started
         self._version = -1
         self._learner_index = 0  # of the learner's GPU, among those that vLLM sees
         self._eos: frozenset[int] = frozenset()
@@ -84,20 +82,15 @@ class VLLMReplicaServer:
             elif kind == "ping":
                 self._begin(self._pong())
             elif kind == "configure":
-                self._starting = asyncio.create_task(self._start(message))
+                self._begin(self._start(message))
             elif kind == "weights":
                 self._begin(self._load(message["manifest"]))
 
     def _begin(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._others.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._others.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)  # the learner starts another process, and quotes what this one wrote last
+        task.add_done_callback(self._others.discard)
+        task.add_done_callback(end_on_error)
 
     async def _start(self, message: Mapping[str, Any]) -> None:
         folder = Path(self._folder.name)
@@ -112,10 +105,10 @@ class VLLMReplicaServer:
         context = message["config"]["max_position_embeddings"]
         self._server = VLLMServer(folder, dtype=message["dtype"], context=context, gpu_memory=memory, gpus=gpus)
         await self._server.start()
+        self._runs = True
+        self._send({"kind": "configured"})
 
     async def _load(self, manifest: dict[str, Any]) -> None:
-        assert self._starting is not None
-        await self._starting
         assert self._server is not None
         began, first = time.perf_counter(), self._version < 0
         if manifest["transport"] == CudaIpcTransport.name:
@@ -144,8 +137,9 @@ class VLLMReplicaServer:
         await asyncio.gather(*late, return_exceptions=True)
 
     async def _pong(self) -> None:
-        assert self._server is not None
-        self._send({"kind": "pong", "tokens": await self._server.token_count(), "load": {}})
+        """While vLLM starts, this process alone answers; afterwards only where vLLM does."""
+        tokens = await self._server.token_count() if self._runs and self._server is not None else 0
+        self._send({"kind": "pong", "tokens": tokens, "load": {}})
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
         number = message["id"]
