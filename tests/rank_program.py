@@ -6,6 +6,7 @@ torch is imported once, and each rank is a fork.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ import torch.distributed as dist
 
 from fakes import mixed_groups, tiny_decoder
 from fork_ranks import fork_ranks
-from ponder.nets import lora
+from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
+from ponder.nets.torch_compile import compile_once
 from ponder.train import losses, pack
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.critic import make_critic_learner, write_values
@@ -30,8 +32,9 @@ ALGORITHMS = {**ONLINE, **OFFLINE}
 # Losses of every kind, and beside them: one trace for all ranks, a critic, adapters, other types and kinds of network.
 CASES_OF_2 = (
     "grpo", "gspo", "ppo", "sft", "dpo", "distill", "one trace", "critic", "lora", "bfloat16", "gemma", "checkpointing",
-    "frozen", "cpu states", "imitation",
+    "frozen", "cpu states", "imitation", "compiled",
 )  # fmt: skip
+CASES_OF_1 = ("grpo", "critic", "lora", "bfloat16", "compiled")
 EPS = 1e-3  # else Adam makes whole steps of gradients that are rounding errors
 CASES_OF_4 = ("grpo", "critic", "lora")
 REPLICATED, FSDP, HSDP = "replicated", "fsdp", "hsdp"  # HSDP on 4 ranks: two copies over two ranks each
@@ -39,6 +42,7 @@ REPLICATED, FSDP, HSDP = "replicated", "fsdp", "hsdp"  # HSDP on 4 ranks: two co
 REPLICATED_TOO = CASES_OF_2 if NIGHTLY else ("grpo", "ppo", "one trace", "critic", "lora", "bfloat16")
 # What is trained on how many ranks: (case, how weights are held).
 CASES = {
+    1: [(case, FSDP) for case in CASES_OF_1],
     2: [(case, kind) for case in CASES_OF_2 for kind in (REPLICATED, FSDP) if kind == FSDP or case in REPLICATED_TOO],
     4: [
         (case, kind)
@@ -66,6 +70,7 @@ def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: 
         reference=tiny_decoder(seed=3, scale=0.1) if case == "distill" else None,
         gradient_checkpointing=case == "checkpointing", frozen_layers=int(case == "frozen"), **compute,
     )  # fmt: skip
+    learner.compiled = case == "compiled" and learner.sharded
     learner.write_reference_logprobs(traces)
     if critic is not None:
         write_values(critic, traces)
@@ -95,6 +100,7 @@ def _dtype(case: str) -> torch.dtype:
 def run_rank(rank: int, size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{size}", rank=rank, world_size=size)
     group = current_group()
+    decoder.compile_once = partial(compile_once, backend="aot_eager")  # traced and differentiated, without a compiler
     result: dict[Any, Any] = {(case, kind): run_case(case, group, kind) for case, kind in CASES[size]}
     result["any"] = [group.any(rank == 1), group.any(False), group.any(True)]
     result["numbers"] = [group.max_of(float(rank)), group.sum_of(rank + 0.5)]

@@ -38,18 +38,20 @@ def credited() -> list[Trace]:
     return traces
 
 
-def make_learner(net: Decoder, fsdp: bool) -> Learner:
+def make_learner(net: Decoder, fsdp: bool, compiled: bool = False) -> Learner:
     learner = Learner(
         net, GRPO(kl=KL(0.05)), AdamW(lr=1e-3, warmup_steps=0), max_tokens_per_microbatch=40, fsdp=fsdp,
         process_group=current_group(),
     )  # fmt: skip
-    learner.compiled = False  # as a sharded network's are
+    learner.compiled = compiled
     return learner
 
 
-def test_fsdp_with_one_rank_is_the_same_learner(one_rank: None) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fsdp_with_one_rank_is_the_same_learner(compiled: bool, one_rank: None) -> None:
     net = tiny_decoder().to(DEVICE)
-    plain, sharded = (make_learner(copy.deepcopy(net), fsdp) for fsdp in (False, True))
+    plain = make_learner(copy.deepcopy(net), fsdp=False)
+    sharded = make_learner(copy.deepcopy(net), fsdp=True, compiled=compiled)
     assert sharded.sharded and not plain.sharded
     wanted, found = (learner.gradient(credited()) for learner in (plain, sharded))
     assert wanted.keys() == found.keys()

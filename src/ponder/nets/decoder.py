@@ -10,7 +10,7 @@ Shapes: T tokens, E width, H query heads, K key heads, D head size, V vocabulary
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -89,7 +89,10 @@ class Block(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.gemma = c.gemma
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn, compiled: bool = False) -> Tensor:
+        """`compiled` runs it as fused kernels. Hooks around it are not compiled: FSDP gathers the weights in them."""
+        if compiled:
+            return run_compiled_block(self, x, rotary, attend)
         own = self.self_attn
         return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
 
@@ -151,7 +154,6 @@ class Decoder(nn.Module):
         `positions_T` may be [3, T], for models whose positions have three components (`tree_positions`).
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
-        run: Callable[..., Tensor] = run_compiled_block if compiled else Block.__call__
         x = self.embed(ids_T, compiled)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
@@ -162,9 +164,9 @@ class Decoder(nn.Module):
         for block, window in zip(self.layers, self.config.windows, strict=True):
             rotary = rotaries[1] if self.config.local_rope is not None and window is not None else rotaries[0]
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(run, block, x, rotary, attend, use_reentrant=False)
+                x = checkpoint(Block.__call__, block, x, rotary, attend, compiled, use_reentrant=False)
             else:
-                x = run(block, x, rotary, attend)
+                x = block(x, rotary, attend, compiled)
         return self.norm(x)
 
     def embed(self, ids_T: Tensor, compiled: bool = False) -> Tensor:

@@ -53,7 +53,8 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
     fully_shard(whole, mesh=mesh, mp_policy=mixed)
     for part in whole.modules():
         if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)
+            if shards.shard_size > 1:  # of one rank, torch divides by any given factor in a pass of its own
+                part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sums
     return whole
 
@@ -86,9 +87,12 @@ def drop_gathered(net: nn.Module) -> None:
 def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
     """Gather the weights that learn into the network that is whole on every rank. All ranks must call this."""
     targets = dict(net.named_parameters())
-    for name, p in sharded.named_parameters():
-        if p.requires_grad:
-            targets[name].copy_(whole_tensor(p))
+    learned = {name: p for name, p in sharded.named_parameters() if p.requires_grad}
+    if all(p.device_mesh.size() == 1 for p in learned.values()):  # this rank has all rows: gather nothing
+        torch._foreach_copy_([targets[name] for name in learned], [local_rows(p) for p in learned.values()])
+        return
+    for name, p in learned.items():
+        targets[name].copy_(whole_tensor(p))
 
 
 def local_rows(t: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ class Learner:
         # With smaller micro-batches; else OutOfMemory is raised. Ranks with shards must make the same passes.
         self.retries_oom = not self.sharded
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
-        self.compiled = net.device.type == "cuda" and not self.sharded  # blocks run as fused kernels
+        self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
         self.flops = 0.0  # of all that this process computed (see flops.py); the caller may set it back
 
