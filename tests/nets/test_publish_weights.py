@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,7 +19,14 @@ from safetensors.torch import load_file
 from fakes import perturb, tiny_decoder
 from ponder.errors import ModelError, UsageError
 from ponder.nets import publish_weights
-from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader, checksums
+from ponder.nets.publish_weights import (
+    WeightManifest,
+    WeightPublisher,
+    WeightReader,
+    block_name,
+    block_sums,
+    checksums,
+)
 from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport, WeightTransport, pick_transport
 
@@ -155,6 +163,30 @@ def test_checksum_of_a_long_tensor_is_that_of_its_chunks(monkeypatch: pytest.Mon
     parts = b"".join(hashlib.sha256(raw[i : i + 8]).digest() for i in (0, 8, 16))
     assert checksums([t, t[:1]]) == [hashlib.sha256(parts).hexdigest(), hashlib.sha256(raw[:4]).hexdigest()]
     assert len(checksums([torch.empty(0)])) == 1
+
+
+def test_sums_of_blocks_find_any_changed_word(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What memory of a GPU is checked with, here on other memory: blocks of four words against numpy's sums."""
+    monkeypatch.setattr(publish_weights, "_BLOCK_WORDS", 4)
+    transport = FileTransport(tmp_path)
+    tensors = {"a": torch.randn(70), "b": torch.randn(3, 50).to(torch.bfloat16), "c": torch.randn(9).to(torch.bfloat16)}
+    places = WeightPublisher(transport).publish(1, tensors).places
+    buffer = transport.begin(1)
+    end = places[-1].offset + 256
+    words = buffer.numpy()[:end].view(np.int32).astype(np.int64)
+    sums = block_sums(buffer, places)
+    assert sums == [f"sum:{x}" for x in np.add.reduceat(words, np.arange(0, len(words), 4))]
+    assert len(block_sums(buffer, places[:1])) == 512 // 16
+    for place in places:
+        at = place.offset + place.nbytes - 1
+        buffer[at] ^= 64
+        (changed,) = [
+            i for i, (old, new) in enumerate(zip(sums, block_sums(buffer, places), strict=True)) if old != new
+        ]
+        assert changed == at // 16 and block_name(changed, places) == place.name
+        buffer[at] ^= 64
+    monkeypatch.setattr(publish_weights, "_BLOCK_WORDS", 1 << 20)
+    assert len(block_sums(buffer, places)) == 1 and block_name(0, places) == "something from a to c"
 
 
 def test_fastest_transport_is_picked(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """New weights for samplers in other processes: begin a version, put its tensors, commit it.
 
-What a commit returns, a `WeightManifest`, is plain JSON: which tensors there are, where they lie, and the checksum of
-each. A reader checks all of them before it changes anything, so it has a version whole or not at all.
+What a commit returns, a `WeightManifest`, is plain JSON: which tensors there are, where they lie, and their checksums.
+A reader checks all of them before it changes anything, so it has a version whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ponder.errors import ModelError, UsageError
-from ponder.nets.weight_transports import BufferReader, TensorPlace, WeightTransport
+from ponder.nets.weight_transports import BufferReader, CudaIpcTransport, TensorPlace, WeightTransport
 
 _ALIGNMENT = 256  # bytes
 _HASHING_THREADS = 16
 _HASHED_CHUNK_BYTES = 16 << 20
+_BLOCK_WORDS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class WeightManifest:
     transport: str
     source: Mapping[str, Any]
     places: tuple[TensorPlace, ...]
-    checksums: tuple[str, ...]  # of each place: SHA-256, or of memory on a GPU the sum of its words
+    checksums: tuple[str, ...]  # SHA-256 of each place; of memory on a GPU the sums of the words of each block
 
     def to_json(self) -> dict[str, Any]:
         rows = [[p.name, p.dtype, list(p.shape), p.offset, p.nbytes] for p in self.places]
@@ -59,18 +60,22 @@ class WeightPublisher:
         self._places: dict[str, TensorPlace] = {}
         self._missing: set[str] = set()
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._views: list[Tensor] = []  # of the places in the buffer
 
     def begin(self, version: int, tensors: Mapping[str, Tensor]) -> None:
         """A new version, of tensors with these names, types and shapes. From now on the one before cannot be read."""
         if self.latest is not None and version <= self.latest.version:
             raise UsageError(f"version {version} cannot be published: version {self.latest.version} was before it")
-        self._places, end = {}, 0
+        places, end = {}, 0
         for name, t in tensors.items():
             nbytes = t.numel() * t.element_size()
-            self._places[name] = TensorPlace(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), end, nbytes)
-            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-        self._version, self._missing, self.latest = version, set(self._places), None
-        self._buffer = self.transport.begin(max(end, _ALIGNMENT))
+            places[name] = TensorPlace(name, str(t.dtype).removeprefix("torch."), tuple(t.shape), end, nbytes)
+            end += _aligned(nbytes)
+        self._version, self._missing, self.latest = version, set(places), None
+        buffer = self.transport.begin(max(end, _ALIGNMENT))
+        if buffer is not self._buffer or places != self._places:  # else all is where it was
+            self._buffer, self._places = buffer, places
+            self._views = [place.view(buffer) for place in places.values()]
 
     @torch.no_grad()
     def put(self, name: str, tensor: Tensor) -> None:
@@ -86,15 +91,16 @@ class WeightPublisher:
             raise UsageError(f"version {self._version} is not whole: {min(self._missing, default='all')} is missing")
         places = tuple(self._places.values())
         source = self.transport.commit(self._version, places)
-        sums = checksums([place.view(self._buffer) for place in places])
+        sums = block_sums(self._buffer, places) if self._buffer.is_cuda else checksums(self._views)
         self.latest = WeightManifest(self._version, self.transport.name, source, places, tuple(sums))
         return self.latest
 
+    @torch.no_grad()
     def publish(self, version: int, tensors: Mapping[str, Tensor]) -> WeightManifest:
         """A whole version at once."""
         self.begin(version, tensors)
-        for name, tensor in tensors.items():
-            self.put(name, tensor)
+        torch._foreach_copy_(self._views, list(tensors.values()))
+        self._missing.clear()
         return self.commit()
 
     def close(self) -> None:
@@ -110,10 +116,12 @@ class WeightReader:
     def read(self, manifest: WeightManifest) -> dict[str, Tensor]:
         """The tensors of a version, all of them checked. Copy them before the next version is begun."""
         tensors = self._reader.read(manifest.transport, manifest.source, manifest.places)
-        sums = checksums([tensors[place.name] for place in manifest.places])
-        for place, found, wanted in zip(manifest.places, sums, manifest.checksums, strict=True):
+        in_blocks = manifest.transport == CudaIpcTransport.name
+        sums = block_sums(self._reader.buffer, manifest.places) if in_blocks else checksums(list(tensors.values()))
+        for i, (found, wanted) in enumerate(zip(sums, manifest.checksums, strict=True)):
             if found != wanted:
-                raise ModelError(f"version {manifest.version} is damaged: {place.name} has another checksum")
+                name = block_name(i, manifest.places) if in_blocks else manifest.places[i].name
+                raise ModelError(f"version {manifest.version} is damaged: {name} has another checksum")
         return tensors
 
     @torch.no_grad()
@@ -126,22 +134,42 @@ class WeightReader:
         for name, t in tensors.items():
             if t.shape != targets[name].shape:
                 raise ModelError(f"{name} was published with shape {tuple(t.shape)}, not {tuple(targets[name].shape)}")
-        for name, t in tensors.items():
-            targets[name].copy_(t)
+        torch._foreach_copy_([targets[name] for name in tensors], list(tensors.values()))
         for device in {p.device for p in targets.values() if p.device.type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()  # the publisher may now begin the next version
 
 
 def checksums(tensors: Sequence[Tensor]) -> list[str]:
-    """SHA-256 of each tensor's bytes on a CPU, of a long one that of the hashes of its chunks, which several threads
-    compute; on a GPU the sum of its words, which is computed there."""
-    if tensors and tensors[0].device.type == "cuda":
-        sums = [_words(t).sum(dtype=torch.int64) for t in tensors]
-        return [f"sum:{value}" for value in torch.stack(sums).tolist()]
+    """SHA-256 of each tensor's bytes, of a long one that of the hashes of its chunks, which several threads compute."""
     chunks = [_bytes(t).split(_HASHED_CHUNK_BYTES) or (_bytes(t),) for t in tensors]
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:  # hashing does not hold Python's lock
         digests = pool.map(lambda chunk: hashlib.sha256(chunk.numpy().data), [c for part in chunks for c in part])
         return [_joined([next(digests) for _ in part]) for part in chunks]
+
+
+def block_sums(buffer: Tensor, places: Sequence[TensorPlace]) -> list[str]:
+    """Sums of the words of a buffer, block by block, computed where it lies: two kernels for all tensors together."""
+    words = buffer[: _end(places)].view(torch.int32)
+    whole = len(words) // _BLOCK_WORDS * _BLOCK_WORDS
+    sums = words[:whole].view(-1, _BLOCK_WORDS).sum(1, dtype=torch.int64)
+    if whole < len(words):
+        sums = torch.cat([sums, words[whole:].sum(dtype=torch.int64, dim=0, keepdim=True)])
+    return [f"sum:{value}" for value in sums.tolist()]
+
+
+def block_name(block: int, places: Sequence[TensorPlace]) -> str:
+    """The first and the last tensor of a block."""
+    begin, end = block * 4 * _BLOCK_WORDS, (block + 1) * 4 * _BLOCK_WORDS
+    within = [p.name for p in places if p.offset < end and p.offset + _aligned(p.nbytes) > begin]
+    return within[0] if len(within) == 1 else f"something from {within[0]} to {within[-1]}"
+
+
+def _end(places: Sequence[TensorPlace]) -> int:
+    return max(_ALIGNMENT, max((p.offset + _aligned(p.nbytes) for p in places), default=0))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _joined(hashes: Sequence[Any]) -> str:
@@ -152,8 +180,3 @@ def _joined(hashes: Sequence[Any]) -> str:
 
 def _bytes(t: Tensor) -> Tensor:
     return t.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def _words(t: Tensor) -> Tensor:
-    flat = _bytes(t)
-    return flat.view(torch.int32) if len(flat) % 4 == 0 and flat.data_ptr() % 4 == 0 else flat

@@ -164,7 +164,9 @@ class BufferReader:
 
     def __init__(self) -> None:
         self._key = ""
-        self._buffer = torch.empty(0, dtype=torch.uint8)
+        self.buffer = torch.empty(0, dtype=torch.uint8)
+        self._places: Sequence[TensorPlace] = ()
+        self._views: dict[str, Tensor] = {}
 
     def read(self, transport: str, source: Mapping[str, Any], places: Sequence[TensorPlace]) -> dict[str, Tensor]:
         """The tensors, by name. Those of a buffer are views, which the next version overwrites."""
@@ -174,8 +176,12 @@ class BufferReader:
                 return {place.name: tensors[place.name] for place in places}
             key = f"{transport} {source}"
             if key != self._key:
-                self._buffer, self._key = _open_buffer(transport, source), key
-            return {place.name: place.view(self._buffer) for place in places}
+                self.buffer, self._key = _open_buffer(transport, source), key
+                self._places = ()
+            if places != self._places:
+                self._views = {place.name: place.view(self.buffer) for place in places}
+                self._places = places
+            return dict(self._views)
         except (OSError, KeyError, ValueError, SafetensorError) as reason:
             raise ModelError(f"published weights cannot be read from {dict(source)!s:.200}: {reason!s:.200}") from None
 
