@@ -2,7 +2,8 @@
 
 `--part kills`: a live training run (a tiny model, three sampler processes, four verifier workers, staleness 4) whose
 processes are killed, stopped, and cut off, one after the other. The ledgers then say whether a request was lost or
-answered twice, and the metrics how old the oldest token was.
+answered twice, and the metrics how old the oldest token was. `--out` gets what is known so far every few seconds, so
+that a run which is cut off still counts; `--part sum` adds up the files of several runs.
 `--part faults`: processes that misbehave in each of the ways of bench/fault_program.py, and published weights that are
 damaged or gone. Each must become an error that names the reason, in time.
 `--part ages`: a million samples through the pacing of `--staleness`, with a sampler and a learner whose speeds vary at
@@ -11,8 +12,10 @@ random and runs that resume: the age of every token.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import contextlib
+import faulthandler
+import functools
 import json
 import os
 import random
@@ -22,7 +25,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +53,7 @@ PROGRAM = Path(__file__).with_name("fault_program.py")
 SHORT = ReplicaDeadlines(start=60.0, load=4.0, ping_interval=0.2, pong=2.0, stall=600.0)
 MAX_ERROR_SECONDS = 30.0
 END_SECONDS = 90.0  # that a run may take to end when the kills are done
+REPORT_SECONDS = 10.0
 ANSWERS_PER_STEP = 80  # of the job that is killed: ten problems, eight answers each
 
 
@@ -76,37 +81,126 @@ class UntilKilled(NoProgress):
             raise Interrupted("the kills are done")
 
 
-def kill_on(kills: int, verifier_share: float, progress: UntilKilled, deadline: float, counts: Counter[str]) -> None:
-    """In a thread: end one process after the other, each in a way of its own, while another is there."""
-    draw, ended = random.Random(0), []
-    while len(RecordedPool.opened) < 2 or not all(pool.ready for pool in RecordedPool.opened):
-        time.sleep(0.1)
-    verifiers, replicas = RecordedPool.opened
-    try:
-        while len(ended) < kills and time.monotonic() < deadline:
-            pool = verifiers if draw.random() < verifier_share else replicas
-            struck = {id(lost) for lost, _ in ended}
-            ready = [r for r in pool.ready if id(r.lost) not in struck]
-            if len(ready) < 2:  # the run goes on meanwhile
+@dataclass
+class Kill:
+    """A process that was ended, and when that was noticed."""
+
+    name: str
+    lost: asyncio.Event
+    at: float
+    noticed_seconds: float | None = None
+
+
+class Killer(threading.Thread):
+    """Ends one process after the other, each in a way of its own, while another is there."""
+
+    def __init__(self, run: Path, args: argparse.Namespace, progress: UntilKilled) -> None:
+        super().__init__()
+        self.run_folder, self.args, self.progress = run, args, progress
+        self.count = args.count or 500
+        self.began = time.monotonic()
+        self.kills: list[Kill] = []
+        self._reported = 0.0
+
+    def run(self) -> None:
+        draw, deadline = random.Random(self.args.seed), self.began + self.args.seconds
+        while len(RecordedPool.opened) < 2 or not all(pool.ready for pool in RecordedPool.opened):
+            time.sleep(0.1)
+        verifiers, replicas = RecordedPool.opened
+        try:
+            while len(self.kills) < self.count and time.monotonic() < deadline and not self.progress.over.is_set():
+                self.look()
+                pool = verifiers if draw.random() < self.args.verifier_share else replicas
+                struck = {id(kill.lost) for kill in self.kills}
+                ready = [r for r in pool.ready if id(r.lost) not in struck]
+                if len(ready) < 2:  # the run goes on meanwhile
+                    time.sleep(0.02)
+                    continue
+                self.end_process(pool, draw.choice(ready), draw.choice(("SIGKILL", "SIGSTOP", "cut wire")))
+                time.sleep(0.2 * draw.random())
+            wait_until = time.monotonic() + MAX_ERROR_SECONDS
+            while any(k.noticed_seconds is None for k in self.kills) and time.monotonic() < wait_until:
+                self.look()
                 time.sleep(0.02)
-                continue
-            victim, how = draw.choice(ready), draw.choice(("SIGKILL", "SIGSTOP", "cut wire"))
-            lost, process = victim.lost, victim._process
-            assert process is not None
-            if how == "cut wire":
-                pool.loop.call_soon_threadsafe(process.cut)
-            else:
+        finally:
+            self.progress.done.set()
+        if not self.progress.over.wait(END_SECONDS):
+            self.write_row(row_of_kills(self, ended=False))
+            replicas.loop.call_soon_threadsafe(show_what_waits)
+            time.sleep(MAX_ERROR_SECONDS)
+            faulthandler.dump_traceback(all_threads=True)  # the loop itself does not run
+            os._exit(1)
+
+    def end_process(self, pool: RecordedPool, victim: Replica, how: str) -> None:
+        process = victim._process
+        if process is None or victim.lost.is_set():
+            return
+        kill = Kill(f"{victim.kind}, {how}", victim.lost, time.monotonic())
+        if how == "cut wire":
+            pool.loop.call_soon_threadsafe(process.cut)
+        else:
+            try:
                 os.kill(process.pid, getattr(signal, how))
-            ended.append((lost, f"{victim.kind}, {how}"))
-            time.sleep(0.2 * draw.random())
-        began = time.monotonic()
-        while not all(lost.is_set() for lost, _ in ended) and time.monotonic() - began < MAX_ERROR_SECONDS:
-            time.sleep(0.05)
-        counts.update(name if lost.is_set() else "not noticed within 30 s" for lost, name in ended)
-    finally:
-        progress.done.set()
-    if not progress.over.wait(END_SECONDS):
-        replicas.loop.call_soon_threadsafe(show_what_waits)
+            except ProcessLookupError:  # it has ended by itself
+                return
+        self.kills.append(kill)
+
+    def look(self) -> None:
+        """Note which losses were noticed meanwhile, and now and then write how far the run is."""
+        now = time.monotonic()
+        for kill in self.kills:
+            if kill.noticed_seconds is None and kill.lost.is_set():
+                kill.noticed_seconds = now - kill.at
+        if now - self._reported > REPORT_SECONDS:
+            self._reported = now
+            self.write_row(row_of_kills(self, ended=False))
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        write_result(row | measured_with(), self.args.out)
+
+
+def row_of_kills(killer: Killer, ended: bool) -> dict[str, Any]:
+    """What the run directory says of a run with kills, at its end or so far."""
+    run = killer.run_folder
+    rows = read_metrics(run) if (run / "metrics.jsonl").exists() else []
+    found = {name: read_ledger(run / name / "ledger.jsonl") for name in ("replicas", "verifiers")}
+    steps = [int(r["step"]) for r in rows] if rows and "step" in rows[0] else list(range(len(rows)))
+    noticed = [k.noticed_seconds for k in killer.kills if k.noticed_seconds is not None]
+    return {
+        "part": "kills", "ended": ended, "kills": len(noticed),
+        "not_noticed": sum(k.noticed_seconds is None for k in killer.kills),
+        "by_kind": dict(Counter(k.name for k in killer.kills if k.noticed_seconds is not None)),
+        "longest_until_noticed_seconds": max(noticed, default=0.0), "steps": len(rows),
+        "answers_learned_from": ANSWERS_PER_STEP * len(rows), "steps_in_order": steps == sorted(set(steps)),
+        "oldest_token": max((r["staleness/max"] for r in rows), default=0.0),
+        "seconds": time.monotonic() - killer.began, "seed": killer.args.seed,
+        "verifier_share": killer.args.verifier_share,
+        "ledgers": {name: asdict(counts) for name, counts in found.items() if counts is not None},
+        "cancelled": {name: cancel_reasons(run / name / "ledger.jsonl") for name in found},
+    }  # fmt: skip
+
+
+def cancel_reasons(ledger: Path) -> dict[str, int]:
+    """Why requests were cancelled: at the end of a run those in flight are, and nothing else may be."""
+    if not ledger.exists():
+        return {}
+    rows = [json.loads(line) for line in ledger.read_text().splitlines() if '"cancelled"' in line]
+    return dict(Counter(row["why"][:80] for row in rows))
+
+
+def sum_kills(paths: Sequence[Path]) -> dict[str, Any]:
+    """Several runs with kills as one result, with each run in it."""
+    rows = [json.loads(path.read_text()) for path in paths]
+    ledgers = {
+        name: dict(sum((Counter(r["ledgers"][name]) for r in rows), Counter())) for name in ("replicas", "verifiers")
+    }
+    sums = {key: sum(r[key] for r in rows) for key in ("kills", "not_noticed", "steps", "answers_learned_from")}
+    return {
+        "part": "kills", **sums, "by_kind": dict(sum((Counter(r["by_kind"]) for r in rows), Counter())),
+        "longest_until_noticed_seconds": max(r["longest_until_noticed_seconds"] for r in rows),
+        "oldest_token": max(r["oldest_token"] for r in rows), "ledgers": ledgers, "runs": rows,
+        **{key: rows[0][key] for key in ("hardware", "versions", "commit")},
+    }  # fmt: skip
 
 
 def show_what_waits() -> None:
@@ -122,33 +216,27 @@ def show_what_waits() -> None:
     os._exit(1)
 
 
-def run_kills(kills: int, verifier_share: float, seconds: float) -> dict[str, Any]:
+def run_kills(args: argparse.Namespace) -> dict[str, Any]:
     import ponder.models.replicas.replica_policy as replica_policy
     import ponder.pipelines.rewards.verifier_workers as verifier_workers
 
     replica_policy.ReplicaPool = RecordedPool  # type: ignore[misc]
     verifier_workers.ReplicaPool = RecordedPool  # type: ignore[misc]
     torch.set_num_threads(1)
-    progress, counts = UntilKilled(), Counter[str]()
-    job = digits_job(0, 10**6, staleness=4, replicas=3, verifier_workers=4)
+    progress = UntilKilled()
+    job = digits_job(args.seed, 10**6, staleness=4, replicas=3, verifier_workers=4)
     with tempfile.TemporaryDirectory() as folder:
-        run, began = Path(folder) / "run", time.monotonic()
-        killer = threading.Thread(target=kill_on, args=(kills, verifier_share, progress, began + seconds, counts))
+        killer, error = Killer(Path(folder) / "run", args, progress), ""
         killer.start()
-        with contextlib.suppress(Interrupted):
-            job(run, progress)
+        try:
+            job(killer.run_folder, progress)
+        except Interrupted:
+            pass
+        except PonderError as why:
+            error = str(why)
         progress.over.set()
         killer.join()
-        rows = read_metrics(run)
-        ledgers = {name: read_ledger(run / name / "ledger.jsonl") for name in ("replicas", "verifiers")}
-        samples = ANSWERS_PER_STEP * len(rows)
-    steps = [int(r["step"]) for r in rows] if "step" in rows[0] else list(range(len(rows)))
-    return {
-        "part": "kills", "kills": sum(counts.values()), "by_kind": dict(counts), "steps": len(rows),
-        "answers_learned_from": samples, "steps_in_order": steps == sorted(set(steps)),
-        "oldest_token": max(r["staleness/max"] for r in rows), "seconds": time.monotonic() - began,
-        "ledgers": {name: asdict(found) for name, found in ledgers.items() if found is not None},
-    }  # fmt: skip
+        return row_of_kills(killer, ended=not error) | {"error": error}
 
 
 PROCESS_FAULTS = (
@@ -309,23 +397,39 @@ async def run_ages(samples: int, group: int) -> dict[str, Any]:
 
 def main() -> None:
     flags = make_parser(__doc__)
-    flags.add_argument("--part", choices=["kills", "faults", "ages"], required=True)
+    flags.add_argument("--part", choices=["kills", "faults", "ages", "sum"], required=True)
     flags.add_argument("--count", type=int, default=0, help="kills, faults or samples; 0: 500, 300 or a million")
     flags.add_argument("--seconds", type=float, default=3600.0, help="after which no more processes are killed")
     flags.add_argument("--verifier-share", type=float, default=0.5, help="of the kills, for verifier workers")
     flags.add_argument("--at-once", type=int, default=8, help="faults at the same time")
+    flags.add_argument("--seed", type=int, default=0, help="of the kills and of the run that is killed")
+    flags.add_argument("--runs", type=Path, nargs="+", default=[], help="files of runs with kills, to add up")
     flags.add_argument("--out", type=Path)
     args = flags.parse_args()
+    if args.part == "sum":
+        write_result(sum_kills(args.runs), args.out)
+        return
     if args.part == "kills":
-        row = run_kills(args.count or 500, args.verifier_share, args.seconds)
+        row = run_kills(args)
     elif args.part == "faults":
         row = asyncio.run(run_faults(args.count or 300, args.at_once))
     else:
         row = asyncio.run(run_ages(args.count or 10**6, 100))
-    row |= {"hardware": hardware(), "versions": versions(), "commit": commit()}
-    if args.out is not None:
-        args.out.write_text(json.dumps(row, indent=1) + "\n")
+    row |= measured_with()
+    write_result(row, args.out)
     print(json.dumps(row))
+
+
+@functools.cache
+def measured_with() -> dict[str, Any]:
+    return {"hardware": hardware(), "versions": versions(), "commit": commit()}
+
+
+def write_result(row: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(row, indent=1) + "\n")
+        unfinished.replace(path)
 
 
 if __name__ == "__main__":
