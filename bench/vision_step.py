@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import io
+import json
 import statistics
 import tempfile
 import time
@@ -176,7 +177,8 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
             max_completion_length=options.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
-            generation_kwargs={"min_new_tokens": options.tokens}, use_cpu=options.device == "cpu",
+            generation_kwargs={"min_new_tokens": options.tokens, "suppress_tokens": [image_token(options.folder)]},
+            use_cpu=options.device == "cpu",
             shuffle_dataset=False, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
@@ -191,6 +193,12 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
     logged = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
     assert logged and all(entry["completions/mean_length"] == options.tokens for entry in logged)
     return times
+
+
+def image_token(folder: Path) -> int:
+    """The token that stands for a picture. TRL would sample it from random weights, and then miss the picture; ponder
+    never samples it."""
+    return int(json.loads((folder / "config.json").read_text())["image_token_id"])
 
 
 def _png(problem: Problem) -> dict[str, Any]:

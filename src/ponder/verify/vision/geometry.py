@@ -19,6 +19,7 @@ Mask = NDArray[np.bool_]
 
 MAX_MASK_PIXELS = 16_000_000
 MAX_POLYGON_POINTS = 2_000
+MAX_CROSSINGS_AT_ONCE = 1 << 20  # of rows of pixels and edges of a polygon
 COCO_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
 
 
@@ -116,20 +117,21 @@ def points_in_polygon(points: Array, corners: Array) -> Mask:
 
 
 def rasterize_polygon(corners: Array, image: Size) -> Mask:
-    """The pixels [H, W] whose centres lie in a polygon, row by row: work grows with rows times corners."""
+    """The pixels [H, W] whose centres lie in a polygon, rows at a time: work grows with rows times corners."""
     width, height = image
     mask = np.zeros((height, width + 1), bool)
     x1, y1 = corners.T
     x2, y2 = np.roll(corners, -1, axis=0).T
     centres = np.arange(width + 1) + 0.5
-    for row in range(max(0, math.floor(y1.min())), min(height, math.ceil(y1.max()))):
-        y = row + 0.5
-        crossing = (y1 > y) != (y2 > y)
-        if crossing.any():
-            x = np.sort(((x2 - x1) * (y - y1))[crossing] / (y2 - y1)[crossing] + x1[crossing])
-            edges = np.searchsorted(centres, x)  # the first centre not left of each crossing
-            np.logical_xor.at(mask[row], np.minimum(edges, width), True)
-            mask[row] = np.logical_xor.accumulate(mask[row])
+    first, last = max(0, math.floor(y1.min())), min(height, math.ceil(y1.max()))
+    at_once = max(1, MAX_CROSSINGS_AT_ONCE // len(corners))
+    for begin in range(first, last, at_once):
+        y = np.arange(begin, min(last, begin + at_once))[:, None] + 0.5
+        rows, edges = np.nonzero((y1 > y) != (y2 > y))
+        x = (x2 - x1)[edges] * (y[rows, 0] - y1[edges]) / (y2 - y1)[edges] + x1[edges]
+        starts = np.minimum(np.searchsorted(centres, x), width)  # the first centre not left of each crossing
+        np.logical_xor.at(mask, (begin + rows, starts), True)
+    mask[first:last] = np.logical_xor.accumulate(mask[first:last], axis=1)
     return mask[:, :width]
 
 
