@@ -67,23 +67,29 @@ def main() -> None:
 
 
 def render_table(rows: list[dict[str, Any]]) -> str:
-    """Each run's measure before and after GRPO, and with grey pictures."""
+    """Each run's measure before and after GRPO, and with grey pictures; then each recipe's gain over its seeds."""
+    from ponder.book.figure import format_interval
+
     lines = [
         "| recipe | seed | after imitation | after GRPO | gain | with grey pictures | greedy | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    gains: dict[str, list[float]] = {}
     for row in rows:
         stages = row["stages"]
         measure = "accuracy" if "start-accuracy" in stages else "overlap"
         found = [stages.get(name, {}) for name in (f"start-{measure}", measure, f"blind-{measure}")]
         cells = [f"{stage['mean']:.2f} ± {stage['half_interval']:.2f}" if "mean" in stage else "–" for stage in found]
-        gain = f"{found[1]['mean'] - found[0]['mean']:+.2f}" if all("mean" in stage for stage in found[:2]) else "–"
         greedy = " to ".join(f"{stages[name]['mean']:.2f}" for name in GREEDY_STAGES if "mean" in stages.get(name, {}))
         seed, seconds = row["settings"].get("seed", 0), row["seconds"] or "–"
         name = " ".join([row["recipe"], *([model] if (model := row["settings"].get("model")) else [])])
+        gain = "–"
+        if all("mean" in stage for stage in found[:2]):
+            gains.setdefault(name, []).append(found[1]["mean"] - found[0]["mean"])
+            gain = f"{gains[name][-1]:+.2f}"
         cells = [f"`{name}`", str(seed), cells[0], cells[1], gain, cells[2], greedy or "–", str(seconds)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(f"- `{name}`: {format_interval(g, 1, 2, sign=True)}" for name, g in gains.items())])
 
 
 def default_runs() -> list[dict[str, Any]]:
@@ -197,6 +203,7 @@ def sampled_boxes(run: Path) -> list[dict[str, Any]]:
 
 
 def draw_boxes(shown: list[dict[str, Any]], file: Path) -> None:
+    """Each picture twice, one above the other: with the box that was sampled before GRPO, and after it."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
@@ -204,7 +211,7 @@ def draw_boxes(shown: list[dict[str, Any]], file: Path) -> None:
     from ponder.verify.answers.structured import extract_structured
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
-    axes = figure.subplots(2, len(shown))
+    axes = figure.subplots(2, len(shown), squeeze=False)
     for column, row in enumerate(shown):
         for axis, (text, score) in zip(axes[:, column], row["answers"], strict=True):
             axis.imshow(content_pictures([row["image"]])[0].pixels)
@@ -218,7 +225,8 @@ def draw_boxes(shown: list[dict[str, Any]], file: Path) -> None:
                 axis.add_patch(
                     Rectangle((x1 - 0.5, y1 - 0.5), x2 - x1, y2 - y1, fill=False, edgecolor=color, linestyle=line)
                 )
-            axis.set_xlabel(f"IoU {score:.2f}" if score is not None else "", fontsize=8)
+            label = f"IoU {score or 0:.2f}" if len(boxes) > 1 else "no box"
+            axis.set_xlabel(label, fontsize=8)
     axes[0][0].set_ylabel("before GRPO")
     axes[1][0].set_ylabel("after")
     figure.savefig(file, dpi=80)

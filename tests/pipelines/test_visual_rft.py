@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,25 @@ def test_recipe_runs_to_its_end(done):
     rows = read_metrics(folder / "grpo")
     assert len(rows) == 2
     assert {len(list(read_traces(folder / name))) for name in ("start-overlap", "overlap", "blind-overlap")} == {3}
+
+
+def test_demo_shows_the_same_pictures_before_and_after(done, tmp_path):
+    _, folder = done
+    place = Path(__file__).parents[2] / "docs" / "picture_recipes.py"
+    spec = importlib.util.spec_from_file_location("picture_recipes_of_docs", place)
+    assert spec is not None and spec.loader is not None
+    docs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(docs)
+    shown = docs.sampled_boxes(folder)
+    stages = [{t.problem.id: t for _, t in read_traces(folder / name)} for name in ("start-overlap", "overlap")]
+    assert len(shown) == len(stages[0]) == 3
+    for row, problem in zip(shown, sorted(stages[0]), strict=True):
+        pair = [traces[problem] for traces in stages]
+        assert all(t.problem.messages[-1]["content"][0] == row["image"] for t in pair)
+        assert all(t.problem.answer["box"] == row["box"] for t in pair)
+        assert [text for text, _ in row["answers"]] == [t.text(1) for t in pair]
+    docs.draw_boxes(shown, tmp_path / "boxes.png")
+    assert (tmp_path / "boxes.png").stat().st_size > 1000
 
 
 def test_stored_traces_keep_pictures_and_their_ids(done):
