@@ -2,9 +2,11 @@
 
 `6,2,3>5=` may be answered by
 
-    6+2=8+3=11 wait
-    6+2=8-3=5
+    6+2=8+3=11:5 wait
+    6+2=8-3=5:5
     #### 6+2-3
+
+What follows the colon is the target, so that value and target stand side by side where they are compared.
 """
 
 import random
@@ -25,6 +27,7 @@ ALPHABET = "0123456789+-*/()#:,> =\nwait"
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 PUZZLES: dict[str, Any] = {"largest": 7, "prompt": "{numbers}>{target}=", "forms": ("hash",)}
 TAKEN_BACK = " wait"
+CHECK = ":"  # between an attempt's value and the target that it is compared with
 
 
 def small_model(context: int, seed: int, letters: str = "") -> ScratchModel:
@@ -64,10 +67,12 @@ class CountdownTraces(ChainCountdown):
     where hits are rare, a base learns to write attempts long before it learns to compare them with the target.
 
     After an attempt that misses, `backtracks` is the chance that it is taken back and another is made; else it is
-    given as the answer, wrong as it is. With 0 there is a single attempt, which nothing follows from.
+    given as the answer, wrong as it is. With 0 there is a single attempt, which nothing follows from. With `checks`
+    every attempt is followed by the target.
     """
 
     backtracks: float = 0.0
+    checks: bool = False
     hits: float = 0.3
     max_attempts: int = 6
 
@@ -86,9 +91,10 @@ class CountdownTraces(ChainCountdown):
         while True:
             attempt = (solution if rng.random() < self.hits else random_attempt)(numbers, rng, target)
             missed = attempt.values[-1] != target
+            line = f"{attempt}{CHECK}{target}" if self.checks else str(attempt)
             if not missed or len(lines) + 1 >= self.max_attempts or rng.random() >= self.backtracks:
-                return "\n".join([*lines, str(attempt), f"#### {attempt.expression}"])
-            lines.append(f"{attempt}{TAKEN_BACK}")
+                return "\n".join([*lines, line, f"#### {attempt.expression}"])
+            lines.append(f"{line}{TAKEN_BACK}")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,9 @@ def recipe(
 ) -> Stages:  # fmt: skip
     tiny = model == "tiny"
     backtracks = PRIMED_BACKTRACKS if base == "primed" else 0.0
-    attempts: Task = CountdownTraces(numbers=max(NUMBERS), fewest=min(NUMBERS), backtracks=backtracks, **PUZZLES)
+    attempts: Task = CountdownTraces(
+        numbers=max(NUMBERS), fewest=min(NUMBERS), backtracks=backtracks, checks=base == "primed", **PUZZLES
+    )
     base_steps, base_lr = base_steps or (800 if tiny else 60), base_lr or (4e-3 if tiny else 1e-4)
     sampling = Sampling(max_tokens=max_tokens)
     read = FineTune(

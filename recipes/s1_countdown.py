@@ -1,7 +1,7 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
-The tiny base, of characters, has read single attempts (as the plain base of `r1_zero_countdown`). A pool of worked
-answers takes attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
+The tiny base, of characters, has read single attempts, right or wrong. A pool of worked answers takes attempts back
+until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
 target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
 domain at random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
 token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
@@ -50,9 +50,9 @@ def recipe(
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     size = {"numbers": numbers, "fewest": numbers, **PUZZLES}
-    attempts: Task = CountdownTraces(**size)
+    attempts: Task = CountdownTraces(checks=True, **size)
     puzzles: Task = ChainCountdown(**size)
-    worked: Task = CountdownTraces(backtracks=1.0, max_attempts=12, **size)
+    worked: Task = CountdownTraces(backtracks=1.0, checks=True, max_attempts=12, **size)
     if validation:
         attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
     tiny, context = model == "tiny", 64 + 12 * 9 * numbers
@@ -77,7 +77,7 @@ def recipe(
 
     for chosen in CHOSEN:
         tune(chosen, ChosenAnswers(worked, chosen, count, pool, seed))
-        measure(f"{chosen}-samples", chosen, Samples(n, sampling))
+        measure(f"{chosen}-samples", chosen, Samples(n if chosen == "all" else min(n, 4), sampling))  # "all" votes
         for budget in BUDGETS:
             measure(f"{chosen}-forced-{budget}", chosen, forced(budget))
     for name, string in STRINGS.items():

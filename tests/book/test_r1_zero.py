@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ponder.book import r1_zero
-from ponder.book.r1_zero import corrected_shares, measure_samples
+from ponder.book.r1_zero import attempt_value, corrected_shares, is_corrected, measure_samples
 from ponder.book.sampled_answers import SampledProblem
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
@@ -30,7 +30,9 @@ def recipe_module(name: str) -> Any:
 @pytest.mark.parametrize("numbers", [3, 4])
 def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(numbers: int) -> None:
     traces = recipe_module("_countdown_traces")
-    task = traces.CountdownTraces(numbers=numbers, fewest=numbers, backtracks=0.5, hits=0.1, **traces.PUZZLES)
+    task = traces.CountdownTraces(
+        numbers=numbers, fewest=numbers, backtracks=0.5, hits=0.1, checks=numbers == 4, **traces.PUZZLES
+    )
     taken_back = right = missed_answers = 0
     for i in range(300):
         problem = task.train[i]
@@ -39,6 +41,8 @@ def test_attempts_state_their_values_and_are_taken_back_only_where_they_miss(num
         *attempts, answer = text.split("\n")
         for k, line in enumerate(attempts):
             line, *mark = line.split(" ")
+            line, *check = line.split(":")
+            assert check == ([str(problem.answer["target"])] if numbers == 4 else [])
             values = [int(v) for v in re.findall(r"=(-?\d+)", line)]
             expression = re.sub(r"=-?\d+", "", line)
             parts = [*[m.start() for m in re.finditer(r"[+-]", expression)][1:], len(expression)]
@@ -113,6 +117,22 @@ def test_correction_needs_a_right_answer_and_an_attempt_taken_back() -> None:
     assert corrected_shares(traces, verifier) == [0.5, 0.0]
     assert verifier.extract_answer(corrected) == "6+2-3" == verifier.extract_answer("#### 6 + 2 - 3 = 5")
     assert verifier.extract_answer("6+2=8-3=5") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "corrected"),
+    [
+        ("6+2=8+3=11:5 wait\n6+2=8-3=5:5\n#### 6+2-3", True),
+        ("6+2=8-3=5:5\n#### 6+2-3", False),
+        ("6+2=8-3=5:5 wait\n6+2=8-3=5:5\n#### 6+2-3", False),  # what was taken back was the answer
+        ("6+2=8-3=4:5 wait\n6+2=8-3=5:5\n#### 6+2-3", False),  # also where its value was wrong
+        ("6-2=4+=:5 wait\n6+2=8-3=5:5\n#### 6+2-3", False),  # no attempt
+        ("6-2=4-3=1 wait\n6+2=8-3=5\n#### 6+2-3", True),
+    ],
+)
+def test_only_an_attempt_with_another_value_is_corrected(text: str, corrected: bool) -> None:
+    assert is_corrected(text, CountdownVerifier(True, ("hash",))) is corrected
+    assert attempt_value("6+2=8+3=99:5") == "11"
 
 
 def test_samples_of_the_base_have_their_mean_and_their_vote() -> None:

@@ -36,6 +36,13 @@ def test_a_correction_takes_something_back(text: str, expected: tuple[str, str, 
     assert find_correction(text, extract_answer) == expected
 
 
+def test_an_attempt_may_be_read_by_its_own_reader() -> None:
+    text = "so 51:52 wait\n#### 52"
+    assert find_correction(text, extract_answer) is None, "the last number on the line is the answer"
+    read = find_correction(text, extract_answer, lambda line: line.split(":")[0].split()[-1])
+    assert read == ("wait", "51", "52")
+
+
 def test_only_right_answers_count() -> None:
     trace = trace_group([5], [[1]] * 2, [1.0, 0.0])
     for step in trace.steps[1:]:

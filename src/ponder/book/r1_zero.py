@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from ponder.measure.diagnostics.reflection import find_correction, find_correcti
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
+from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 
 BASES = ("primed", "plain")
 NUMBERS = (3, 4)
@@ -99,8 +101,8 @@ class R1Zero:
             f"Countdown by plus and minus, {first['problems']} held-out puzzles with {N_SAMPLES} samples of each at"
             " temperature 1, before the first step of RL and after every few. The prompt is the puzzle alone. Both"
             " bases have read attempts, of which three in ten were made to be right and the others drawn at random; the"
-            " primed one has read that an attempt that misses is taken back (`wait`) half of the time. Over seeds with"
-            " a 95 % interval that stays within its bounds.",
+            " primed one has read attempts whose value is compared with the target, and that one that misses is taken"
+            " back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its bounds.",
         ]
         for numbers in NUMBERS:
             lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]
@@ -180,7 +182,8 @@ def measure_run(before: Path, zero: Path, verifier: Any) -> dict[str, Any]:
     rows = [row for row in read_metrics(zero) if "reward" in row]
     measured = [row for row in rows if "eval/pass@1" in row]
     traces = list(read_traces(zero))
-    first = next(iter(islice(find_corrections(traces, verifier.name, verifier.extract_answer), 1)), None)
+    found = find_corrections(traces, verifier.name, lambda text: answer_value(text, verifier), attempt_value)
+    first = next(iter(islice(found, 1)), None)
     questions = {trace.problem.id: trace.problem.question for _, trace in traces}
     return {
         "problems": start["problems"],
@@ -215,9 +218,29 @@ def corrected_shares(traces: Sequence[tuple[int, Any]], verifier: Any) -> list[f
     for step, trace in traces:
         for i in trace.answers():
             right = trace.score(i, verifier.name) == 1.0
-            corrected = right and find_correction(trace.text(i), verifier.extract_answer) is not None
-            found.setdefault(step, []).append(corrected)
+            found.setdefault(step, []).append(right and is_corrected(trace.text(i), verifier))
     return [round(float(np.mean(found[step])), 4) for step in sorted(found)]
+
+
+def is_corrected(text: str, verifier: Any) -> bool:
+    """Whether an attempt with another value than the answer's was taken back."""
+    return find_correction(text, lambda whole: answer_value(whole, verifier), attempt_value) is not None
+
+
+def answer_value(text: str, verifier: Any) -> str | None:
+    """What the expression that is given as the answer comes to."""
+    expression = verifier.extract_answer(text)
+    return None if expression is None else _value(expression)
+
+
+def attempt_value(line: str) -> str | None:
+    """What the attempt on a line comes to, `6+2=8+3=11:5` to 11, whatever it says of itself."""
+    return _value(re.sub(r"=-?[0-9]*", "", line.split(":")[0]).strip())
+
+
+def _value(expression: str) -> str | None:
+    value = evaluate_arithmetic(expression).value
+    return None if value is None else str(value)
 
 
 def _lengths(runs: Sequence[Mapping[str, Any]], at: int) -> list[float]:

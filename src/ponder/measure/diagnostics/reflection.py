@@ -39,27 +39,35 @@ class SelfCorrection:
     text: str
 
 
-def find_correction(text: str, read: AnswerReader) -> tuple[str, str, str] | None:
+def find_correction(
+    text: str, read: AnswerReader, read_attempt: AnswerReader | None = None
+) -> tuple[str, str, str] | None:
     """Word, answer before it and answer in the end, where the two differ; None where nothing is taken back.
 
-    The answer before it is the last number on the line that the word stands on, or after.
+    The answer before it is the last number on the line that the word stands on, or after; or what `read_attempt` reads
+    there.
     """
+    attempt = read_attempt or (lambda line: _last_number(line) or read(line))
     final = read(text)
     if final is None:
         return None
     for m in islice(REFLECTION_WORDS.finditer(text[:MAX_TEXT_CHARS]), MAX_REFLECTIONS):
         lines = text[: m.start()].rstrip().rsplit("\n", 1)
-        number = _last_number(lines[-1]) or read(lines[-1])
+        number = attempt(lines[-1])
         if number is not None and not _same_answer(number, final):
             return m[0].lower(), number, final
     return None
 
 
-def find_corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: AnswerReader) -> Iterator[SelfCorrection]:
+def find_corrections(
+    traces: Iterable[tuple[int, Trace]], scorer: str, read: AnswerReader, read_attempt: AnswerReader | None = None
+) -> Iterator[SelfCorrection]:
     """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
     for step, trace in traces:
         for i in trace.answers():
-            if trace.score(i, scorer) == 1.0 and (correction := find_correction(trace.text(i), read)):
+            if trace.score(i, scorer) == 1.0 and (
+                correction := find_correction(trace.text(i), read, read_attempt)
+            ):
                 yield SelfCorrection(step, trace.problem.id, *correction, trace.text(i))
 
 
