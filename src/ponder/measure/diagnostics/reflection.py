@@ -65,9 +65,7 @@ def find_corrections(
     """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
     for step, trace in traces:
         for i in trace.answers():
-            if trace.score(i, scorer) == 1.0 and (
-                correction := find_correction(trace.text(i), read, read_attempt)
-            ):
+            if trace.score(i, scorer) == 1.0 and (correction := find_correction(trace.text(i), read, read_attempt)):
                 yield SelfCorrection(step, trace.problem.id, *correction, trace.text(i))
 
 
