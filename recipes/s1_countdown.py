@@ -4,9 +4,9 @@ The tiny base, of characters, has read single attempts, right or wrong. A pool o
 until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
 target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
 domain at random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
-token-conditional control (fine-tuned with the number of tokens in the prompt), rejection by length, and independent
-samples are measured at several budgets. `ponder book s1` draws them. A language model reads the same in place of the
-tiny base; budgets in its prompts count characters. Not measured yet.
+control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of length),
+rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A language
+model reads the same in place of the tiny base; budgets in its prompts count characters. Not measured yet.
 """
 
 import random
@@ -16,14 +16,21 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from _bases import Count, Limit, Lr, ModelName, Validation
-from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, CountdownTraces, small_model
+from _countdown_traces import PUZZLES, TAKEN_BACK, TEMPLATE, ChainCountdown, CountdownTraces, small_model
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Strategy, Task
 from ponder.reason.prompts import Prompt
-from ponder.reason.strategies import BudgetForcing, LengthRejection, Samples, TokenControl
+from ponder.reason.strategies import (
+    BudgetForcing,
+    ClassControl,
+    LengthRejection,
+    Samples,
+    StepControl,
+    TokenControl,
+)
 from ponder.settings import GreaterThan
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.optimizer import AdamW
@@ -36,6 +43,9 @@ WAITS = (1, 2, 4)
 STRINGS = {"wait": " wait\n", "alternatively": " alternatively\n", "hmm": " hmm\n", "none": "\n"}
 THINK_END, ANSWER_PREFIX = "\n####", " "
 TOKENS = "#{tokens}="
+STEPS, STEPS_LEFT = "#{steps}=", "{left})"
+CLASSES = {"short": "#s=", "long": "#l="}
+STEP_TOKENS = 32  # an attempt has fewer
 MAX_ANSWER_TOKENS = 24
 
 
@@ -57,7 +67,7 @@ def recipe(
         attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
     tiny, context = model == "tiny", 64 + 12 * 9 * numbers
     base_lr, lr = base_lr or (4e-3 if tiny else 1e-4), lr or (1e-3 if tiny else 5e-5)
-    scratch = small_model(context, seed, letters="".join(STRINGS.values()))
+    scratch = small_model(context, seed, letters="".join((*STRINGS.values(), *CLASSES.values())))
     read = FineTune(
         attempts, scratch if tiny else model, TEMPLATE if tiny else "qa",
         optimizer=AdamW(lr=base_lr, warmup_steps=base_steps // 10, decay_steps=base_steps), steps=base_steps,
@@ -83,10 +93,15 @@ def recipe(
     for name, string in STRINGS.items():
         for waits in WAITS:
             measure(f"string-{name}-{waits}", "all", replace(forced(max(BUDGETS)), waits=waits, wait_word=string))
-    tune("conditional", StatesTokens(ChosenAnswers(worked, "all", count, pool, seed)))
-    whole = Sampling(max_tokens=max(BUDGETS) + MAX_ANSWER_TOKENS)
+    chosen_answers = ChosenAnswers(worked, "all", count, pool, seed)
+    tune("conditional", StatesTokens(chosen_answers))
+    tune("stepwise", CountsSteps(chosen_answers))
+    tune("classes", StatesClass(chosen_answers))
+    for length in CLASSES:
+        measure(f"class-{length}", "classes", ClassControl(length, **CLASSES, sampling=sampling))
     for budget in BUDGETS:
-        measure(f"token-conditional-{budget}", "conditional", TokenControl(budget, TOKENS, whole))
+        measure(f"token-conditional-{budget}", "conditional", TokenControl(budget, TOKENS, sampling))
+        measure(f"step-conditional-{budget}", "stepwise", stepwise(budget))
         measure(f"rejection-{budget}", "all", LengthRejection(budget + MAX_ANSWER_TOKENS, sampling=sampling))
     return Stages(tuple(stages))
 
@@ -97,6 +112,14 @@ def forced(budget: int) -> BudgetForcing:
     return BudgetForcing(
         budget, waits=0, think_end=THINK_END, answer_prefix=ANSWER_PREFIX, sampling=answer, wait_word=STRINGS["wait"]
     )
+
+
+def stepwise(budget: int) -> StepControl:
+    """So many attempts, each with the number of those left ahead of it."""
+    return StepControl(
+        budget // STEP_TOKENS, STEP_TOKENS, STEPS, STEPS_LEFT, step_separator=f"{TAKEN_BACK}\n", think_end=THINK_END,
+        answer_prefix=ANSWER_PREFIX, sampling=Sampling(max_tokens=MAX_ANSWER_TOKENS),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -150,8 +173,8 @@ def choose(task: Task, by: Chosen, count: int, pool: int, seed: int) -> list[Pro
 
 
 @dataclass(frozen=True)
-class StatesTokens(WrappedTask):
-    """A task whose training problems state the tokens of their worked answer's thinking, up to the next budget."""
+class StatesLength(WrappedTask):
+    """A task whose training problems state how long the thinking of their worked answer is, in one way or another."""
 
     task: Task
 
@@ -161,10 +184,45 @@ class StatesTokens(WrappedTask):
 
     @cached_property
     def _problems(self) -> Sequence[Problem]:
-        return [self._stated(problem) for problem in self.task.train]
+        thinking = [self.task.gold(problem).split(THINK_END)[0] for problem in self.task.train]
+        instructions = self.instructions(thinking)
+        return [
+            replace(problem, messages=tuple(Prompt(instruction).messages(problem.messages)))
+            for problem, instruction in zip(self.task.train, instructions, strict=True)
+        ]
 
-    def _stated(self, problem: Problem) -> Problem:
-        used = len(self.task.gold(problem).split(THINK_END)[0])
-        budget = next((b for b in BUDGETS if b >= used), BUDGETS[-1])
-        instruction = TOKENS.replace("{tokens}", str(budget))
-        return replace(problem, messages=tuple(Prompt(instruction).messages(problem.messages)))
+    def instructions(self, thinking: Sequence[str]) -> list[str]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class StatesTokens(StatesLength):
+    """States the tokens, up to the next budget."""
+
+    def instructions(self, thinking: Sequence[str]) -> list[str]:
+        budgets = (next((b for b in BUDGETS if b >= len(text)), BUDGETS[-1]) for text in thinking)
+        return [TOKENS.replace("{tokens}", str(budget)) for budget in budgets]
+
+
+@dataclass(frozen=True)
+class StatesClass(StatesLength):
+    """States whether the thinking is longer than half of the others."""
+
+    def instructions(self, thinking: Sequence[str]) -> list[str]:
+        median = sorted(map(len, thinking))[len(thinking) // 2]
+        return [CLASSES["long" if len(text) >= median else "short"] for text in thinking]
+
+
+@dataclass(frozen=True)
+class CountsSteps(StatesLength):
+    """States the number of attempts, and before each how many are left."""
+
+    def instructions(self, thinking: Sequence[str]) -> list[str]:
+        return [STEPS.replace("{steps}", str(len(text.split("\n")))) for text in thinking]
+
+    def gold(self, problem: Problem) -> str:
+        thinking, end, answer = self.task.gold(problem).partition(THINK_END)
+        attempts = thinking.split("\n")
+        left = range(len(attempts), 0, -1)
+        counted = (STEPS_LEFT.replace("{left}", str(k)) + line for k, line in zip(left, attempts, strict=True))
+        return "\n".join(counted) + end + answer

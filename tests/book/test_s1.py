@@ -52,6 +52,24 @@ def test_conditional_problems_state_a_budget_that_their_answer_keeps() -> None:
         assert budget in made.BUDGETS and (used <= budget) and not any(used <= b < budget for b in made.BUDGETS)
 
 
+def test_steps_are_counted_down_and_half_of_the_answers_are_long() -> None:
+    made = recipe_module()
+    task = made.CountdownTraces(numbers=3, fewest=3, backtracks=1.0, checks=True, max_attempts=12, **made.PUZZLES)
+    chosen = made.ChosenAnswers(task, "random", 20, 200, 0)
+    counted, classes = made.CountsSteps(chosen), made.StatesClass(chosen)
+    for plain, problem in zip(chosen.train, counted.train, strict=True):
+        *attempts, answer = counted.gold(problem).split("\n")
+        assert int(problem.question.split("#")[1].strip("=")) == len(attempts)
+        assert [line.partition(")")[0] for line in attempts] == [str(k) for k in range(len(attempts), 0, -1)]
+        stripped = [line.partition(")")[2] for line in attempts]
+        assert "\n".join([*stripped, answer]) == chosen.gold(plain)
+    lengths: dict[str, list[int]] = {"#s=": [], "#l=": []}
+    for problem in classes.train:
+        lengths[problem.question[-3:]].append(len(classes.gold(problem).split(made.THINK_END)[0]))
+    assert max(lengths["#s="]) < min(lengths["#l="]) and min(map(len, lengths.values())) >= 5
+    assert (made.stepwise(32).max_steps, made.stepwise(256).max_steps) == (1, 8)
+
+
 def test_thinking_ends_at_its_mark_in_one_step_or_several() -> None:
     problem = Problem("a", user_messages("3, 7>10="), {"numbers": [3, 7], "target": 10})
     trace = Trace(problem, [Step(None, "", ids([1]))])
@@ -76,9 +94,10 @@ def seed_data(seed: int) -> dict[str, Any]:
         measured |= {f"{key}-forced-{b}": chains(0.2 + b / 1000 + best, [b, b - 1]) for b in (100, 200)}
         measured[f"{key}-samples"] = {"n": [1, 2], "vote": [0.1, 0.3], "tokens per sample": 20.0}
     measured |= {f"string-wait-{w}": chains(0.5, [100, 100]) for w in (1, 2)}
-    for key, used in (("token-conditional", [150, 250]), ("rejection", [120, -1])):
+    for key, used in (("token-conditional", [150, 250]), ("step-conditional", [90, 100]), ("rejection", [120, -1])):
         measured |= {f"{key}-{b}": chains(0.2, used) for b in (100, 200)}
-    trained = {name: {"tokens": 1e4, "flops": 1e9} for name in (*s1.CHOSEN, "conditional")}
+    measured |= {"class-short": chains(0.2, [20, 30]), "class-long": chains(0.4, [80, 90])}
+    trained = {name: {"tokens": 1e4, "flops": 1e9} for name in (*s1.CHOSEN, "conditional", "stepwise", "classes")}
     return {"seed": seed, "measured": measured, "trained": trained}
 
 
@@ -97,4 +116,4 @@ def test_report_has_every_comparison() -> None:
     text = "\n".join(s1.FIGURE.report(seeds))
     assert text.count("all three criteria, against") == 3 and "controls perfectly: **yes**" in text
     assert "by +30.0 [+30.0, +30.0]" in text and "`wait`, 2 times: +0.0" in text
-    assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 3 * 2 + 3 + 2 + 2
+    assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 4 * 2 + 3 + 2 + 2

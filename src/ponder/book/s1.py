@@ -20,6 +20,7 @@ CHOSEN = {"random": "at random", "diverse": "diverse", "longest": "longest", "al
 CONTROLS = {
     "all-forced": "budget forcing",
     "token-conditional": "token-conditional",
+    "step-conditional": "step-conditional",
     "rejection": "rejection by length",
 }
 THINK_END = "\n####"
@@ -54,7 +55,7 @@ class S1:
                     if name.endswith("-samples")
                     else measure_chains(folder / name, verifier)
                 )
-        trained = {name: _training_cost(folder / name) for name in (*CHOSEN, "conditional")}
+        trained = {name: _training_cost(folder / name) for name in (*CHOSEN, "conditional", "stepwise", "classes")}
         return {"model": run.model, "seed": run.seed, "measured": measured, "trained": trained}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -116,6 +117,7 @@ class S1:
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
             *self._control_table(data),
+            *self._class_lines(data),
             *self._string_table(data),
             *self._held_lines(data),
         ]
@@ -133,6 +135,14 @@ class S1:
             rows.append([name, *cells])
         head = ["", "control, %", "scaling, points per 1,000 tokens", "performance, %", "tokens sampled a problem"]
         return ["Control, scaling and performance as s1 defines them, over all budgets:", *markdown_table(head, rows)]
+
+    def _class_lines(self, data: Sequence[SeedData]) -> list[str]:
+        cells = []
+        for length in ("short", "long"):
+            own = [d["measured"][f"class-{length}"] for d in data]
+            cells.append(f"{length} {format_interval([m['thinking'] for m in own], 1, 0)} tokens of thinking and"
+                         f" {format_interval([m['right'] for m in own], bounds=SHARE)} % right")  # fmt: skip
+        return [f"Class-conditional control, which has no budget: {'; '.join(cells)}.", ""]
 
     def _string_table(self, data: Sequence[SeedData]) -> list[str]:
         times = _waits(data)
