@@ -44,7 +44,8 @@ STRINGS = {"wait": " wait\n", "alternatively": " alternatively\n", "hmm": " hmm\
 THINK_END, ANSWER_PREFIX = "\n####", " "
 TOKENS = "#{tokens}="
 STEPS, STEPS_LEFT = "#{steps}=", "{left})"
-CLASSES = {"short": "#s=", "long": "#l="}
+Length = Literal["short", "long"]
+CLASSES: dict[Length, str] = {"short": "#s=", "long": "#l="}
 STEP_TOKENS = 32  # an attempt has fewer
 MAX_ANSWER_TOKENS = 24
 
@@ -98,7 +99,7 @@ def recipe(
     tune("stepwise", CountsSteps(chosen_answers))
     tune("classes", StatesClass(chosen_answers))
     for length in CLASSES:
-        measure(f"class-{length}", "classes", ClassControl(length, **CLASSES, sampling=sampling))
+        measure(f"class-{length}", "classes", ClassControl(length, CLASSES["short"], CLASSES["long"], sampling))
     for budget in BUDGETS:
         measure(f"token-conditional-{budget}", "conditional", TokenControl(budget, TOKENS, sampling))
         measure(f"step-conditional-{budget}", "stepwise", stepwise(budget))
