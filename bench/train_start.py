@@ -125,6 +125,8 @@ def child(told: dict[str, Any]) -> None:
         lora=LoRA() if told["lora"] else None, **more,
     )  # fmt: skip
     seen, stop = clock.seen, threading.Event()
+    from ponder.nets import hf
+    from ponder.pipelines.training import session
     from ponder.pipelines.training.session import TrainingSession
     from ponder.runs import Run, manifest
     from ponder.train import checkpoint, host_buffers
@@ -133,6 +135,7 @@ def child(told: dict[str, Any]) -> None:
         (TrainingSession, "save"), (TrainingSession, "record"), (checkpoint.CheckpointWriter, "_write_once"),
         (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
         (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
+        (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"), (Run, "write_traces"),
     ):  # fmt: skip
         clock.time_calls(owner, name)
 

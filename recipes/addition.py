@@ -20,6 +20,8 @@ from ponder.types import Sampling
 
 # As measured: these forms and no others earn a reward.
 FORMS = ("bare", "boxed", "tag", "hash", "line")
+# An answer is one line: what would follow earns nothing, and costs most of the tokens.
+STOP = ("\n",)
 
 
 def recipe(
@@ -40,7 +42,7 @@ def recipe(
         model=model,
         template="qa",
         group_size=group_size,
-        sampling=Sampling(max_tokens=max_tokens),
+        sampling=Sampling(max_tokens=max_tokens, stop=STOP),
         algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,

@@ -11,13 +11,18 @@ import pytest
 
 from ponder.cli import demo, recipe_files
 from ponder.cli.graceful_stop import GracefulStop
+from ponder.models.load import load_policy
+from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.rl import RL
+from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
+from ponder.types import Sampling
 
 
 def job(here: Path, model: Path) -> RL:
     made = recipe_files.build_job(recipe_files.load_recipe(here / "tiny.py"), {"steps": 2})
-    return replace(made, model=str(model))
+    assert isinstance(made, RL)
+    return replace(made, model=str(model), strategy=Samples(8, Sampling(max_tokens=3, stop=("\n", "is"))))
 
 
 def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,6 +35,12 @@ def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
     assert {p.name for p in Path("out").iterdir()} == {"before", "train", "after", "model", "curve.png"}
     weights = Path("out/model/model.safetensors").stat()
+    for part in ("before", "after"):
+        assert '"stop": ["\\n", "is"]' in json.dumps(json.loads(Path("out", part, "job.json").read_text()))
+    old, new = Tokenizer.from_folder(model), Tokenizer.from_folder("out/model")
+    newline = int(old.encode("\n", add_special_tokens=False)[0])
+    assert newline not in old.eos and new.eos == (*old.eos, newline), "'is' has two tokens: no end token"
+    assert load_policy("out/model").engine.eos == {*old.eos, newline}
 
     demo.run_demo(job(here, model), Path("out"), GracefulStop(), json=True)
     done = json.loads(capsys.readouterr().out.splitlines()[-1])

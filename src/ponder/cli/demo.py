@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False, log_
     stop.check()
     say("4/4  what it learned", "", *stored.lines(), *result.lines(), "")
 
-    _export_model(folder)
+    _export_model(folder, job)
     answer = _ask_trained_model(folder / "model", job, stop)
     whole = time.perf_counter() - clock.began
     shown = one_line(answer.answer or "(nothing)", 80)
@@ -100,8 +100,8 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False, log_
         print_json({"event": "done", "run": str(folder), **shown_json})
 
 
-def _export_model(folder: Path) -> None:
-    """The model as a folder, unless it was written after the last checkpoint."""
+def _export_model(folder: Path, job: RL) -> None:
+    """The model as a folder, unless it was written after the last checkpoint. It ends where it did in training."""
     from ponder.models.model_paths import find_model
 
     trained, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
@@ -109,7 +109,7 @@ def _export_model(folder: Path) -> None:
         return
     if config.is_file():
         shutil.rmtree(config.parent)
-    export.write_model(str(folder / "train"), config.parent)
+    export.write_model(str(folder / "train"), config.parent, end_texts=job.rollout_sampling.stop)
 
 
 def _evaluate(
@@ -120,7 +120,7 @@ def _evaluate(
     from ponder.runs.cleanup import remove_failed_start
     from ponder.types import Sampling
 
-    greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
+    greedy = Chain(Sampling(temperature=0.0, max_tokens=32, stop=job.rollout_sampling.stop))
     evaluation = Evaluate(
         job.task, model, template, greedy, max_concurrency=512, seed=job.seed, device=job.device, dtype=job.dtype
     )
@@ -217,13 +217,12 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     from ponder.models.load import load_policy
     from ponder.pipelines.ask import decide
     from ponder.reason.strategies import MajorityVote
-    from ponder.types import Sampling
 
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
     question_job = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
-    strategy = MajorityVote(8, sampling=Sampling(temperature=job.rollout_sampling.temperature, max_tokens=32))
+    strategy = MajorityVote(8, sampling=replace(job.rollout_sampling, max_tokens=32))
     return decide(solve.solve_question(question_job, strategy, policy, None, None, None))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +33,9 @@ def export(
     return 0
 
 
-def write_model(model: str, out: Path, kind: str | None = None) -> None:
-    """Whole or not at all, and in the weights' own type."""
+def write_model(model: str, out: Path, kind: str | None = None, end_texts: Sequence[str] = ()) -> None:
+    """Whole or not at all, and in the weights' own type. `end_texts`: at which the model was trained to end; those that
+    are a token become end tokens, so that whatever loads the model ends there, too."""
     from ponder.models.model_paths import find_base, find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
@@ -48,6 +51,11 @@ def write_model(model: str, out: Path, kind: str | None = None) -> None:
         if judge and kind is not None:
             raise UsageError("a GGUF file has no place for a judge's head: write a Hugging Face folder")
     tokenizer.check_fits(net.config)
+    if end_texts:
+        encoded = [tokenizer.encode(text, add_special_tokens=False) for text in end_texts]
+        ends = [int(ids[0]) for ids in encoded if len(ids) == 1]
+        tokenizer = replace(tokenizer, eos=(*dict.fromkeys((*tokenizer.eos, *ends)),))
+        net.config = replace(net.config, eos=tokenizer.eos)
     if kind is not None:
         gguf.save(net, tokenizer, out, kind.upper())
         return

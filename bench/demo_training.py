@@ -1,0 +1,175 @@
+"""How long the demo trains on two cores, and how well its model then adds, over several seeds.
+
+`run` trains the recipe `addition` once, as `ponder demo` does, and writes one JSON file: seconds, where they went, the
+machine's matrix rate, and greedy accuracy. On the split `validation`, the demo's own held-out problems, settings are
+chosen; `test` has other held-out problems, on which no setting was chosen and which training never sees. `--before`
+trains with the recipe's earlier settings. `table` keeps the seeds of the test split in bench/results.
+
+    taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --seed 0 --out kept
+    taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --before --out kept
+    taskset -c 0,1 python bench/demo_training.py table --out kept
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import commit, hardware, make_parser, report, versions
+from ponder.cli.recipe_files import find_recipe, load_recipe
+from ponder.measure import Accuracy
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.protocols import NoProgress
+from ponder.reason.strategies import Chain
+from ponder.runs import read_metrics, read_traces
+from ponder.tasks import Addition
+from ponder.types import Sampling
+from roofline import cpu_matmul_rate
+
+# What the recipe was before answers ended at a newline.
+BEFORE: dict[str, Any] = {"steps": 24, "problems_per_step": 64, "group_size": 4, "lr": 6e-5, "frozen_layers": 12}
+BEFORE_SAMPLING = Sampling(max_tokens=10)
+
+
+@dataclass(frozen=True)
+class OtherSplit(Addition):
+    """Addition with other held-out problems, none of which is among the demo's."""
+
+    @property
+    def name(self) -> str:
+        return "addition-other-split"
+
+    def _test_items(self) -> Iterator[tuple[int, int]]:
+        demo = Addition(digits=self.digits)
+        return (item for item in super()._test_items() if not demo._is_test_item(item))
+
+
+def make_job(args: Any) -> RL:
+    settings = {name: value for name in BEFORE if (value := getattr(args, name)) is not None}
+    job: RL = load_recipe(find_recipe("addition"))(
+        **(BEFORE if args.before else {}) | settings, seed=args.seed, device=args.device
+    )
+    sampling = BEFORE_SAMPLING if args.before else job.sampling
+    if args.max_tokens is not None:
+        sampling = replace(sampling, max_tokens=args.max_tokens)
+    if args.no_stop:
+        sampling = replace(sampling, stop=())
+    optimizer = replace(job.optimizer, **json.loads(args.optimizer))
+    job = replace(job, sampling=sampling, optimizer=optimizer, **json.loads(args.more))
+    if args.split == "validation":
+        return job
+    task = job.task
+    return replace(job, task=OtherSplit(digits=task.digits, prompt=task.prompt, forms=task.forms, test_size=5000))
+
+
+class StepLines(NoProgress):
+    """A line for each step, so that a run that is cut short has shown something."""
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Any]) -> None:
+        print(f"step {done}: {metrics['step_time']:.1f} s, reward {metrics['reward']:.3f}", flush=True)
+
+
+def train_once(args: Any) -> None:
+    job = make_job(args)
+    rate = cpu_matmul_rate(torch.float32) if args.device == "cpu" else None
+    with tempfile.TemporaryDirectory(dir=args.runs) as home:
+        began = time.perf_counter()
+        job(Path(home, "train"), StepLines())
+        seconds = time.perf_counter() - began
+        rows = read_metrics(Path(home, "train"))
+        accuracy, right = evaluate(job, Path(home))
+    sums = {name: sum(row[name] for row in rows) for name in ("time/sample", "time/learn")}
+    result = {
+        "split": args.split, "seed": args.seed, "before": args.before, "seconds": seconds, "parts": sums,
+        "accuracy": accuracy.mean, "low": accuracy.low, "high": accuracy.high, "problems": len(right), "right": right,
+        "rewards": [row["reward"] for row in rows], "step_seconds": [row["step_time"] for row in rows],
+        "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
+        "threads": torch.get_num_threads(), "steps": job.steps, "problems_per_step": job.problems_per_step,
+        "group_size": job.group_size, "frozen_layers": job.frozen_layers, "max_tokens": job.sampling.max_tokens,
+        "stop": list(job.sampling.stop), "optimizer": asdict(job.optimizer), "more": json.loads(args.more),
+        "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
+    }  # fmt: skip
+    args.out.mkdir(parents=True, exist_ok=True)
+    name = args.name or f"{args.split}-{'before' if args.before else 'now'}-seed{args.seed}"
+    (args.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    shown = f"{100 * accuracy.mean:.1f} % [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}] of {len(right)}"
+    print(f"{name}: {seconds:.0f} s, {shown}", flush=True)
+
+
+def evaluate(job: RL, home: Path) -> tuple[Accuracy, dict[str, float]]:
+    """Greedy accuracy, as `ponder demo` measures it, and whether the answer to each held-out problem is right."""
+    greedy = Chain(Sampling(temperature=0.0, max_tokens=32, stop=job.sampling.stop))
+    evaluation = Evaluate(
+        job.task, str(home / "train"), None, greedy, max_concurrency=512, seed=job.seed, device=job.device,
+        dtype=job.dtype,
+    )  # fmt: skip
+    accuracy = evaluation(home / "after").accuracy
+    assert isinstance(accuracy, Accuracy)
+    name = job.task.verifier.name
+    traces = [trace for _, trace in read_traces(home / "after")]
+    return accuracy, {t.problem.id: float((t.score(leaf, name) or 0) >= 1) for t in traces for leaf in t.answers()}
+
+
+def keep(args: Any) -> None:
+    """The three seeds of the test split, beside the earlier settings, as one result."""
+    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.out.glob("test-*.json"))]
+    now, before = ([row for row in every if row["before"] is kind] for kind in (False, True))
+    settings = ("steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "optimizer", "more")
+    assert now and all(row[name] == now[0][name] for row in now for name in settings)
+    shown = ("seed", "seconds", "parts", "accuracy", "low", "high", "problems", "num_tokens", "flops", "matrix_rate")
+    details = {
+        "accuracy": statistics.mean(row["accuracy"] for row in now),
+        "settings": {name: now[0][name] for name in settings},
+        "now": [{name: row[name] for name in shown} for row in now],
+        "before": [{name: row[name] for name in shown} for row in before],
+        "share_of_limit": {"ponder": statistics.mean(r["flops"] / r["seconds"] / r["matrix_rate"] for r in now)},
+        "note": args.note,
+    }
+    report(
+        "demo_training",
+        f"smollm2, float32: the demo's training on two cores, {len(now)} seeds",
+        statistics.mean(row["seconds"] for row in now),
+        {"earlier settings": statistics.mean(row["seconds"] for row in before) if before else None},
+        unit="s",
+        better="lower",
+        device=args.device,
+        details=details,
+    )
+
+
+def main() -> None:
+    flags = make_parser(__doc__)
+    flags.add_argument("part", choices=["run", "table"])
+    flags.add_argument("--out", type=Path, default=Path("kept"), help="folder of the JSON files")
+    flags.add_argument("--runs", type=Path, help="where the run directory is made; default: the system's temporary one")
+    flags.add_argument("--split", choices=["validation", "test"], default="validation")
+    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument("--before", action="store_true", help="the recipe's earlier settings")
+    flags.add_argument("--name", help="of the JSON file")
+    flags.add_argument("--steps", type=int)
+    flags.add_argument("--problems-per-step", type=int)
+    flags.add_argument("--group-size", type=int)
+    flags.add_argument("--lr", type=float)
+    flags.add_argument("--frozen-layers", type=int)
+    flags.add_argument("--max-tokens", type=int)
+    flags.add_argument("--no-stop", action="store_true")
+    flags.add_argument("--optimizer", default="{}", help='settings of AdamW as JSON, such as {"betas": [0.9, 0.99]}')
+    flags.add_argument("--more", default="{}", help='fields of RL as JSON, such as {"minibatches": 2}')
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    args = flags.parse_args()
+    train_once(args) if args.part == "run" else keep(args)
+
+
+if __name__ == "__main__":
+    import demo_training  # so that the task's class has the name under which a run's job is read again
+
+    demo_training.main()
