@@ -68,6 +68,7 @@ def make_job(args: Any) -> RL:
     if args.split == "validation":
         return job
     task = job.task
+    assert isinstance(task, Addition)
     return replace(job, task=OtherSplit(digits=task.digits, prompt=task.prompt, forms=task.forms, test_size=5000))
 
 

@@ -135,7 +135,8 @@ def child(told: dict[str, Any]) -> None:
         (TrainingSession, "save"), (TrainingSession, "record"), (checkpoint.CheckpointWriter, "_write_once"),
         (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
         (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
-        (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"), (Run, "write_traces"),
+        (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"),
+        (Run, "write_traces"),
     ):  # fmt: skip
         clock.time_calls(owner, name)
 

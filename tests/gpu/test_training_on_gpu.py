@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
+from fake_checkpoints import Job
 from fakes import trace_group
 from ponder.nets import lora, tree_attention
 from ponder.nets.causal_attention import CausalAttention
@@ -15,6 +19,9 @@ from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
+from ponder.runs import Run
+from ponder.train.checkpoint import CheckpointWriter
+from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
@@ -184,3 +191,28 @@ def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
         traces
     )
     assert gradient_angle(again, expected) < 1e-4
+
+
+def test_a_copy_holds_what_was_computed_before_it_and_nothing_of_what_comes_after() -> None:
+    source = {f"t{i}": torch.zeros(8 << 20, device="cuda") for i in range(8)}
+    buffers = HostBuffers()
+    for round in range(1, 4):
+        for _ in range(50):  # queued, not computed, when the copy starts
+            torch._foreach_add_(list(source.values()), 1.0)
+        copy = buffers.start(source)
+        copy.wait()
+        torch._foreach_mul_(list(source.values()), 1.0)
+        assert all(t.is_pinned() and bool((t == 50.0 * round).all()) for t in copy.tensors.values())
+
+
+def test_a_save_is_of_its_step_though_the_next_begins_at_once(tmp_path: Path) -> None:
+    net, weights = torch.arange(4.0, device="cuda"), torch.zeros(16 << 20, device="cuda")
+    with Run(tmp_path / "run", Job()) as run, CheckpointWriter(run) as saver:
+        for step in (1, 2, 3):
+            weights += 1
+            saver.save(step, {"weights": weights, "net": net}, {}, {})
+            saver.wait_until_copied()
+        weights += 1
+    for step in (2, 3):
+        (file,) = (tmp_path / "run" / "checkpoints" / f"step-00000{step}").glob("learner*")
+        assert bool((load_file(file)["weights"] == step).all())

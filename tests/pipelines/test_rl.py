@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import threading
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,9 @@ from ponder.runs.block_file import ITEMS, BlockReader
 from ponder.runs.records import raw_records, read_records
 from ponder.runs.trace_store import TRACES_FILE
 from ponder.trace_json import trace_to_json
+from ponder.train import checkpoint
 from ponder.train.distill import Distill
+from ponder.train.host_buffers import HostBuffers, HostCopy
 from ponder.train.imitation import SFT
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, RLOO
@@ -270,6 +275,37 @@ def test_nonfinite_checkpoint_is_not_written(what: str, tmp_path: Path, monkeypa
     assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
 
 
+class LateCopy(HostCopy):
+    """A copy that is made when it is waited for, as a GPU's may be; the writer waits for it late."""
+
+    def __init__(self, sources: Mapping[str, torch.Tensor]) -> None:
+        super().__init__({name: torch.full_like(t, math.nan, memory_format=torch.contiguous_format)
+                          for name, t in sources.items()})  # fmt: skip
+        self._from, self._lock, self._made = {n: t.detach() for n, t in sources.items()}, threading.Lock(), False
+
+    def wait(self) -> None:
+        if threading.current_thread().name.startswith("checkpoint"):
+            time.sleep(0.1)
+        with self._lock:
+            for name, t in self._from.items() if not self._made else ():
+                self.tensors[name].copy_(t)
+            self._made = True
+
+
+def test_copies_for_a_checkpoint_are_made_before_the_next_step_learns(
+    whole: tuple[Path, PonderPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = checkpoint.CheckpointWriter
+    monkeypatch.setattr(checkpoint, "CheckpointWriter", lambda run, keep, background: writer(run, keep=keep))
+    monkeypatch.setattr(HostBuffers, "start", lambda self, tensors: LateCopy(tensors))
+    JOB(tmp_path / "run")
+    for step in (4, 6):
+        expected, result = ((f / "checkpoints" / f"step-00000{step}") for f in (whole[0], tmp_path / "run"))
+        for name in ("learner.safetensors", "model/model.safetensors"):
+            mine, theirs = load_file(result / name), load_file(expected / name)
+            assert mine.keys() == theirs.keys() and all(torch.equal(mine[n], theirs[n]) for n in mine)
+
+
 def test_full_disk_pauses_run(
     whole: tuple[Path, PonderPolicy],
     tmp_path: Path,
@@ -277,7 +313,6 @@ def test_full_disk_pauses_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from ponder import full_disk
-    from ponder.train import checkpoint
 
     real, tries = checkpoint.save_file, []
 
@@ -302,7 +337,6 @@ def test_partial_checkpoint_is_ignored(whole: tuple[Path, PonderPolicy], tmp_pat
 
 
 def test_failed_save_keeps_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ponder.train import checkpoint
 
     real = checkpoint.save_file
     count = []

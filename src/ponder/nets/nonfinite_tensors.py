@@ -14,13 +14,14 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor with a number that is not finite. One pass over memory, one wait for each device."""
+    """The name of the first tensor with a number that is not finite. One pass over memory, and one wait for each device
+    and dtype."""
     some = {n: t.detach() for n, t in tensors.items() if t.is_floating_point() and t.numel()}
-    for device in {t.device for t in some.values()}:
-        names = [n for n, t in some.items() if t.device == device]
+    bad: set[str] = set()
+    for kind in {(t.device, t.dtype) for t in some.values()}:
+        names = [n for n, t in some.items() if (t.device, t.dtype) == kind]
         # The largest magnitude of a tensor is NaN or infinite where any of its numbers is.
         largest = torch._foreach_norm([some[n] for n in names], float("inf"))
-        fine = torch.stack([torch.isfinite(one) for one in largest]).tolist()
-        if not all(fine):
-            return names[fine.index(False)]
-    return None
+        fine = torch.isfinite(torch.stack(largest)).tolist()
+        bad |= {n for n, is_fine in zip(names, fine, strict=True) if not is_fine}
+    return next((n for n in some if n in bad), None)

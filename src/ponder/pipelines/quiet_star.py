@@ -139,6 +139,7 @@ async def quiet_star(job: QuietStar, run: Run, watch: Progress) -> PonderPolicy:
                     policy, texts, marks[0], job.num_thoughts, job.max_thought_tokens
                 )
                 watch.phase("learn")
+                session.wait_for_copies()
                 metrics = learner.step_on_texts(texts, thoughts, watch.share)
                 state.num_tokens += sum(pack_thoughts(texts, thoughts, marks, job.lookahead_tokens).lengths)
                 metrics |= {"num_tokens": state.num_tokens}

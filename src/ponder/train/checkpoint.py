@@ -44,7 +44,7 @@ from ponder.runs.cleanup import is_training_job, without_steps
 from ponder.runs.manifest import ManifestMismatch
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, ShardMesh
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
-from ponder.train.host_buffers import HostBuffers
+from ponder.train.host_buffers import HostBuffers, HostCopy
 
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
 SHARD_BYTES = 128 << 20  # of one file of tensors: files are written and checked in parallel
@@ -75,6 +75,7 @@ class CheckpointWriter:
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._pending: futures.Future[None] | None = None
         self._host = HostBuffers()
+        self._copy: HostCopy | None = None
 
     def __enter__(self) -> CheckpointWriter:
         self._remove_partial()
@@ -98,8 +99,8 @@ class CheckpointWriter:
         folders: Mapping[str, Callable[[Path], None]],
         score: float | None = None,
     ) -> None:
-        """Save the state after `step` steps. With a background writer the caller may change its tensors as soon as this
-        returns: they are copied here, and `folders` (writers by name) must hold copies of their own."""
+        """Save the state after `step` steps. With a background writer the caller may change its tensors after
+        `wait_until_copied`, and `folders` (writers by name) must hold copies of their own."""
         self.wait()
         final = self.folder / f"step-{step:06d}"
         if final.exists():
@@ -108,8 +109,8 @@ class CheckpointWriter:
         text = _state_json(state)
         check_tensors_finite(tensors, "the optimiser")
         if self.background:
-            copies = self._host.copy(tensors)
-            self._pending = self._writer.submit(self._write, final, about, copies, text, folders)
+            self._copy = self._host.start(tensors)
+            self._pending = self._writer.submit(self._write_copy, final, about, self._copy, text, folders)
         else:
             here = {name: t.detach().contiguous() for name, t in tensors.items()}
             self._write(final, about, here, text, folders)
@@ -160,6 +161,23 @@ class CheckpointWriter:
             done, _ = futures.wait([self._pending])  # before `_pending` is cleared: a signal may interrupt the wait
             self._pending = None
             done.pop().result()
+
+    def wait_until_copied(self) -> None:
+        """Wait until the tensors that were given to `save` may change."""
+        if self._copy is not None:
+            self._copy.wait()
+            self._copy = None
+
+    def _write_copy(
+        self,
+        final: Path,
+        about: Mapping[str, Any],
+        copy: HostCopy,
+        state: str,
+        folders: Mapping[str, Callable[[Path], None]],
+    ) -> None:
+        copy.wait()
+        self._write(final, about, copy.tensors, state, folders)
 
     def _write(
         self,

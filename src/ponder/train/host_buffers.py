@@ -1,12 +1,13 @@
 """Copies of a GPU's tensors in page-locked host memory, which is kept for the next copies.
 
 Into fresh memory a copy runs at a few GB/s, since every page is mapped first and the driver copies twice; into
-page-locked memory at the speed of the bus. Too much of it starves the machine, so large states are copied plainly.
+page-locked memory at the speed of the bus, and without the processor: a step can be sampled meanwhile. Too much of it
+starves the machine, so large states are copied plainly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,24 +17,61 @@ from ponder.memory_check import free_memory
 MAX_PINNED_BYTES = 8 << 30
 
 
+class HostCopy:
+    """A copy that may still be under way. Until `wait` returns, `tensors` are not whole and their sources must stay as
+    they are. Any thread may wait."""
+
+    def __init__(
+        self, tensors: dict[str, Tensor], sources: Sequence[Tensor] = (), ends: Sequence[torch.cuda.Event] = ()
+    ) -> None:
+        self.tensors = tensors
+        self._sources, self._ends = sources, ends  # sources may be temporary: their memory is not used again before
+
+    def wait(self) -> None:
+        for end in self._ends:
+            end.synchronize()
+        self._sources = ()
+
+
 class HostBuffers:
-    """The result of `copy` is overwritten by the next call."""
+    """The result of `copy` or `start` is overwritten by the next call."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors as they are now, contiguous and on the CPU. Waits until they are copied."""
+        started = self.start(tensors)
+        started.wait()
+        return started.tensors
+
+    def start(self, tensors: Mapping[str, Tensor]) -> HostCopy:
+        """As `copy`, but a GPU's copies run beside what is computed there next."""
         sources = {name: t.detach() for name, t in tensors.items()}
         if not self._fits(sources):
             self._kept = {}
-            return {name: t.to("cpu", copy=True).contiguous() for name, t in sources.items()}
+            return HostCopy({name: t.to("cpu", copy=True).contiguous() for name, t in sources.items()})
         self._kept = {name: self._buffer(name, t) for name, t in sources.items()}
+        ends = [
+            self._start_on(device, {n: t for n, t in sources.items() if t.device == device})
+            for device in {t.device for t in sources.values() if t.is_cuda}
+        ]
         for name, t in sources.items():
-            self._kept[name].copy_(t, non_blocking=True)
-        for device in {t.device for t in sources.values() if t.is_cuda}:
-            torch.cuda.current_stream(device).synchronize()
-        return dict(self._kept)
+            if not t.is_cuda:
+                self._kept[name].copy_(t)
+        return HostCopy(dict(self._kept), list(sources.values()), ends)
+
+    def _start_on(self, device: torch.device, sources: Mapping[str, Tensor]) -> torch.cuda.Event:
+        """Copy these on a stream of their own, after what the device has been told to compute so far."""
+        stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+        stream.wait_stream(torch.cuda.current_stream(device))
+        end = torch.cuda.Event(blocking=True)  # who waits for it leaves its core to others
+        with torch.cuda.stream(stream):
+            for name, t in sources.items():
+                self._kept[name].copy_(t, non_blocking=True)
+            end.record(stream)
+        return end
 
     def _fits(self, tensors: Mapping[str, Tensor]) -> bool:
         size = sum(t.nbytes for t in tensors.values())

@@ -37,7 +37,7 @@ from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.distributed import ShardMesh, current_group
 from ponder.train.finite_checks import Diverged, check_tensors_finite
-from ponder.train.host_buffers import HostBuffers
+from ponder.train.host_buffers import HostBuffers, HostCopy
 from ponder.train.learner import Learner
 from ponder.train.pack import plan
 from ponder.types import Trace
@@ -99,6 +99,7 @@ class TrainingSession:
         on_gpu = policy.net.device.type != "cpu"  # a CPU has neither time nor memory to spare
         self.saver = checkpoint.CheckpointWriter(run, keep=job.keep_checkpoints, background=on_gpu)
         self._host_buffers: dict[str, HostBuffers] = {}  # of the models that are saved
+        self._copies: list[HostCopy] = []  # of them, that may still be under way
         self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
         self._base = lora_base(job, policy.net)  # its weights are not saved again
@@ -159,6 +160,7 @@ class TrainingSession:
         """A learner's step. If it diverges, the traces are written for inspection. Before the first step with compiled
         blocks, check that their gradient is that of the plain blocks.
         """
+        self.wait_for_copies()
         if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
             self._gradient_checked.append(learner)
             if getattr(self.job, "preflight", True):
@@ -212,6 +214,13 @@ class TrainingSession:
         else:
             self.saver.save(self.state.step, tensors, state_json, folders, score)
 
+    def wait_for_copies(self) -> None:
+        """Wait until what `save` copies may change: before a learner's step, beside which nothing is copied."""
+        for copy in self._copies:
+            copy.wait()
+        self._copies = []
+        self.saver.wait_until_copied()
+
     def _model_writers(self) -> dict[str, Callable[[Path], None]]:
         """What writes each folder of a checkpoint: the model, a critic, an adapter."""
         tokenizer = self.policy.tokenizer
@@ -227,10 +236,19 @@ class TrainingSession:
     def _model_writer(self, name: str, net: Decoder, tokenizer: Tokenizer) -> Callable[[Path], None]:
         """What writes a model as it is now: a folder that others load, with the adapter merged; or, where the base
         model stays in its own file, a reference to it."""
-        copy = self._host_buffers.setdefault(name, HostBuffers()).copy if self.saver.background else False
+        copies: list[HostCopy] = []
+
+        def start_copy(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+            copies.append(self._host_buffers.setdefault(name, HostBuffers()).start(tensors))
+            return copies[-1].tensors
+
+        copy = start_copy if self.saver.background else False
         weights = hf.snapshot(net, copy=copy, base=self._base if net is self.policy.net else None)
+        self._copies += copies
 
         def write(folder: Path) -> None:
+            for copy in copies:
+                copy.wait()
             weights(folder)
             tokenizer.save(folder)
             if isinstance(net, DecoderWithReference):
