@@ -247,8 +247,7 @@ class RecipeBase:
         steps = steps or self.reward_model.steps
         return TrainRewardModel(
             (data,), model, objective, self.template, optimizer=self.reward_model.optimizer(lr, steps), steps=steps,
-            batch_size=32,
-            save_every=steps, seed=seed, **more,
+            save_every=steps, seed=seed, **{"batch_size": 32, **more},
         )  # fmt: skip
 
     def evaluate(self, model: str, seed: int, n: int = 4) -> Evaluate:

@@ -1,5 +1,6 @@
 """Chain of thought: word problems asked directly, with "Think step by step", and after solved examples with and without
-their working. Reads GSM8K, SVAMP and MAWPS (`ponder data`).
+their working; then the same of the model fine-tuned on answers alone and on worked answers. Reads GSM8K, SVAMP and
+MAWPS (`ponder data`).
 
 `ponder book chain-of-thought` tabulates the accuracy of one sample and of the vote of all.
 """
@@ -7,8 +8,8 @@ their working. Reads GSM8K, SVAMP and MAWPS (`ponder data`).
 from dataclasses import replace
 from typing import Annotated
 
-from _bases import Count, Limit, MaxTokens, ModelName, Template
-from _word_problems import OnlySet, solved_examples
+from _bases import Count, Limit, Lr, MaxTokens, ModelName, StepsAndRate, Template, find_base
+from _word_problems import OnlySet, ReadLastNumber, solved_examples
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
@@ -19,20 +20,23 @@ from ponder.tasks import GSM8K, MAWPS, SVAMP, Suite
 from ponder.types import Sampling
 
 DIRECT_TOKENS = 32
+SFT = StepsAndRate(140, 1e-4)
 
 
 def recipe(
-    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 256,
-    n: Count = 8, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
-    temperature: float = 0.7, seed: int = 0,
+    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 512,
+    n: Count = 4, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
+    temperature: float = 0.7,
+    sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT.steps, lr: Lr = None,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
     stages = []
     for style in ("direct", "cot"):
         examples = GSM8K(style=style)
         sets: dict[str, Task] = {
-            "gsm8k": examples,
-            "svamp": SVAMP(style=style),
-            "multiarith": OnlySet(MAWPS(style=style), "multiarith"),
+            "gsm8k": ReadLastNumber(examples),
+            "svamp": ReadLastNumber(SVAMP(style=style)),
+            "multiarith": ReadLastNumber(OnlySet(MAWPS(style=style), "multiarith")),
             "suite": Suite(style=style),
         }
         length = DIRECT_TOKENS if style == "direct" else max_tokens or 256
@@ -42,6 +46,14 @@ def recipe(
             stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, alone, limit, seed)))
             if name != "suite":  # the examples are word problems
                 stages.append(Stage(f"{name}.few.{style}", _job(task, model, template, shown, limit, seed)))
+        if sft_steps:
+            pace = StepsAndRate(sft_steps, lr or SFT.lr)
+            base = replace(find_base(model, examples, template=template), cold_start=pace)
+            stages.append(Stage(f"sft-{style}", base.cold_start_job(seed)))
+            for name, task in sets.items():
+                if name != "suite":
+                    job = _job(task, f"stage:sft-{style}", None, alone, limit, seed)
+                    stages.append(Stage(f"{name}.tuned.{style}", job))
     return Stages(tuple(stages))
 
 

@@ -7,6 +7,8 @@ model is read), and nothing learns from it. `ponder book judges` runs this with 
 splits with every judge, and draws the curves.
 """
 
+from typing import Annotated
+
 from _bases import (
     NO_SETTINGS,
     Count,
@@ -27,6 +29,7 @@ from _bases import (
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
 BETAS = (0.05, 0.2, 1.0)
@@ -36,7 +39,9 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 128,
     problems: Problems = None, samples: Count = 8, n: Count = 64,
-    steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None, start: Start = None, seed: int = 0,
+    steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None,
+    batch_size: Annotated[int | None, "answers a step; None: 64 right ones, 32 of all", GreaterThan(0)] = None,
+    start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     from dataclasses import replace
 
@@ -44,16 +49,18 @@ def recipe(
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     stages, first = learning.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * samples)
-    every = Samples(n, b.sampling)
+    every, batch = Samples(n, b.sampling), {} if batch_size is None else {"batch_size": batch_size}
     stages += [
         Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
         Stage("right", Harvest(("stage:outcomes",), "chains", max_per_problem=samples, tokenizer=first)),
-        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None)),
-        Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, steps, lr)),
+        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None, **batch)),
+        Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, steps, lr, **batch)),
         *(
             Stage(
                 f"implicit-{beta:g}",
-                b.train_reward_model("stage:outcomes", first, ImplicitReward(beta), seed, steps, implicit_lr or lr),
+                b.train_reward_model(
+                    "stage:outcomes", first, ImplicitReward(beta), seed, steps, implicit_lr or lr, **batch
+                ),
             )
             for beta in BETAS
         ),

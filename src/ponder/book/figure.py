@@ -136,6 +136,22 @@ def format_interval(
     return f"{mean:{plus}.{digits}f}{interval} ({each})"
 
 
+def format_over_problems(values: Sequence[float], sign: bool = False) -> str:
+    """Of one seed, the mean over problems in % with its bootstrap interval: 12.5 [9.1, 16.2]."""
+    from ponder.measure import bootstrap_mean
+
+    found, plus = bootstrap_mean(values), "+" if sign else ""
+    return f"{100 * found.mean:{plus}.1f} [{100 * found.low:{plus}.1f}, {100 * found.high:{plus}.1f}]"
+
+
+def held_over_problems(values: Sequence[float]) -> str:
+    """Of one seed, whether the mean over problems lies above 0."""
+    from ponder.measure import bootstrap_mean
+
+    found = bootstrap_mean(values)
+    return "yes" if found.low > 0 else "no" if found.high < 0 else "not clear"
+
+
 def held_above(values: Sequence[float], threshold: float = 0.0, bounds: Bounds | None = None) -> str:
     """Whether something lies above a threshold: yes or no where the interval says so, else what the seeds say."""
     _, low, high = over_seeds(values, bounds)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
+from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -24,6 +25,8 @@ SPLITS = ("validation", "test")
 MAX_N = 64
 CHOICE_N = 16  # settings are chosen by best of so many on the validation split
 READINGS = ("ratio", "logprob", "likelihood")
+# Every training problem of a real set, many answers of each, and enough steps to read them all once.
+ON_WORD_PROBLEMS = {"problems": 1280, "samples": 16, "batch_size": 64, "steps": 280}
 # The rows of the table. Of an implicit reward model, beta and the kind of log pi are chosen on the validation split.
 ROWS: dict[str, str] = {
     "orm": "best by outcome reward model",
@@ -57,7 +60,8 @@ class Judges:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = run.run_recipe("judges", n=MAX_N)
+        start = word_problem_start(run)
+        folder = run.run_recipe("judges", n=MAX_N, **start, **(ON_WORD_PROBLEMS if start else {}))
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
@@ -106,7 +110,7 @@ class Judges:
             f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
             f" held-out problems, {max(n)} samples of each. In every cell the mean over seeds, its 95 % interval"
             " (Student's, of arcsin sqrt, so that it stays within 0 and 100), and each seed. Differences below have"
-            " Student's own.",
+            f" Student's own.{start_line(first.get('task'))}",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
             f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",

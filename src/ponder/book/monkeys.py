@@ -7,7 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    format_over_problems,
+    held_above,
+    held_over_problems,
+    markdown_table,
+    over_seeds,
+)
 from ponder.book.sampled_answers import (
     SampledProblem,
     pieces,
@@ -18,6 +28,7 @@ from ponder.book.sampled_answers import (
     sampling_cost_line,
     vote_counts,
 )
+from ponder.book.word_problem_start import start_line
 from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, log_spaced_ints, make_panels, set_cost_axis, set_k_axis
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -56,7 +67,7 @@ class Monkeys:
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder, verifier = sample_answers(run)
         problems = read_samples(pieces(folder), verifier)
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)}
+        out: dict[str, Any] = {"model": run.model, "task": run.task, "seed": run.seed, "cost": sampling_cost(folder)}
         out |= {"large": measure_coverage(problems, run.seed), "selection": measure_selection(problems, run.seed)}
         if run.model == "tiny":
             folder, _ = sample_answers(run, half_width=True)
@@ -134,22 +145,11 @@ class Monkeys:
         data = list(seeds.values())
         k = data[0]["large"]["k"]
         shown = [n for n in (1, 16, 128, k[-1]) if n in k]
-        rows = [
-            [label, *(format_interval([d[size]["coverage"][k.index(n)] for d in data], bounds=SHARE) for n in shown)]
-            for size, label in _sizes(data)
-        ]
+        rows = [[label, *(_format_coverage([d[size] for d in data], n) for n in shown)] for size, label in _sizes(data)]
         of = data[0]["selection"]["k"]
         for rule, label in SELECTIONS.items():
-            at = [n for n in shown if n in of]
-            rows.append(
-                [
-                    label,
-                    *(
-                        format_interval([d["selection"][rule]["mean"][of.index(n)] for d in data], bounds=SHARE)
-                        for n in at
-                    ),
-                ]
-            )
+            own = [d["selection"][rule] for d in data]
+            rows.append([label, *(_format_selected(own, of.index(n)) for n in shown if n in of)])
         laws = [
             [label, *(format_interval([d[size]["law"][key] for d in data], 1, 2) for key in ("a", "b")),
              format_interval([d[size]["law"]["error"] for d in data], bounds=SHARE),
@@ -157,10 +157,15 @@ class Monkeys:
             for size, label in _sizes(data)
         ]  # fmt: skip
         first = data[0]["large"]
+        spread = (
+            " Over seeds with a 95 % interval that stays within 0 and 100."
+            if len(data) > 1
+            else " One seed: 95 % intervals over problems, by bootstrap."
+        )
         return [
             f"{first['samples']:,} samples of each of {first['problems']} held-out problems, at temperature 1. Coverage"
             f" is the unbiased estimate of pass@k; selection is the mean over {SUBSETS} random subsets of k samples."
-            " Over seeds with a 95 % interval that stays within 0 and 100.",
+            f"{start_line(data[0].get('task'))}{spread}",
             *TRIED.get(str(data[0]["model"]), []),
             *markdown_table(["%", *(f"k = {n:,}" for n in shown)], rows),
             "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
@@ -174,9 +179,6 @@ class Monkeys:
         half = of[-1] // 8
         late = {rule: [d["selection"][rule]["mean"][-1] - d["selection"][rule]["mean"][of.index(half)] for d in data]
                 for rule in SELECTIONS}  # fmt: skip
-        gap = {
-            rule: [d["large"]["coverage"][-1] - d["selection"][rule]["mean"][-1] for d in data] for rule in SELECTIONS
-        }
         fits = all(d["large"]["law"]["error"] < 0.02 for d in data)
         lost = sum(d["large"]["lost by the vote"] for d in data)
         lines = [
@@ -186,7 +188,7 @@ class Monkeys:
             f" fits it to less than 2 points: **{_yes(fits)}**",
             *(
                 f"- {SELECTIONS[rule]}, from {half} samples to {of[-1]:,}: {format_interval(late[rule], sign=True)}"
-                f" points; below coverage at the end by {format_interval(gap[rule])}: **{held_above(gap[rule])}**"
+                f" points; below coverage at the end by {_format_gap(data, rule)}"
                 for rule in SELECTIONS
             ),
             f"- {lost} problems over all seeds have a right sample and lose the vote",
@@ -241,19 +243,49 @@ def measure_selection(problems: Sequence[SampledProblem], seed: int) -> dict[str
     own = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
     out: dict[str, Any] = {"k": k}
     for rule in SELECTIONS:
-        curve = selection_curve(
-            rule,
-            own if rule == "best" else answers,
-            right,
-            k,
-            scores.get(rule),
-            "subsets",
-            SUBSETS,
-            seed=seed,
-        )
+        chosen, score = own if rule == "best" else answers, scores.get(rule)
+        curve = selection_curve(rule, chosen, right, k, score, "subsets", SUBSETS, seed=seed)
+        each = [  # at the largest k
+            selection_curve(rule, [chosen[p]], [right[p]], k[-1:], score and [score[p]], "subsets", SUBSETS, seed=seed)
+            for p in range(len(right))
+        ]
         sd = curve.sd if curve.sd is not None else np.zeros(len(k))
-        out[rule] = {"mean": np.round(curve.mean, 5).tolist(), "sd": np.round(sd, 5).tolist()}
+        parts = {"mean": curve.mean, "sd": sd, "low": curve.low, "high": curve.high}
+        out[rule] = {name: np.round(values, 5).tolist() for name, values in parts.items()}
+        out[rule]["by problem"] = [round(float(c.mean[0]), 5) for c in each]
     return out
+
+
+def _format_coverage(sizes: Sequence[SeedData], n: int) -> str:
+    """Coverage of n samples: over seeds, or over the problems of one."""
+    if len(sizes) > 1:
+        return format_interval([d["coverage"][d["k"].index(n)] for d in sizes], bounds=SHARE)
+    return format_over_problems(covered_problems(sizes[0], n))
+
+
+def covered_problems(size: SeedData, n: int) -> list[float]:
+    """The chance that n of a problem's samples have a right one, for each problem."""
+    total = size["samples"]
+    right = [round(share * total) for share in size["share right"]]
+    return [float(x) for x in pass_at_k([total] * len(right), right, [n])[:, 0]]
+
+
+def _format_selected(rules: Sequence[SeedData], at: int) -> str:
+    if len(rules) > 1:
+        return format_interval([d["mean"][at] for d in rules], bounds=SHARE)
+    mean, low, high = (100 * rules[0][key][at] for key in ("mean", "low", "high"))
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _format_gap(data: Sequence[SeedData], rule: str) -> str:
+    """How far a way to choose stays below coverage at the largest k, over seeds, or over the problems of one."""
+    if len(data) > 1:
+        gap = [d["large"]["coverage"][-1] - d["selection"][rule]["mean"][-1] for d in data]
+        return f"{format_interval(gap)}: **{held_above(gap)}**"
+    large, chosen = data[0]["large"], data[0]["selection"]
+    covered = covered_problems(large, chosen["k"][-1])
+    each = [x - y for x, y in zip(covered, chosen[rule]["by problem"], strict=True)]
+    return f"{format_over_problems(each)}: **{held_over_problems(each)}**"
 
 
 def same_flops(d: SeedData, k: int) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.book.figure import FigureRun
+from ponder.book.word_problem_start import word_problem_start
 from ponder.measure.figures.canvas import format_amount
 from ponder.reason.operators.uncertainty import sum_logprob
 from ponder.runs import read_traces
@@ -22,10 +23,17 @@ Floats = NDArray[np.float64]
 N_SAMPLES = 1024  # of each problem
 
 
+WORD_PROBLEMS_LIMIT, WORD_PROBLEMS_PIECE = 48, 512  # problems of a real set; samples of each in one stage
+
+
 def sample_answers(run: FigureRun, half_width: bool = False) -> tuple[Path, Any]:
     """The samples of the model, or of one of half its width, and the task's verifier. They are made once for all
-    figures that read them."""
-    settings = {"n": N_SAMPLES, "token_stats": True, "half_width": half_width}
+    figures that read them. Without token statistics, which only the host can take, where SmolLM2 answers word
+    problems."""
+    start = word_problem_start(run)
+    settings = {"n": N_SAMPLES, "token_stats": not start, "half_width": half_width, **start}
+    if start:
+        settings |= {"limit": WORD_PROBLEMS_LIMIT, "piece": WORD_PROBLEMS_PIECE}
     place = run.folder.parent.name.partition("-")[2]  # the model, and a task of the user's
     folder = run.folder.parents[1] / f"samples{'-half-width' * half_width}-{place}" / run.folder.name
     run.run_recipe("repeated_sampling", folder, **settings)

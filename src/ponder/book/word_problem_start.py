@@ -1,0 +1,31 @@
+"""SmolLM2 on word problems: it seldom gives an answer that a verifier reads, so it first imitates GSM8K's solutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ponder.book.figure import FigureRun
+
+WORD_PROBLEMS = ("gsm8k", "svamp", "mawps")
+STEPS, LR = 140, 1e-4
+
+
+def word_problem_start(run: FigureRun) -> dict[str, Any]:
+    """The setting `start` of recipes: SmolLM2 after GSM8K's worked solutions, trained once for a seed and all figures.
+    None for other models and tasks, which start as they are."""
+    if run.model != "smollm2" or run.task not in WORD_PROBLEMS:
+        return {}
+    folder = run.folder.parents[1] / "start-gsm8k-smollm2" / run.folder.name
+    job = run.build_recipe("cold_start", model=run.model, task="gsm8k", steps=STEPS, lr=LR, seed=run.seed)
+    run.run_job(job, folder)
+    return {"start": str(folder / "start")}
+
+
+def start_line(task: str | None) -> str:
+    """What the page says of it."""
+    if task not in WORD_PROBLEMS:
+        return ""
+    return (
+        f" The model is SmolLM2 after {STEPS} steps of 64 of GSM8K's worked training solutions, without which it seldom"
+        " gives an answer that the verifier reads."
+    )
