@@ -8,6 +8,8 @@ answers are correct; the paper's learns what people find helpful and harmless. T
 has no reward for language; and it is no base model: its imitation stands for pre-training and cold start in one, and
 its SFT starts there, too. On a given task the student is the base model, as it is.
 
+With `--judge implicit` an implicit reward model, read by its log-probability per token, judges the plain answers.
+
 A policy soon exploits a learned reward, so there are few steps with it, as in the paper. The learned reward also
 differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise;
 Dr. GRPO does not.
@@ -16,7 +18,7 @@ Results with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from _bases import (
     LIMIT,
@@ -35,6 +37,7 @@ from _bases import (
     Template,
     find_base,
 )
+from _outcome_judges import JUDGE_BETA
 
 from ponder.cli.named_objects import build_task
 from ponder.pipelines.harvest import Harvest
@@ -47,7 +50,7 @@ from ponder.tasks import Addition, Sums
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.distill import Distill
 from ponder.train.policy_gradient import GRPO, DrGRPO
-from ponder.train.reward_objectives import OutcomeReward
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
 
 def recipe(
@@ -59,7 +62,9 @@ def recipe(
         "questions that need no long thought, as general data; None: smaller sums, or additions beside a given task",
     ] = None,
     rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
-    problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
+    problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
+    judge: Annotated[Literal["outcome", "implicit"], "of plain answers: a head or an implicit model"] = "outcome",
+    start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     plain = replace(b, task=_plain_task(b, plain_task))
@@ -70,7 +75,9 @@ def recipe(
     small = "stage:small" if b.has_cold_start else str(b.student)
     problems = problems or b.answer_budget // 16
     four, grpo = Samples(4, b.sampling), GRPO(kl=None)
-    everything = TaskMixture((b.task, RewardModelTask(plain.task, "reward:stage:reward-model", name="plain")))
+    guide = f"reward{'+likelihood' * (judge == 'implicit')}:stage:reward-model"
+    learned = ImplicitReward(JUDGE_BETA) if judge == "implicit" else OutcomeReward()
+    everything = TaskMixture((b.task, RewardModelTask(plain.task, guide, name="plain")))
     rl_steps = rl_steps or b.rl.steps
     learn = {
         "seed": seed,
@@ -91,7 +98,7 @@ def recipe(
         Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokenizer=cold)),
         Stage("sft", b.fine_tune("stage:harvest/data.jsonl", base, seed, sft_steps, None)),
         Stage("sft-accuracy", b.evaluate("stage:sft", seed)),
-        Stage("reward-model", b.train_reward_model("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
+        Stage("reward-model", b.train_reward_model("stage:general", "stage:sft", learned, seed, sft_steps)),
         Stage("all-rl", all_rl),
         Stage("all-rl-accuracy", b.evaluate("stage:all-rl", seed)),
         Stage("answers", b.collect("stage:all-rl", four, problems, seed)),

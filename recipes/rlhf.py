@@ -1,13 +1,15 @@
 """RLHF: fine-tuning, a reward model from pairs, then PPO on the reward model with a KL term to the start.
 
-The critic starts from the reward model (Ouyang et al. 2022).
+The critic starts from the reward model (Ouyang et al. 2022). With `--judge implicit` the reward model is implicit,
+trained on the same answers' verdicts and read by its log-probability per token; it has no head, so the critic starts
+from the policy.
 
 The pairs are correct and wrong answers, so the verifier measures afterwards how good the learned reward was.
 
 Results with three seeds, hardware and time: docs/results.md.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from _bases import (
     LIMIT,
@@ -25,6 +27,7 @@ from _bases import (
     Template,
     find_base,
 )
+from _outcome_judges import JUDGE_BETA
 
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
@@ -32,7 +35,7 @@ from ponder.reason.strategies import Samples
 from ponder.train.objective import KL, Critic
 from ponder.train.optimizer import AdamW
 from ponder.train.ppo import PPO
-from ponder.train.reward_objectives import BradleyTerry
+from ponder.train.reward_objectives import BradleyTerry, ImplicitReward
 
 
 def recipe(
@@ -42,6 +45,7 @@ def recipe(
     reward_steps: Steps = None, rl_steps: Count = 32,
     problems_per_step: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3,
     lr: Lr = None,
+    judge: Annotated[Literal["pairs", "implicit"], "a head from pairs, or an implicit reward model"] = "pairs",
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
@@ -50,8 +54,10 @@ def recipe(
         problems or b.answer_budget // (2 * answers_per_problem),
         problems_per_step or b.answer_budget // (2 * rl_steps * group_size),
     )
-    rewarded = RewardModelTask(b.task, "reward:stage:reward-model")
-    critic = Critic(model="stage:reward-model", optimizer=AdamW(lr=b.reward_model.lr))
+    implicit = judge == "implicit"
+    rewarded = RewardModelTask(b.task, f"reward{'+likelihood' * implicit}:stage:reward-model")
+    critic = Critic(None if implicit else "stage:reward-model", AdamW(lr=b.reward_model.lr))
+    learned = ImplicitReward(JUDGE_BETA) if implicit else BradleyTerry()
     rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=critic)
     ppo = b.rl_job(
         sft,
@@ -67,7 +73,7 @@ def recipe(
     )
     stages += [
         Stage("sample", b.collect(sft, Samples(answers_per_problem, b.sampling), problems, seed)),
-        Stage("reward-model", b.train_reward_model("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
+        Stage("reward-model", b.train_reward_model("stage:sample", sft, learned, seed, reward_steps)),
         Stage("ppo", ppo),
         Stage("accuracy", b.evaluate("stage:ppo", seed)),
     ]
