@@ -5,7 +5,8 @@ the best step is as long as one of them. `--part accuracy` trains a tiny model f
 1 and 4, several seeds each, and compares rewards seed by seed, at the learning rate that `--lr` gives. `--part demo`
 does the same with `ponder run addition`, with held-out accuracy and time, and refuses to compare where staleness 0 has
 learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own. `--staleness 0 1
---replicas 0 1` compares one process, in turn, with a learner and a sampler as two processes.
+--replicas 0 1` compares one process, in turn, with a learner and a sampler as two processes. `--part processes` does
+that with SmolLM2 (or `--model`) and three-digit sums, for the time of a step alone.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training.sampling_ahead import SamplingAhead
 from ponder.pipelines.training.session import TrainingState
-from ponder.protocols import PolicyWrapper
+from ponder.protocols import NoProgress, PolicyWrapper
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
+from ponder.tasks import TASKS
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
@@ -191,9 +193,55 @@ def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: Seq
     print(json.dumps({"part": "demo", **settings, "by_staleness": out, "all_step_seconds": seconds}))
 
 
+class StepClock(NoProgress):
+    """When each step ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def measure_processes(args: Any) -> None:
+    """The time of a step: one process in turn, one process that samples ahead, and learner and sampler apart."""
+    ways = {"one process, in turn": (0, 0), "two processes, staleness 1": (1, 1), "one process, staleness 1": (1, 0)}
+    out: dict[str, Any] = {}
+    settings = {name: getattr(args, name) for name in ("model", "steps", "problems", "group_size", "max_tokens")}
+    row = {"part": "processes", "hardware": hardware(args.device), "versions": versions(), "commit": commit()}
+    row |= {"settings": settings, "ways": out}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (staleness, replicas) in ways.items():
+            job = RL(
+                TASKS["arithmetic"](), args.model, None, None, GRPO(kl=None), AdamW(lr=1e-6),
+                group_size=args.group_size, sampling=Sampling(max_tokens=args.max_tokens), steps=args.steps,
+                problems_per_step=args.problems, preflight=False, save_every=args.steps, max_steps_without_signal=0,
+                seed=0, device=args.device, dtype="bfloat16" if args.device == "cuda" else "float32",
+                staleness=staleness, replicas=replicas,
+            )  # fmt: skip
+            run, began, clock = Path(folder) / f"{staleness}-{replicas}", time.perf_counter(), StepClock()
+            job(run, clock)
+            rows, seconds = read_metrics(run), np.diff(clock.ends)  # publishing included
+            times = {key: [r[key] for r in rows] for key in ("time/sample", "time/learn", "num_tokens")}
+            out[name] = {
+                "step_seconds": float(np.median(seconds[args.steps // 3 :])),  # kernels are compiled in the first
+                "all_step_seconds": seconds.tolist(), "staleness": staleness, "replicas": replicas,
+                "oldest": max(r.get("staleness/max", 0.0) for r in rows), "times": times,
+                "whole_run_seconds": time.perf_counter() - began,
+            }  # fmt: skip
+            if args.out is not None:
+                args.out.write_text(json.dumps(row, indent=1) + "\n")
+    print(json.dumps(row))
+
+
 def main() -> None:
     flags = make_parser(__doc__)
-    flags.add_argument("--part", choices=["overlap", "accuracy", "demo"], default="overlap")
+    flags.add_argument("--part", choices=["overlap", "accuracy", "demo", "processes"], default="overlap")
+    flags.add_argument("--model", default="smollm2", help="of --part processes, as the next four")
+    flags.add_argument("--problems", type=int, default=32, help="of each step")
+    flags.add_argument("--group-size", type=int, default=8)
+    flags.add_argument("--max-tokens", type=int, default=192, help="of each answer")
+    flags.add_argument("--out", type=Path)
     flags.add_argument("--seconds", type=float, default=0.5, help="of the simulated sampler and learner")
     flags.add_argument("--steps", type=int, default=20)
     flags.add_argument("--lr", type=float, default=1e-3, help="of --part accuracy")
@@ -202,7 +250,9 @@ def main() -> None:
     flags.add_argument("--replicas", type=int, nargs="+", default=[0], help="of each staleness, or one for all")
     args = flags.parse_args()
     replicas = args.replicas * len(args.staleness) if len(args.replicas) == 1 else args.replicas
-    if args.part == "overlap":
+    if args.part == "processes":
+        measure_processes(args)
+    elif args.part == "overlap":
         measure_overlap(args.seconds, args.steps)
     elif args.part == "accuracy":
         measure_accuracy(args.seeds, args.steps, args.lr, args.staleness, replicas[0])

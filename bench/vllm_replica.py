@@ -15,6 +15,7 @@ import signal
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +51,32 @@ async def logprob_gap(policy: PonderPolicy, prompts: list[Any], groups: list[lis
     return {"mean": float(every.mean()), "median": float(np.median(every)), "tokens": len(every)}
 
 
-async def measure(engine: Any, args: Any) -> dict[str, Any]:
+async def measure(engine: Any, args: Any, row: dict[str, Any], keep: Callable[[], None]) -> None:
+    """Fills the row, and calls `keep` after each part."""
     policy = load_policy(args.model, device=args.device, dtype=args.dtype)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         began = time.perf_counter()
         try:
             async with ReplicaPolicy(policy, 1, folder, engine=engine) as replicas:
-                row = {"start_seconds": time.perf_counter() - began, **await use(policy, replicas, args)}
+                row["start_seconds"] = time.perf_counter() - began
+                await use(policy, replicas, args, row, keep)
         except Exception as error:
             log = folder / "replica-0.log"
             said = log.read_text(errors="replace")[-6000:] if log.exists() else ""
-            return {"error": f"{type(error).__name__}: {error}", "log": said}
+            row |= {"error": f"{type(error).__name__}: {error}", "log": said}
+            return
         counts = read_ledger(folder / LEDGER_FILE)
         assert counts is not None
         row["ledger"] = {name: getattr(counts, name) for name in ("asked", "answered", "open", "doubled", "deaths")}
-    return row
 
 
-async def use(policy: PonderPolicy, replicas: ReplicaPolicy, args: Any) -> dict[str, Any]:
+async def use(
+    policy: PonderPolicy, replicas: ReplicaPolicy, args: Any, row: dict[str, Any], keep: Callable[[], None]
+) -> None:
     prompts = [policy.encode([{"role": "user", "content": q}]) for q in QUESTIONS[: args.questions]]
-    sampling, row = Sampling(max_tokens=args.tokens), {}
+    sampling = Sampling(max_tokens=args.tokens)
+    keep()
 
     async def ask(n: int = 8) -> list[list[Completion]]:
         return list(await asyncio.gather(*(replicas.generate(p, sampling, n) for p in prompts)))
@@ -81,6 +87,7 @@ async def use(policy: PonderPolicy, replicas: ReplicaPolicy, args: Any) -> dict[
     tokens = sum(len(c.token_ids) for g in groups for c in g)
     row["tokens_per_second"] = tokens / (time.perf_counter() - began)
     row["gap_at_start"] = await logprob_gap(policy, prompts, groups)
+    keep()
     publishes = []
     for version in range(1, 5):
         change_weights(policy.net, version)
@@ -88,11 +95,13 @@ async def use(policy: PonderPolicy, replicas: ReplicaPolicy, args: Any) -> dict[
         began = time.perf_counter()
         await replicas.publish(version)
         publishes.append(time.perf_counter() - began)
-    row["publish_seconds"] = publishes
+    row |= {"publish_seconds": publishes, "publish_median_seconds": statistics.median(publishes)}
+    keep()
     after = await ask()
     row["gap_after_publish"] = await logprob_gap(policy, prompts, after)
     row["gap_of_old_samples_to_new_weights"] = await logprob_gap(policy, prompts, groups)  # as if nothing had arrived
     assert {c.version for g in after for c in g} == {4}
+    keep()
     banned = tuple((token, -100.0) for token in replicas.eos)
     long = Sampling(max_tokens=args.long_tokens, logit_bias=banned)
     tasks = [asyncio.create_task(replicas.generate(p, long, 2)) for p in prompts]
@@ -105,14 +114,13 @@ async def use(policy: PonderPolicy, replicas: ReplicaPolicy, args: Any) -> dict[
     assert all(list(c.notes["version"]) == sorted(c.notes["version"]) for c in mixed)
     row["interrupted"] = {"answers": len(answers), "of_two_versions": len(mixed),
                           "first_versions": sorted({c.version for c in answers})}  # fmt: skip
+    keep()
     tasks = [asyncio.create_task(replicas.generate(p, sampling, 2)) for p in prompts]
     await asyncio.sleep(0.05)
     began = time.perf_counter()
     os.kill(replicas.replicas[0].pid, signal.SIGKILL)
     row["answers_after_kill"] = sum(len(g) for g in await asyncio.gather(*tasks))
     row["seconds_back_after_kill"] = time.perf_counter() - began
-    row["publish_median_seconds"] = statistics.median(publishes)
-    return row
 
 
 def main() -> None:
@@ -128,10 +136,15 @@ def main() -> None:
     args = flags.parse_args()
     result: dict[str, Any] = {"hardware": hardware(args.device), "versions": versions(["vllm"]), "commit": commit()}
     result["settings"] = {k: v for k, v in vars(args).items() if k != "out"}
-    for engine in args.engines:
-        result[engine] = asyncio.run(measure(engine, args))
+
+    def keep() -> None:
         if args.out is not None:
             args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    for engine in args.engines:
+        result[engine] = {}
+        asyncio.run(measure(engine, args, result[engine], keep))
+        keep()
     print(json.dumps(result))
 
 
