@@ -6,7 +6,7 @@ the best step is as long as one of them. `--part accuracy` trains a tiny model f
 does the same with `ponder run addition`, with held-out accuracy and time, and refuses to compare where staleness 0 has
 learned nothing; `--device cuda` runs it on a GPU, `--replicas 1` in a sampler process of its own. `--staleness 0 1
 --replicas 0 1` compares one process, in turn, with a learner and a sampler as two processes. `--part processes` does
-that with SmolLM2 (or `--model`) and three-digit sums, for the time of a step alone.
+that with SmolLM2 (or `--model`) for the time of a step alone, with a reward that lets every step learn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from ponder.pipelines.training.session import TrainingState
 from ponder.protocols import NoProgress, PolicyWrapper
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
-from ponder.tasks import TASKS
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
@@ -193,6 +192,46 @@ def measure_demo(seeds: int, steps: int, staleness: Sequence[int], replicas: Seq
     print(json.dumps({"part": "demo", **settings, "by_staleness": out, "all_step_seconds": seconds}))
 
 
+@dataclass(frozen=True)
+class EvenLength:
+    """1 if the answer has an even number of characters: rewards of a group differ, whatever the model can do."""
+
+    name = "even"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(len(trace.text(i)) % 2 == 0)) for i in steps]
+
+    def extract_answer(self, text: str) -> str | None:
+        return text or None
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums of three digits, explained."""
+
+    name = "sums-explained"
+
+    @property
+    def train(self) -> list[Problem]:
+        draw = np.random.default_rng(0)
+        pairs = draw.integers(100, 1000, (2048, 2)).tolist()
+        return [
+            Problem(f"sums/{i}", user_messages(f"What is {a} + {b}? Explain each step."), str(a + b))
+            for i, (a, b) in enumerate(pairs)
+        ]
+
+    @property
+    def test(self) -> list[Problem]:
+        return self.train[:8]
+
+    @property
+    def verifier(self) -> EvenLength:
+        return EvenLength()
+
+    def gold(self, problem: Problem) -> str:
+        return str(problem.answer)
+
+
 class StepClock(NoProgress):
     """When each step ended."""
 
@@ -213,7 +252,7 @@ def measure_processes(args: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, (staleness, replicas) in ways.items():
             job = RL(
-                TASKS["arithmetic"](), args.model, None, None, GRPO(kl=None), AdamW(lr=1e-6),
+                Sums(), args.model, None, None, GRPO(kl=None), AdamW(lr=1e-6),
                 group_size=args.group_size, sampling=Sampling(max_tokens=args.max_tokens), steps=args.steps,
                 problems_per_step=args.problems, preflight=False, save_every=args.steps, max_steps_without_signal=0,
                 seed=0, device=args.device, dtype="bfloat16" if args.device == "cuda" else "float32",
