@@ -5,14 +5,20 @@ those of the first, the third resumes the second's run. Then a longer run: secon
 was whole, and what a SIGKILL at some step goes back to. With smollm2 where it is installed, else random weights. The
 kept figure is the time to the first step with warm caches, beside that with empty ones.
 
+The run `saving` saves every five steps, and every second time training waits until the tensors are copied, as it did
+once: how much longer the step after a save takes is kept as `train_saving`. It runs only where it is asked for.
+
     python bench/train_start.py --device cuda
+    python bench/train_start.py --device cuda --runs saving
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +31,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+SAVING_EVERY = 5  # steps, of the run `saving`
 STARTED = float(os.environ.get("PONDER_BENCH_STARTED", time.monotonic()))
 
 
@@ -97,6 +104,18 @@ def draw_rewards(verifier: Any, clock: Clock) -> None:
     verifier.__call__ = drawn
 
 
+def wait_at_every_second_save(session: Any) -> None:
+    """The saves 1, 3, 5, ... wait until everything is copied."""
+    inner, saves = session.save, itertools.count()
+
+    def save(self: Any, score: float | None) -> None:
+        inner(self, score)
+        if next(saves) % 2:
+            self.wait_for_copies()
+
+    session.save = save
+
+
 def child(told: dict[str, Any]) -> None:
     clock = Clock(told["kill_at"])
     clock.note("python")
@@ -131,6 +150,8 @@ def child(told: dict[str, Any]) -> None:
     from ponder.runs import Run, manifest
     from ponder.train import checkpoint, host_buffers
 
+    if told["alternate"]:
+        wait_at_every_second_save(TrainingSession)
     for owner, name in (
         (TrainingSession, "save"), (TrainingSession, "record"), (checkpoint.CheckpointWriter, "_write_once"),
         (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
@@ -206,7 +227,7 @@ def main() -> None:
         told = {
             "model": model, "device": options.device, "problems": options.problems, "n": options.n,
             "lora": options.lora, "tokens": options.tokens, "steps": 3, "save_every": 1000, "kill_at": 0,
-            "width": options.width,
+            "width": options.width, "alternate": False,
             "layers": options.layers, "cache": f"{home}/ponder",
         }  # fmt: skip
         again = {"folder": f"{home}/warm", "steps": 3}
@@ -220,9 +241,10 @@ def main() -> None:
                 "kill_at": options.kill_at,
             },
         }  # fmt: skip
+        saving = {"folder": f"{home}/saving", "steps": options.steps, "save_every": SAVING_EVERY, "alternate": True}
+        if options.runs:
+            runs = {name: changes for name, changes in {**runs, "saving": saving}.items() if name in options.runs}
         for name, changes in runs.items():
-            if options.runs and name not in options.runs:
-                continue
             try:
                 results[name] = run({**told, **changes}, f"{home}/caches")
             except Exception as why:
@@ -233,6 +255,27 @@ def main() -> None:
 
 
 def keep(options: Any, model: str, results: dict[str, dict[str, Any]], report: Any) -> None:
+    sizes = f"{options.problems} prompts x {options.n} completions x {options.tokens} tokens"
+    if (saving := results.get("saving", {})).get("events"):
+        longer = longer_steps(saving["events"])
+        report(
+            "train_saving",
+            f"{Path(model).name or 'random weights'}: how much longer a step of {sizes} takes after a save",
+            longer["beside"],
+            {"copied before training goes on": longer["before"]},
+            unit="s",
+            better="lower",
+            device=options.device,
+            packages=["triton"],
+            details={
+                **longer,
+                "share_at_save_every_20": longer["beside"] / (20 * longer["step"]),
+                "step_seconds": step_seconds(saving["events"]),
+                "checkpoint_delay": checkpoint_delays(saving),
+                "save_seconds": [seconds for name, _, seconds in saving["calls"] if name == "save"],
+                "note": options.note,
+            },
+        )
     first = {name: first_step_seconds(result) for name, result in results.items()}
     if first.get("warm caches") is None:
         return
@@ -241,7 +284,6 @@ def keep(options: Any, model: str, results: dict[str, dict[str, Any]], report: A
         details |= {"step_seconds": step_seconds(long["events"]), "checkpoint_delay": checkpoint_delays(long)}
     if (killed := results.get("killed", {})).get("events"):
         details["left_by_the_kill"] = killed["left"]
-    sizes = f"{options.problems} prompts x {options.n} completions x {options.tokens} tokens"
     report(
         "train_start" + ("_lora" if options.lora else ""),
         f"{Path(model).name or 'random weights'}: from `ponder train` to the end of its first step of {sizes}",
@@ -265,6 +307,15 @@ def step_seconds(events: list[tuple[str, float]]) -> list[float]:
     """Of each step after the first, saving included."""
     ends = [t for name, t in events if name.startswith("step ")]
     return [round(b - a, 3) for a, b in pairwise(ends)]
+
+
+def longer_steps(events: list[tuple[str, float]]) -> dict[str, float]:
+    """Of the run `saving`: a step's median, and how much longer those after a save take, copied beside them or before.
+    The first two saves, which allocate buffers, are left out."""
+    seconds = dict(enumerate(step_seconds(events), 1))  # by the step before
+    plain = statistics.median(s for step, s in seconds.items() if step % SAVING_EVERY and step > SAVING_EVERY)
+    after = [s - plain for step, s in sorted(seconds.items()) if step % SAVING_EVERY == 0][2:]
+    return {"step": plain, "beside": statistics.median(after[::2]), "before": statistics.median(after[1::2])}
 
 
 def checkpoint_delays(result: dict[str, Any]) -> dict[str, float]:

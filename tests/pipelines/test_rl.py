@@ -337,7 +337,6 @@ def test_partial_checkpoint_is_ignored(whole: tuple[Path, PonderPolicy], tmp_pat
 
 
 def test_failed_save_keeps_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
     real = checkpoint.save_file
     count = []
 
