@@ -28,9 +28,10 @@ class TopLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was admitted; nothing was sampled yet."""
+    """The request was admitted; nothing was sampled yet. `searches`: text may come late, or from one chain of many."""
 
     prompt_token_ids: Sequence[int] = ()
+    searches: bool = False
 
 
 @dataclass(frozen=True, slots=True)

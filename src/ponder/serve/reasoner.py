@@ -54,7 +54,7 @@ async def reason(
         prompt = encode_prompt(request.messages)
     approach = choose_approach(request, model, limits, suffix, _room(request, model, prompt, thinks))
     await _check_sampling(request, model, prompt, approach)
-    yield Started(prompt.tolist())
+    yield Started(prompt.tolist(), searches=approach.strategy is not None)
     events = EventQueue()
     seed = secrets.randbits(64) if request.seed is None else request.seed
     problem = Problem("request", request.messages)

@@ -43,8 +43,8 @@ async def stream_chat(
     include_usage: bool,
 ) -> AsyncGenerator[bytes]:
     """Server-sent events: the role of each choice, then its text (and the steps of its search, in chunks without
-    choices), why it ended, the usage, and [DONE]. The roles wait for what comes next: clients take the first chunk for
-    the first token."""
+    choices), why it ended, the usage, and [DONE]. Where no search runs, the roles are sent with the first token:
+    clients take the first chunk for it."""
     head = reply_head(request, request_id, created, "chat.completion.chunk")
     if include_usage:
         head["usage"] = None
@@ -66,7 +66,8 @@ async def stream_chat(
                 prompt = event.prompt_token_ids
                 role = {"role": "assistant", "content": "", "refusal": None}
                 piece = b"".join(chunk(choice, role) for choice in range(request.n))
-                continue
+                if not event.searches:
+                    continue
             case Content() if event.text and not wants_tokens:  # most chunks: nothing but text
                 piece += text_start[event.choice] + to_json(event.text) + text_end
             case Reasoning() | Content():
