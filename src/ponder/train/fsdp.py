@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -87,7 +87,7 @@ def drop_gathered(net: nn.Module) -> None:
 def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
     """Gather the weights that learn into the network that is whole on every rank. All ranks must call this."""
     targets = dict(net.named_parameters())
-    learned = {name: p for name, p in sharded.named_parameters() if p.requires_grad}
+    learned: dict[str, Any] = {name: p for name, p in sharded.named_parameters() if p.requires_grad}
     if all(p.device_mesh.size() == 1 for p in learned.values()):  # this rank has all rows: gather nothing
         torch._foreach_copy_([targets[name] for name in learned], [local_rows(p) for p in learned.values()])
         return
