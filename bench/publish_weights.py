@@ -74,6 +74,7 @@ def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--layers", type=int, default=LAYERS)
     flags.add_argument("--repeats", type=int, default=5)
+    flags.add_argument("--file-repeats", type=int, default=3, help="of the file, which takes seconds")
     flags.add_argument("--reader", action="store_true", help="be the second process")
     args = flags.parse_args()
     if args.reader:
@@ -84,7 +85,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         fast = pick_transport(net.device, Path(folder))
         ours = publish_seconds(fast, net, args.layers, args.device, args.repeats)
-        file = publish_seconds(FileTransport(folder), net, args.layers, args.device, args.repeats)
+        file = publish_seconds(FileTransport(folder), net, args.layers, args.device, args.file_repeats)
     report(
         "publish_weights",
         f"{nbytes / 1e9:.2f} GB of bfloat16 weights to another process, {fast.name} against a file",
