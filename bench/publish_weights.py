@@ -24,6 +24,7 @@ from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightR
 from ponder.nets.weight_transports import FileTransport, WeightTransport, pick_transport
 
 LAYERS = 28
+WARM_UP = 2  # publishes that are not counted: buffers are made in the first, and opened in the first two
 
 
 def make_net(layers: int, device: str) -> Decoder:
@@ -54,7 +55,7 @@ def publish_seconds(transport: WeightTransport, net: Decoder, layers: int, devic
     times = []
     try:
         assert child.stdout.readline().strip() == "ready"
-        for version in range(repeats + 2):
+        for version in range(repeats + WARM_UP):
             next(iter(tensors.values())).fill_(version)
             if device == "cuda":
                 torch.cuda.synchronize()
@@ -67,7 +68,8 @@ def publish_seconds(transport: WeightTransport, net: Decoder, layers: int, devic
         child.stdin.close()
         child.wait(60)
         publisher.close()
-    return times[2:]  # buffers are made in the first, and opened in the first two
+    print(f"{transport.name}: {times}", file=sys.stderr, flush=True)
+    return times[WARM_UP:]
 
 
 def main() -> None:

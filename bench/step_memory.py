@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from dataclasses import replace
 from typing import Any
@@ -66,6 +67,7 @@ def measure(way: str, args: Any) -> dict[str, Any]:
     traces = asyncio.run(sample_groups(policy, args.prompts, args.n, 64, args.tokens))
     policy.sleep()
     sampled = synchronize(args.device)
+    print(f"sampled in {sampled - began:.1f} s", file=sys.stderr, flush=True)
     learner = Learner(
         net, GRPO(kl=None), AdamW(lr=1e-6, states=states), max_tokens_per_microbatch=args.max_tokens_per_microbatch,
         gradient_checkpointing=True,

@@ -39,7 +39,8 @@ def random_decoder(shape: str, device: str, dtype: torch.dtype) -> Decoder:
 def initialise_on(config: DecoderConfig, device: str, dtype: torch.dtype) -> Decoder:
     if device == "cpu":
         return init_decoder(config, 0, dtype)
-    net = Decoder(config).to(device, dtype)
+    with torch.device(device):  # else billions of numbers are drawn on the host
+        net = Decoder(config).to(dtype)
     torch.manual_seed(0)
     with torch.no_grad():
         for p in net.parameters():

@@ -34,7 +34,11 @@ def kills_row(r: dict[str, Any]) -> tuple[str, str]:
         f"{lost} of {asked:,} requests lost or doubled, {r['steps']:,} steps in order, oldest token"
         f" {r['oldest_token']:g}"
     )
-    return f"{r['kills']} processes ended in a live run at staleness 4 ({by_kind})", result
+    runs = len(r.get("runs", [r]))
+    if "longest_until_noticed_seconds" in r:
+        result += f"; the longest was noticed after {r['longest_until_noticed_seconds']:.1f} s"
+    live = "a live run" if runs == 1 else f"{runs} live runs"
+    return f"{r['kills']} processes ended in {live} at staleness 4 ({by_kind})", result
 
 
 def faults_row(r: dict[str, Any]) -> tuple[str, str]:
@@ -62,10 +66,12 @@ def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
     new, old = v["gap_after_publish"]["mean"], v["gap_of_old_samples_to_new_weights"]["mean"]
     result = (
         f"log-probabilities {new:.4f} nats from the learner's after four versions (older samples: {old:.4f}); a version"
-        f" in {1000 * v['publish_median_seconds']:.0f} ms; {v['interrupted']['of_two_versions']} of"
-        f" {v['interrupted']['answers']} long answers of two versions; {v['ledger']['open'] + v['ledger']['doubled']}"
-        " requests lost or doubled by a kill"
+        f" in {1000 * v['publish_median_seconds']:.0f} ms"
     )
+    if "interrupted" in v:
+        result += f"; {v['interrupted']['of_two_versions']} of {v['interrupted']['answers']} long answers of two versions"
+    lost = f"{v['ledger']['open'] + v['ledger']['doubled']} requests lost or doubled by a kill" if "ledger" in v else ""
+    result += f"; {lost or 'the kill was not run to its end'}"
     return f"vLLM {r['versions']['vllm']} as a replica of {r['settings']['model']}", result
 
 
@@ -73,6 +79,15 @@ def ahead_row(r: dict[str, Any]) -> tuple[str, str]:
     s = r["by_staleness"]
     result = f"{s['1']['step_seconds']:.2f} s a step, in turn in one process {s['0']['step_seconds']:.2f} s"
     return "the demo, learner and sampler as two processes on one GPU, S = 1", result
+
+
+def processes_row(r: dict[str, Any]) -> tuple[str, str]:
+    s = r["settings"]
+    what = (
+        f"a GRPO step of {s['model']}, {s['problems']} problems, {s['group_size']} answers of at most"
+        f" {s['max_tokens']} tokens, all on one GPU"
+    )
+    return what, "; ".join(f"{name}: {1000 * way['step_seconds']:.0f} ms" for name, way in r["ways"].items())
 
 
 def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
@@ -101,7 +116,7 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
-    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row,
+    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row, "processes": processes_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
 }  # fmt: skip
 

@@ -45,7 +45,8 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
     blocks: dict[int, nn.Module] = {}
     for block in net.layers:
         own = _with_float32_masters(copy.deepcopy(block))
-        fully_shard(own, mesh=mesh, mp_policy=mixed)
+        # One rank has nothing to gather again, so the backward pass uses what the forward pass computed with.
+        fully_shard(own, mesh=mesh, mp_policy=mixed, reshard_after_forward=shards.shard_size > 1)
         blocks[id(block)] = own
     whole = copy.deepcopy(net, blocks)
     _with_float32_masters(whole)
@@ -97,6 +98,8 @@ def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
 
 def local_rows(t: Tensor) -> Tensor:
     """This rank's rows of a sharded tensor, not copied; of any other tensor all."""
+    if type(t) in (Tensor, nn.Parameter):  # most are: a sharded one is of another type
+        return t
     with torch.no_grad():
         return t.to_local() if hasattr(t, "to_local") else t
 
