@@ -79,9 +79,11 @@ def _mesh(device: str, shards: ShardMesh, world: object) -> DeviceMesh:
 
 
 def drop_gathered(net: nn.Module) -> None:
-    """Drop what a pass without gradients has gathered of the outermost weights: an update would not reach it."""
-    if hasattr(net, "reshard"):
-        net.reshard()  # type: ignore[operator]
+    """Drop what a pass without gradients has gathered and kept, of the outermost weights and, with one rank, of blocks:
+    an update would not reach it."""
+    for part in net.modules():
+        if hasattr(part, "reshard"):
+            part.reshard()  # type: ignore[operator]
 
 
 @torch.no_grad()
