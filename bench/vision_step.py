@@ -140,7 +140,9 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
             (t.steps[0].token_ids < 0).sum() == config.vision.tokens for t in traces
         )
         flops = learner.flops - before + 3 * options.prompts * tower_flops(config.vision, config.width)
-        print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
+        rate = flops / (ended - sampled) / 1e12
+        print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling), learning at {rate:.0f}"
+              " TFLOP/s", flush=True)  # fmt: skip
         yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, "flops": flops,
                "bytes": peak_memory_bytes(options.device)}  # fmt: skip
 
@@ -235,6 +237,9 @@ def main() -> None:
 
 
 def measure(options: Any, dtype: str) -> None:
+    peak = matmul_rate("cuda", getattr(torch, dtype)) if options.device == "cuda" else None
+    if peak is not None:
+        print(f"large matrix products: {peak / 1e12:.0f} TFLOP/s", flush=True)
     steps = ponder_steps(options, dtype)
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
     if options.without_trl or importlib.util.find_spec("trl") is None:
@@ -245,8 +250,7 @@ def measure(options: Any, dtype: str) -> None:
     measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
     share = None
-    if options.device == "cuda":
-        peak = matmul_rate("cuda", getattr(torch, dtype))
+    if peak is not None:
         share = statistics.median(t["flops"] / t["learn"] for t in measured["ponder"]) / peak
     sizes = f"{options.prompts} pictures x {options.n} completions x {options.tokens} tokens"
     report(
