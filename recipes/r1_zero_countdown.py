@@ -25,6 +25,7 @@ from ponder.types import Sampling
 
 NUMBERS = (3, 4)
 PRIMED_BACKTRACKS = 0.5  # an attempt that misses is taken back so often
+WARMUP_STEPS = 8  # of RL: Adam's first steps, at the full rate, undo what the base has learned
 
 
 def recipe(
@@ -60,7 +61,8 @@ def recipe(
         zero = RL(
             task, "stage:base", algorithm=GRPO(kl=None), steps=steps, problems_per_step=problems_per_step,
             group_size=group_size, sampling=sampling, save_every=steps, seed=seed, eval_every=eval_every,
-            eval_samples=n, eval_limit=limit, optimizer=AdamW(lr=lr or (1e-4 if tiny else 1e-5), betas=(0.9, 0.95)),
+            eval_samples=n, eval_limit=limit,
+            optimizer=AdamW(lr=lr or (3e-4 if tiny else 1e-5), betas=(0.9, 0.95), warmup_steps=WARMUP_STEPS),
         )  # fmt: skip
         stages += [Stage(f"start-{numbers}", start), Stage(f"zero-{numbers}", zero)]
     return Stages(tuple(stages))
