@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ponder.nets.tree_attention import PaddedTreeAttention
+from ponder.nets.config import DecoderConfig
+from ponder.nets.padded_run_attention import PaddedRunAttention
+from ponder.nets.tree_attention import PaddedTreeAttention, make_tree_attention
+from ponder.nets.varlen_attention import UnbranchedRuns
 
 D = 4
+
+
+def attend_by_runs(lengths: list[int], parents: list[int]) -> PaddedRunAttention:
+    return PaddedRunAttention(UnbranchedRuns(lengths, parents))
+
+
+both_ways = pytest.mark.parametrize("attention", [PaddedTreeAttention, attend_by_runs], ids=["trees", "runs"])
 
 
 @st.composite
@@ -64,15 +75,16 @@ def numbers(tokens: int, heads: int, kv_heads: int, seed: int = 0) -> list[Tenso
     return [torch.randn(s, generator=draw, dtype=torch.float64) for s in shapes]
 
 
+@both_ways
 @settings(max_examples=25)
 @given(forests(), st.sampled_from([None, 1, 3, 7]), st.sampled_from([(1, 1), (4, 2), (2, 2)]))
 def test_packed_forest_equals_each_path_alone(
-    forest: tuple[list[int], list[int]], window: int | None, heads: tuple[int, int]
+    attention: Any, forest: tuple[list[int], list[int]], window: int | None, heads: tuple[int, int]
 ) -> None:
     lengths, parents = forest
     *inputs, weight = numbers(sum(lengths), *heads)
     ours, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
-    packed = PaddedTreeAttention(lengths, parents)
+    packed = attention(lengths, parents)
     result = packed(0, *ours, scale=0.7, window=window)
     expected = plain(*theirs, lengths, parents, 0.7, window)
     torch.testing.assert_close(result, expected)
@@ -84,46 +96,50 @@ def test_packed_forest_equals_each_path_alone(
     assert packed.positions_T.tolist() == places, "positions count along the path"
 
 
-def test_trees_are_independent() -> None:
+@both_ways
+def test_trees_are_independent(attention: Any) -> None:
     lengths, parents = [3, 2, 4, 1, 2], [-1, 0, -1, 2, -1]
     q, k, v, _ = numbers(12, 4, 2)
-    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    before = attention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     k[5:10], v[5:10] = 100.0, math.pi  # the second tree
-    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    after = attention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.equal(before[:5], after[:5]) and torch.equal(before[10:], after[10:])
     assert not torch.allclose(before[5:10], after[5:10])
 
 
-def test_tokens_attend_only_to_their_ancestors() -> None:
+@both_ways
+def test_tokens_attend_only_to_their_ancestors(attention: Any) -> None:
     lengths, parents = [3, 2, 2], [-1, 0, 0]
     q, k, v, _ = numbers(7, 2, 2)
-    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    before = attention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     k[3:5], v[3:5] = 50.0, -9.0
-    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    after = attention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.equal(before[:3], after[:3]) and torch.equal(before[5:], after[5:])
 
 
-def test_uneven_and_repeated_trees_equal_each_path_alone() -> None:
+@both_ways
+def test_uneven_and_repeated_trees_equal_each_path_alone(attention: Any) -> None:
     """Whatever is batched or padded inside, each tree comes out as if alone, in its place."""
     lengths = [40, 1, 3, 1, 40, 2, 7, 7, 1, 39]
     parents = [-1, -1, -1, 2, -1, 4, -1, -1, -1, -1]
     q, k, v, _ = numbers(sum(lengths), 4, 2)
-    together = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=5)
+    together = attention(lengths, parents)(0, q, k, v, scale=1.0, window=5)
     first = 0
     roots = [i for i, p in enumerate(parents) if p < 0] + [len(parents)]
     for a, b in pairwise(roots):
         past = first + sum(lengths[a:b])
-        one = PaddedTreeAttention(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
+        one = attention(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
         part = one(0, q[first:past], k[first:past], v[first:past], scale=1.0, window=5)
         torch.testing.assert_close(together[first:past], part)
         first = past
 
 
-def test_gradient_is_finite_and_stays_in_its_tree() -> None:
+@both_ways
+def test_gradient_is_finite_and_stays_in_its_tree(attention: Any) -> None:
     lengths, parents = [4, 4, 5], [-1, -1, -1]
     q, k, v, _ = numbers(13, 2, 1)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    result = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    result = attention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.isfinite(result).all()
     result[:4].sum().backward()
     assert all(torch.isfinite(x.grad).all() and not x.grad[4:].any() for x in (q, k, v))
@@ -136,6 +152,17 @@ def test_window_masks_differ_by_layer() -> None:
     narrow = packed(1, q, k, v, scale=1.0, window=2)
     torch.testing.assert_close(wide, plain(q, k, v, [6], [-1], 1.0, None))
     torch.testing.assert_close(narrow, plain(q, k, v, [6], [-1], 1.0, 2))
+
+
+def test_groups_attend_by_runs_on_a_cpu_and_single_sequences_as_trees() -> None:
+    config = DecoderConfig("llama", 8, 16, 1, 2, 2, 8, 32)
+    for lengths, parents, kind in (
+        ([10] + [30] * 8, [-1] + [0] * 8, PaddedRunAttention),
+        ([30] * 8, [-1] * 8, PaddedTreeAttention),
+        ([10, 2, 2], [-1, 0, 0], PaddedTreeAttention),  # there is little to save
+    ):
+        made = make_tree_attention(lengths, parents, config, torch.device("cpu"), torch.float32)
+        assert isinstance(made, kind)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from torch import Tensor
 from ponder.nets.causal_attention import MIN_MEAN_TOKENS, CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.flex_attention import FlexTreeAttention
+from ponder.nets.padded_run_attention import PaddedRunAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 
 
@@ -32,11 +33,15 @@ class _Bucket:
 
 def make_tree_attention(
     lengths: Sequence[int], parents: Sequence[int], config: DecoderConfig, device: torch.device, dtype: torch.dtype
-) -> PaddedTreeAttention | VarlenTreeAttention | FlexTreeAttention | CausalAttention:
+) -> PaddedTreeAttention | PaddedRunAttention | VarlenTreeAttention | FlexTreeAttention | CausalAttention:
     """The fastest attention for this forest on this device."""
-    if device.type != "cuda" or config.head_dim < 16:  # no kernel supports smaller heads
-        return PaddedTreeAttention(lengths, parents, device)
     runs = UnbranchedRuns(lengths, parents)
+    if device.type != "cuda" or config.head_dim < 16:  # no kernel supports smaller heads
+        return (
+            PaddedRunAttention(runs, device)
+            if PaddedRunAttention.pays(runs)
+            else PaddedTreeAttention(lengths, parents, device)
+        )
     total = len(runs.positions_T)
     if runs.gathered_keys == total and total >= MIN_MEAN_TOKENS * len(runs.sizes) and not any(config.windows):
         return CausalAttention(runs.sizes, runs.positions_T, device)

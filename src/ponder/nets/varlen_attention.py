@@ -43,7 +43,7 @@ class VarlenTreeAttention:
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         if self.index_G is not None:
-            k_TKD, v_TKD = _gather(k_TKD, self.index_G), _gather(v_TKD, self.index_G)
+            k_TKD, v_TKD = gather_keys(k_TKD, self.index_G), gather_keys(v_TKD, self.index_G)
         back = -1 if window is None else window - 1  # tokens to look back
         # torch's operator itself: its public wrapper, varlen_attn, costs the host half a millisecond per call
         out: Tensor = torch.ops.aten._flash_attention_forward(
@@ -94,7 +94,7 @@ class UnbranchedRuns:
 
 
 class _GatherKeys(torch.autograd.Function):
-    """x[index], with gradients of shared tokens summed in float32."""
+    """x[index], with gradients of shared tokens summed in float32 or more."""
 
     @staticmethod
     def forward(ctx: Any, x_TKD: Tensor, index_G: Tensor) -> Tensor:
@@ -105,10 +105,12 @@ class _GatherKeys(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (index_G,) = ctx.saved_tensors
-        total = torch.zeros(ctx.total, *grads[0].shape[1:], dtype=torch.float32, device=grads[0].device)
-        return total.index_add_(0, index_G, grads[0].float()).to(grads[0].dtype), None
+        wide = torch.promote_types(grads[0].dtype, torch.float32)
+        total = torch.zeros(ctx.total, *grads[0].shape[1:], dtype=wide, device=grads[0].device)
+        return total.index_add_(0, index_G, grads[0].to(wide)).to(grads[0].dtype), None
 
 
-def _gather(x_TKD: Tensor, index_G: Tensor) -> Tensor:
+def gather_keys(x_TKD: Tensor, index_G: Tensor) -> Tensor:
+    """The rows of an index that may name one several times."""
     out: Tensor = _GatherKeys.apply(x_TKD, index_G)  # type: ignore[no-untyped-call]
     return out
