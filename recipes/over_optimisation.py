@@ -4,6 +4,7 @@ either as the reward, on the second also with a KL term. The verifier measures w
 `ponder book over-optimisation` draws judge and verifier over the KL from the start (Gao et al. 2023).
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from _bases import (
@@ -31,6 +32,7 @@ from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
 
 RATE = 1.0  # times the base's learning rate
+WARMUP_STEPS = 16  # of the optimiser, four to a step of RL
 
 
 def recipe(
@@ -43,8 +45,6 @@ def recipe(
     judges: Annotated[str | None, "a run of outcome_judges from this start; None: the recipe trains its own"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    from dataclasses import replace
-
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
     if judges is None:
@@ -61,5 +61,6 @@ def recipe(
             first, group_size, GRPO(kl=term), seed, steps, lr or RATE * b.rl.lr, task=rewarded,
             problems_per_step=problems_per_step, minibatches=4, preflight=False,
         )  # fmt: skip
+        job = replace(job, optimizer=replace(job.optimizer, warmup_steps=WARMUP_STEPS))
         stages += [Stage(name, job), Stage(f"test-{name}", b.evaluate(f"stage:{name}", seed))]
     return Stages(tuple(stages))

@@ -33,10 +33,10 @@ def recipe(
     base: Annotated[Literal["primed", "plain"], "whether the base has read attempts that are taken back"] = "primed",
     max_tokens: Annotated[int, "longest answer", GreaterThan(0)] = 192,
     base_steps: Steps = None, base_lr: Lr = None,
-    steps: Annotated[int, "of RL", GreaterThan(0)] = 40, lr: Lr = None,
-    problems_per_step: Count = 12, group_size: Count = 16,
-    n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 32,
-    eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 10,
+    steps: Annotated[int, "of RL", GreaterThan(0)] = 48, lr: Lr = None,
+    problems_per_step: Count = 16, group_size: Count = 16,
+    n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 48,
+    eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 12,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -45,7 +45,7 @@ def recipe(
     attempts: Task = CountdownTraces(
         numbers=max(NUMBERS), fewest=min(NUMBERS), backtracks=backtracks, checks=base == "primed", **PUZZLES
     )
-    base_steps, base_lr = base_steps or (800 if tiny else 60), base_lr or (4e-3 if tiny else 1e-4)
+    base_steps, base_lr = base_steps or (700 if tiny else 60), base_lr or (4e-3 if tiny else 1e-4)
     sampling = Sampling(max_tokens=max_tokens)
     read = FineTune(
         Validation(attempts) if validation else attempts,

@@ -4,6 +4,7 @@
 against the start.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from _bases import (
@@ -31,6 +32,7 @@ from ponder.train.policy_gradient import GRPO
 
 BETAS = (0.1, 1.0)  # of the KL terms
 RATE = 1.0  # times the base's learning rate
+WARMUP_STEPS = 16  # of the optimiser, four to a step of RL: Adam's first ones, at the full rate, do harm
 
 
 def recipe(
@@ -54,7 +56,7 @@ def recipe(
             first, group_size, GRPO(kl=kl), seed, steps, lr or RATE * b.rl.lr, task=rewarded,
             problems_per_step=problems_per_step, minibatches=4, preflight=False,
         )  # fmt: skip
-        stages.append(Stage(name, job))
+        stages.append(Stage(name, replace(job, optimizer=replace(job.optimizer, warmup_steps=WARMUP_STEPS))))
     stages.append(Stage("test-start", b.evaluate(first, seed)))
     for name in runs:
         stages.append(Stage(f"test-{name}", b.evaluate(f"stage:{name}", seed)))
