@@ -15,9 +15,11 @@ from ponder.book.chain_of_thought import FIGURE, best_chains, measure_cell, vote
 from ponder.book.figure import FigureRun
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
+from ponder.measure import bootstrap_mean
 from ponder.runs import job_json
 from ponder.tasks import Sums
 from ponder.types import Cost, Score, Step, Trace, ids
+from ponder.verify import FinalNumber
 
 
 def word_problems() -> Any:
@@ -43,12 +45,25 @@ def test_recipe_asks_every_set_in_every_way() -> None:
     job = recipe_files.build_job(recipe, {"limit": 2, "shots": 3})
     assert job_json.decode(job_json.encode(job)) == job
     stages = job.stages
-    jobs = {stage.name: stage.job for stage in stages}
+    tuned = {stage.name: stage.job for stage in stages if stage.name.startswith("sft-")}
+    assert {name: job.data.style for name, job in tuned.items()} == {"sft-direct": "direct", "sft-cot": "cot"}
+    jobs = {stage.name: stage.job for stage in stages if stage.name not in tuned}
     expected = {f"{name}.{prompt}" for name in chain_of_thought.SETS for prompt in chain_of_thought.PROMPTS}
-    assert set(jobs) == {cell for cell in expected if not cell.startswith("suite.few")}
+    assert set(jobs) == {cell for cell in expected if not cell.startswith(("suite.few", "suite.tuned"))}
+    assert all(job.model == (f"stage:sft-{name.split('.')[2]}" if ".tuned." in name else "smollm2")
+               for name, job in jobs.items())  # fmt: skip
     assert all(len(job.strategy.prompt.examples) == (3 if ".few." in name else 0) for name, job in jobs.items())
     assert all(p.tags["set"] == "multiarith" for p in jobs["multiarith.zero.cot"].problems())
     assert "####" not in jobs["svamp.few.direct"].strategy.prompt.examples[0][1]
+
+
+def test_last_number_is_read_where_no_form_is() -> None:
+    verifier = word_problems().LastNumber(FinalNumber(("bare", "boxed")))
+    cases = {"There are 10 - 5 = 5 cats left.": "5", "So 3 of 7.\n\\boxed{4}": "4", "1,234 in all, then": "1234",
+             "12": "12", "none": None, "It is -3.5 degrees": "-7/2"}  # fmt: skip
+    assert {text: verifier.extract_answer(text) for text in cases} == cases
+    assert verifier.grade("There are 10 - 5 = 5 cats left.", "5").value == 1.0
+    assert verifier.grade("There are 5 or 6.", "5").value == 0.0 == verifier.grade("none", "5").value
 
 
 def test_vote_counts_what_is_stated() -> None:
@@ -67,16 +82,16 @@ def test_cell_has_samples_votes_and_cost() -> None:
     trace.cost = Cost(generated_tokens=8, flops=100.0)
     cell = measure_cell([trace], task.verifier)
     assert cell == {"problems": 1, "samples": 4, "right": 0.5, "vote": 1.0, "states nothing": 0.25, "length": 2.0,
-                    "tokens": 8, "flops": 100.0}  # fmt: skip
+                    "tokens": 8, "flops": 100.0, "right by problem": [2], "vote by problem": [1]}  # fmt: skip
 
 
 def cells(seed: int = 0) -> dict[str, Any]:
     out = {}
     for name in chain_of_thought.SETS:
         for prompt in chain_of_thought.PROMPTS:
-            if name == "suite" and prompt.startswith("few"):
+            if name == "suite" and prompt.startswith(("few", "tuned")):
                 continue
-            right = {"zero.direct": 0.1, "zero.cot": 0.3, "few.direct": 0.2, "few.cot": 0.15}[prompt]
+            right = {"zero.direct": 0.1, "zero.cot": 0.3, "few.direct": 0.2, "few.cot": 0.15}.get(prompt, 0.05)
             out[f"{name}.{prompt}"] = {"problems": 9, "samples": 4, "right": right, "vote": right + 0.05,
                                        "states nothing": 0.0, "length": 9.0, "tokens": 10, "flops": 1e6}  # fmt: skip
     return {"seed": seed, "cells": out}
@@ -87,7 +102,20 @@ def test_report_compares_working_with_direct_answers() -> None:
     assert best_chains(seeds[0]["cells"], "svamp") == "svamp.zero.cot"
     text = "\n".join(FIGURE.report(seeds))
     assert "without examples +20.0" in text and "with examples -5.0" in text and "above 0: **no**" in text
-    assert len(FIGURE.draw(seeds).rows) == 2 * 14
+    assert len(FIGURE.draw(seeds).rows) == 2 * 20
+
+
+def test_report_of_one_pass_is_over_problems() -> None:
+    data = cells()
+    for name, cell in data["cells"].items():
+        cell["right by problem"] = [4, 4, 2, 2, 2, 1, 1, 0, 0] if name.endswith("zero.cot") else [1, 0] * 4 + [0]
+        cell["vote by problem"] = [1] * 5 + [0] * 4
+    text = "\n".join(FIGURE.report({0: data}))
+    first = [4, 4, 2, 2, 2, 1, 1, 0, 0]
+    gap = bootstrap_mean([(x - y) / 4 for x, y in zip(first, [1, 0] * 4 + [0], strict=True)])
+    assert f"| {100 * sum(first) / 36:.1f} [" in text
+    assert f"without examples {100 * gap.mean:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]" in text
+    assert "One pass" in text
 
 
 def test_tiny_model_and_other_tasks_are_refused(tmp_path: Path) -> None:

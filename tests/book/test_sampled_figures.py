@@ -16,8 +16,9 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
+from ponder.book.word_problem_start import word_problem_start
 from ponder.errors import Interrupted, UsageError
-from ponder.measure import plurality_accuracy
+from ponder.measure import bootstrap_mean, plurality_accuracy
 from ponder.protocols import NoProgress
 from ponder.types import Step, ids
 
@@ -101,6 +102,41 @@ def test_selection_of_all_samples_is_the_plain_choice() -> None:
                 totals[a] += np.exp(x)  # type: ignore[assignment]
         weight.append(totals.most_common(1)[0][0] == "r")
     assert result["weighted"]["mean"][-1] == pytest.approx(np.mean(weight), abs=1e-5)
+    assert result["best"]["by problem"] == best and result["weighted"]["by problem"] == weight
+
+
+def test_one_seed_has_intervals_over_problems() -> None:
+    problems = [problem(i, right, [8 - right]) for i, right in enumerate((1, 3, 0, 5, 8, 2))]
+    data = {"model": "some/model", "seed": 0, "cost": {"seconds": 1.0, "tokens": 10.0, "flops": 100.0}}
+    data |= {"large": monkeys.measure_coverage(problems, 0), "selection": monkeys.measure_selection(problems, 0)}
+    chance = [1 - math.comb(8 - c, 4) / math.comb(8, 4) for c in (1, 3, 0, 5, 8, 2)]
+    assert monkeys.covered_problems(data["large"], 4) == pytest.approx(chance)
+    text = "\n".join(monkeys.FIGURE.report({0: data}))
+    assert "One seed: 95 % intervals over problems" in text
+    lost = bootstrap_mean([float(c > 0) - float(c > 4) for c in (1, 3, 0, 5, 8, 2)])
+    least, most = f"{100 * lost.low:.1f}", f"{100 * lost.high:.1f}"
+    assert f"below coverage at the end by {100 * lost.mean:.1f} [{least}, {most}]: **not clear**" in text
+
+
+def test_smollm2_answers_word_problems_after_gsm8k_solutions(tmp_path: Path) -> None:
+    ran: list[tuple[Any, Path]] = []
+
+    class Recorded(FigureRun):
+        def run_job(self, job: Any, folder: Path) -> Path:
+            ran.append((job, folder))
+            return folder
+
+    def built(name: str, **settings: Any) -> Any:
+        return name, settings
+
+    folder = tmp_path / "judges-smollm2-mawps" / "seed-1"
+    start = word_problem_start(Recorded("smollm2", 1, folder, built, "mawps"))
+    (((recipe, settings), where),) = ran
+    assert recipe == "cold_start" and settings["task"] == "gsm8k" and settings["seed"] == 1
+    assert where == tmp_path / "start-gsm8k-smollm2" / "seed-1" and start == {"start": str(where / "start")}
+    for model, task in (("smollm2", None), ("smollm2", "countdown"), ("some/model", "mawps")):
+        assert word_problem_start(Recorded(model, 1, folder, built, task)) == {}
+    assert len(ran) == 1
 
 
 def test_same_flops_gives_the_smaller_model_more_samples() -> None:

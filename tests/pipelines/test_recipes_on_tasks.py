@@ -112,6 +112,16 @@ def test_rlhf_critic_starts_from_the_reward_model() -> None:
     assert stages["ppo"].algorithm.critic.model == "stage:reward-model"
 
 
+def test_implicit_reward_models_reward_rlhf_and_the_last_stage_of_r1() -> None:
+    rlhf, r1 = (
+        {s.name: s.job for s in built(name, model="m", task="countdown", judge="implicit").stages}
+        for name in ("rlhf", "r1")
+    )
+    assert rlhf["ppo"].algorithm.critic.model is None  # an implicit reward model has no head to start from
+    assert rlhf["ppo"].task.guide == "reward+likelihood:stage:reward-model" == r1["all-rl"].task.tasks[1].guide
+    assert all(type(job["reward-model"].algorithm).__name__ == "ImplicitReward" for job in (rlhf, r1))
+
+
 def test_rejection_runs_on_own_task_to_its_end(tmp_path: Path) -> None:
     """A model from scratch that half knows the task, given as a run directory."""
     task = Addition(digits=1, prompt="{a}+{b}=", forms=("bare",), test_size=6)
