@@ -26,7 +26,7 @@ MAX_N = 64
 CHOICE_N = 16  # settings are chosen by best of so many on the validation split
 READINGS = ("ratio", "logprob", "likelihood")
 # Every training problem of a real set, many answers of each, and enough steps to read them all once.
-ON_WORD_PROBLEMS = {"problems": 1280, "samples": 16, "batch_size": 64, "steps": 280}
+ON_WORD_PROBLEMS: dict[str, Any] = {"problems": 1280, "samples": 16, "batch_size": 64, "steps": 280}
 # The rows of the table. Of an implicit reward model, beta and the kind of log pi are chosen on the validation split.
 ROWS: dict[str, str] = {
     "orm": "best by outcome reward model",
