@@ -20,6 +20,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.errors import UsageError
+from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS
 from ponder.runs import read_traces
@@ -84,19 +85,18 @@ class ChainOfThought:
         def paint(figure: Any, panels: list[Any]) -> None:
             (axes,) = panels
             for i, (prompt, title) in enumerate(PROMPTS.items()):
-                for key, alpha in (("vote", 0.45), ("right", 1.0)):
-                    there = [
-                        (k, f"{name}.{prompt}") for k, name in enumerate(SETS) if f"{name}.{prompt}" in data[0]["cells"]
-                    ]
-                    x = [k + 0.14 * (i - 2.5) for k, _ in there]
-                    points = [over_seeds([d["cells"][cell][key] for d in data], SHARE) for _, cell in there]
+                there = [
+                    (k, f"{name}.{prompt}") for k, name in enumerate(SETS) if f"{name}.{prompt}" in data[0]["cells"]
+                ]
+                x = [k + 0.14 * (i - 2.5) for k, _ in there]
+                for key, alpha in (("vote", 0.45), ("right", 1.0)) if there else ():
+                    points = [_interval([d["cells"][cell] for d in data], key) for _, cell in there]
                     y = [100 * p[0] for p in points]
-                    label = f"{title}{', vote of all' * (key == 'vote')}"
-                    axes.bar(x, y, 0.12 if key == "right" else 0.13, color=COLOURS[i], alpha=alpha, label=label)
-                    if key == "right" and len(data) > 1:
+                    label = title if key == "right" else None
+                    axes.bar(x, y, 0.12, color=COLOURS[i], alpha=alpha, label=label)
+                    if key == "right":
                         error = [
-                            [max(0.0, 100 * (p[0] - p[1])) for p in points],
-                            [max(0.0, 100 * (p[2] - p[0])) for p in points],
+                            [max(0.0, sign * 100 * (p[j] - p[0])) for p in points] for j, sign in ((1, -1), (2, 1))
                         ]
                         axes.errorbar(x, y, error, fmt="none", ecolor="black", lw=0.8)
                     rows.extend(
@@ -105,7 +105,7 @@ class ChainOfThought:
                     )
             axes.set_xticks(range(len(SETS)), list(SETS.values()))
             axes.set_ylabel("right, %")
-            axes.legend(fontsize=6)
+            axes.legend(fontsize=7, title="paler: the vote of all samples", title_fontsize=7)
 
         return FigureWithData(make_panels(1, paint, "", size=(7.6, 3.8)), tuple(rows))  # fmt: skip
 
@@ -164,6 +164,14 @@ class ChainOfThought:
 def _by_problem(cell: Mapping[str, Any], key: str) -> list[float]:
     """The share of right samples of each problem, or the verdict of its vote."""
     return [count / (cell["samples"] if key == "right" else 1) for count in cell[f"{key} by problem"]]
+
+
+def _interval(cells: Sequence[Mapping[str, Any]], key: str) -> tuple[float, float, float]:
+    """The mean and its interval, over seeds or over the problems of one."""
+    if len(cells) > 1:
+        return over_seeds([c[key] for c in cells], SHARE)
+    found = bootstrap_mean(_by_problem(cells[0], key))
+    return found.mean, found.low, found.high
 
 
 def _format_cells(cells: Sequence[Mapping[str, Any]], key: str) -> str:
