@@ -32,14 +32,13 @@ from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
-BETAS = (0.05, 0.2, 1.0)
-
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 128,
     problems: Problems = None, samples: Count = 8, n: Count = 64,
     steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None,
+    betas: Annotated[tuple[float, ...], "of implicit reward models"] = (0.05, 0.2, 1.0),
     batch_size: Annotated[int | None, "answers a step; None: 64 right ones, 32 of all", GreaterThan(0)] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -62,7 +61,7 @@ def recipe(
                     "stage:outcomes", first, ImplicitReward(beta), seed, steps, implicit_lr or lr, **batch
                 ),
             )
-            for beta in BETAS
+            for beta in betas
         ),
         Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),

@@ -24,9 +24,12 @@ from ponder.types import Cost
 SPLITS = ("validation", "test")
 MAX_N = 64
 CHOICE_N = 16  # settings are chosen by best of so many on the validation split
+PROBLEM_N = 8  # each problem's own share is kept at this N and the largest
 READINGS = ("ratio", "logprob", "likelihood")
-# Every training problem of a real set, many answers of each, and enough steps to read them all once.
-ON_WORD_PROBLEMS: dict[str, Any] = {"problems": 1280, "samples": 16, "batch_size": 64, "steps": 280}
+# Half of the training problems of a real set, many answers of each.
+ON_WORD_PROBLEMS: dict[str, Any] = {
+    "problems": 640, "samples": 16, "batch_size": 64, "steps": 120, "betas": (0.2, 1.0), "limit": 96, "n": 32,
+}  # fmt: skip
 # The rows of the table. Of an implicit reward model, beta and the kind of log pi are chosen on the validation split.
 ROWS: dict[str, str] = {
     "orm": "best by outcome reward model",
@@ -61,7 +64,7 @@ class Judges:
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         start = word_problem_start(run)
-        folder = run.run_recipe("judges", n=MAX_N, **start, **(ON_WORD_PROBLEMS if start else {}))
+        folder = run.run_recipe("judges", **({"n": MAX_N} | start | (ON_WORD_PROBLEMS if start else {})))
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
@@ -204,17 +207,31 @@ def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
     flat = [y for group in right for y in group]
     out: dict[str, Any] = {"problems": len(right), "n": k, "best": {}, "weighted": {}, "auroc": {}}
     out["auroc within problems"] = {}
+    by_problem: dict[str, list[list[float]]] = {}  # at `PROBLEM_N` and the largest N
+    at = sorted({min(PROBLEM_N, k[-1]), k[-1]})
+
+    def keep(name: str, rule: Any, answers: Sequence[Any], scores: Any, how: Any) -> None:
+        each = [
+            selection_curve(rule, [a], [r], at, s and [s], how, 100, "abstain").mean
+            for a, r, s in zip(answers, right, scores or [None] * len(right), strict=True)
+        ]
+        by_problem[name] = [[round(float(x[i]), 4) for x in each] for i in range(len(at))]
+
     for name, scores in scored.scores.items():
         out["best"][name] = _means(selection_curve("best", own, right, k, scores, "exact", missing="abstain"))
+        keep(name, "best", own, scores, "exact")
         if name == "orm" or name.endswith(" ratio"):
             curve = selection_curve("weighted", scored.answers, right, k, scores, "subsets", 100, "abstain")
             out["weighted"][name] = _means(curve)
+            keep(f"weighted {name}", "weighted", scored.answers, scores, "subsets")
         values = [x for group in scores for x in group]
         known = [(x, y, p) for x, y, p in zip(values, flat, problems, strict=True) if x is not None]
         z, y, p = ([row[i] for row in known] for i in range(3))
         out["auroc"][name] = round(auroc(z, y).area, 4)
         out["auroc within problems"][name] = round(auroc_within_problems(z, y, p, resamples=2).area, 4)
     out["majority"] = _means(selection_curve("majority", scored.answers, right, k, how="exact"))
+    keep("majority", "majority", scored.answers, None, "exact")
+    out["by problem"] = {"n": at, **by_problem}
     out["oracle"] = _means(selection_curve("best", own, right, k, right, "exact"))
     out["states nothing"] = sum(a is None for group in scored.answers for a in group)
     return out

@@ -7,7 +7,8 @@ from typing import Any
 from ponder.book.figure import FigureRun
 
 WORD_PROBLEMS = ("gsm8k", "svamp", "mawps")
-STEPS, LR = 140, 1e-4
+STEPS, LR = 100, 2e-4
+LIMIT = 64  # held-out problems that tell its own accuracy
 
 
 def word_problem_start(run: FigureRun) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def word_problem_start(run: FigureRun) -> dict[str, Any]:
     if run.model != "smollm2" or run.task not in WORD_PROBLEMS:
         return {}
     folder = run.folder.parents[1] / "start-gsm8k-smollm2" / run.folder.name
-    job = run.build_recipe("cold_start", model=run.model, task="gsm8k", steps=STEPS, lr=LR, seed=run.seed)
+    job = run.build_recipe("cold_start", model=run.model, task="gsm8k", steps=STEPS, lr=LR, limit=LIMIT, seed=run.seed)
     run.run_job(job, folder)
     return {"start": str(folder / "start")}
 
