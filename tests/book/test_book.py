@@ -22,6 +22,7 @@ from ponder.book.make import make_figure, render
 from ponder.book.score_answers import ScoredAnswers
 from ponder.cli import main
 from ponder.errors import UnknownName, UsageError
+from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.reason.operators.tree_policy import UCT
 
@@ -212,6 +213,17 @@ def test_settings_are_chosen_on_the_validation_split_alone() -> None:
     assert curves["tuned"][0] == seeds[0]["test"]["best"]["tuned likelihood"]  # type: ignore[index]
     text = "\n".join(JUDGES.report(seeds))
     assert "out of 6 settings" in text and "`implicit-1 ratio`" in text and "within problems" in text
+
+
+def test_judges_of_one_seed_have_intervals_over_problems() -> None:
+    data = {"validation": measure_answers(scored(0)), "test": measure_answers(scored(9)), "answers learned from": 8}
+    kept = data["test"]["by problem"]  # type: ignore[index]
+    assert kept["n"] == [4] and np.mean(kept["orm"][0]) == pytest.approx(data["test"]["best"]["orm"][-1], abs=1e-3)  # type: ignore[index]
+    assert np.mean(kept["majority"][0]) == pytest.approx(data["test"]["majority"][-1], abs=1e-3)  # type: ignore[index]
+    text = "\n".join(JUDGES.report({0: data}))
+    gap = bootstrap_mean([x - y for x, y in zip(kept["orm"][0], kept["majority"][0], strict=True)])
+    least, most = f"{100 * gap.low:+.1f}", f"{100 * gap.high:+.1f}"
+    assert f"best by outcome reward model less majority: N = 4: {100 * gap.mean:+.1f} [{least}, {most}]" in text
 
 
 @pytest.mark.nightly

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    format_over_problems,
+    held_over_problems,
+    markdown_table,
+    over_seeds,
+)
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
@@ -43,6 +52,10 @@ ROWS: dict[str, str] = {
     "weighted implicit": "vote weighted by implicit reward model",
     "oracle": "any right (oracle)",
 }
+COMPARED = (
+    ("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"), ("implicit", "orm"),
+    ("log pi", "logprob_sum"), ("tuned", "logprob_sum"), ("weighted implicit", "majority"),
+)  # fmt: skip
 DRAWN = {
     "orm": 1, "implicit": 2, "log pi": 0, "tuned": 4, "logprob_sum": 5, "majority": 6, "weighted implicit": 3,
     "oracle": 7,
@@ -104,30 +117,32 @@ class Judges:
         shown = [k for k in n if k in (1, 4, 8, 16, 64)]
         rows = []
         for name, title in ROWS.items():
-            cells = [format_interval([curves[name][s][n.index(k)] for s in seeds], bounds=SHARE) for k in shown]
+            each = problem_shares(seeds, name)
+            cells = [
+                format_over_problems(each[k])
+                if k in each
+                else format_interval([curves[name][s][n.index(k)] for s in seeds], bounds=SHARE)
+                for k in shown
+            ]
             rows.append([title, *cells])
         beta, log_pi = chosen_settings(seeds)
         first = next(iter(seeds.values()))
         settings = len(_implicit_names(first))
         out = [
             f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
-            f" held-out problems, {max(n)} samples of each. In every cell the mean over seeds, its 95 % interval"
-            " (Student's, of arcsin sqrt, so that it stays within 0 and 100), and each seed. Differences below have"
-            f" Student's own.{start_line(first.get('task'))}",
+            f" held-out problems, {max(n)} samples of each.{_spread_line(seeds)}{start_line(first.get('task'))}",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
             f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
             "",
-            *self._auroc_lines(seeds, beta, log_pi),
+            *self._auroc_lines(seeds),
             *self._verdict_lines(curves, seeds, n),
         ]
         return out
 
-    def _auroc_lines(self, seeds: Mapping[int, SeedData], beta: str, log_pi: str) -> list[str]:
-        names = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
-        names |= {"logprob_sum": "logprob_sum", "logprob": "logprob"}
+    def _auroc_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
         rows = []
-        for row, name in names.items():
+        for row, name in _row_names(seeds).items():
             pooled, within = (
                 [seeds[s]["test"][kind][name] for s in seeds] for kind in ("auroc", "auroc within problems")
             )
@@ -143,10 +158,10 @@ class Judges:
         self, curves: Mapping[str, Mapping[int, Sequence[float]]], seeds: Mapping[int, SeedData], n: Sequence[int]
     ) -> list[str]:
         least = min(8, max(n))
+        if len(seeds) == 1 and problem_shares(seeds, "majority"):
+            return self._verdict_of_one(seeds)
         out = [f"**Held?** At N = {least} and more, in points:", ""]
-        for one, other in (("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"),
-                           ("implicit", "orm"), ("log pi", "logprob_sum"), ("tuned", "logprob_sum"),
-                           ("weighted implicit", "majority")):  # fmt: skip
+        for one, other in COMPARED:
             gaps = {
                 k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= least
             }
@@ -161,6 +176,37 @@ class Judges:
             )
             out.append(f"- {ROWS[one]} less {ROWS[other]}: {cells}. Above at every N: **{held}**.")
         return [*out, ""]
+
+    def _verdict_of_one(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        """The differences of one seed, paired by problem."""
+        out = ["**Held?** In points, paired by problem:", ""]
+        for one, other in COMPARED:
+            first, second = problem_shares(seeds, one), problem_shares(seeds, other)
+            cells = []
+            for n in first:
+                gap = [x - y for x, y in zip(first[n], second[n], strict=True)]
+                cells.append(f"N = {n}: {format_over_problems(gap, sign=True)}, above: **{held_over_problems(gap)}**")
+            out.append(f"- {ROWS[one]} less {ROWS[other]}: {'; '.join(cells)}.")
+        return [*out, ""]
+
+
+def _spread_line(seeds: Mapping[int, SeedData]) -> str:
+    if len(seeds) == 1:
+        return " One seed; where an interval stands, it is over problems, by bootstrap (95 %)."
+    return (
+        " In every cell the mean over seeds, its 95 % interval (Student's, of arcsin sqrt, so that it stays within 0"
+        " and 100), and each seed. Differences below have Student's own."
+    )
+
+
+def problem_shares(seeds: Mapping[int, SeedData], row: str) -> dict[int, list[float]]:
+    """Of a row of the table of a single seed, by N, the share of each problem, where it is kept."""
+    (first, *others) = seeds.values()
+    if others or "by problem" not in first["test"]:
+        return {}
+    kept, best = first["test"]["by problem"], _row_names(seeds)
+    name = {"weighted orm": "weighted orm", "weighted implicit": f"weighted {best['implicit']}"}.get(row, row)
+    return dict(zip(kept["n"], kept.get(best.get(name, name), []), strict=False))
 
 
 def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype: str = "auto") -> ScoredAnswers:
@@ -251,9 +297,8 @@ def chosen_settings(seeds: Mapping[int, SeedData]) -> tuple[str, str]:
 
 def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[float]]]:
     """By row of the table and by seed, the accuracy over N on the test split."""
-    beta, log_pi = chosen_settings(seeds)
-    best = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
-    best |= {"logprob_sum": "logprob_sum", "logprob": "logprob"}
+    best = _row_names(seeds)
+    beta = best["implicit"]
     out: dict[str, dict[int, list[float]]] = {name: {} for name in ROWS}
     for seed, data in seeds.items():
         test = data["test"]
@@ -262,6 +307,13 @@ def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[f
         out["weighted orm"][seed], out["weighted implicit"][seed] = test["weighted"]["orm"], test["weighted"][beta]
         out["majority"][seed], out["oracle"][seed] = test["majority"], test["oracle"]
     return out
+
+
+def _row_names(seeds: Mapping[int, SeedData]) -> dict[str, str]:
+    """The score that each row of the table chooses by."""
+    beta, log_pi = chosen_settings(seeds)
+    names = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
+    return names | {"logprob_sum": "logprob_sum", "logprob": "logprob"}
 
 
 def _implicit_names(data: SeedData) -> list[str]:
