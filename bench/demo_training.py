@@ -83,14 +83,15 @@ def train_once(args: Any) -> None:
     job = make_job(args)
     rate = cpu_matmul_rate(torch.float32) if args.device == "cpu" else None
     with tempfile.TemporaryDirectory(dir=args.runs) as home:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         job(Path(home, "train"), StepLines())
-        seconds = time.perf_counter() - began
+        seconds, processor_seconds = time.perf_counter() - began, time.process_time() - worked
         rows = read_metrics(Path(home, "train"))
         accuracy, right = evaluate(job, Path(home))
     sums = {name: sum(row[name] for row in rows) for name in ("time/sample", "time/learn")}
     result = {
         "split": args.split, "seed": args.seed, "before": args.before, "seconds": seconds, "parts": sums,
+        "processor_seconds": processor_seconds,
         "accuracy": accuracy.mean, "low": accuracy.low, "high": accuracy.high, "problems": len(right), "right": right,
         "rewards": [row["reward"] for row in rows], "step_seconds": [row["step_time"] for row in rows],
         "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
@@ -126,7 +127,10 @@ def keep(args: Any) -> None:
     now, before = ([row for row in every if row["before"] is kind] for kind in (False, True))
     settings = ("steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "optimizer", "more")
     assert now and all(row[name] == now[0][name] for row in now for name in settings)
-    shown = ("seed", "seconds", "parts", "accuracy", "low", "high", "problems", "num_tokens", "flops", "matrix_rate")
+    shown = (
+        "seed", "seconds", "processor_seconds", "threads", "parts", "accuracy", "low", "high", "problems", "num_tokens",
+        "flops", "matrix_rate", "commit",
+    )  # fmt: skip
     details = {
         "accuracy": statistics.mean(row["accuracy"] for row in now),
         "settings": {name: now[0][name] for name in settings},
