@@ -9,7 +9,8 @@ loaded, TRL's less what ponder holds. Steps take turns, so that a machine that s
 
 TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is. `--trl-vllm` measures TRL
 once more with vLLM sampling in its process ("colocate"), after the others, in a process of its own; its bytes are those
-that the GPU lacks, vLLM's cache of `--vllm-memory` included.
+that the GPU lacks, vLLM's cache of `--vllm-memory` included. With `--no-trl` it is the only peer, and the result is
+kept as `grpo_step_vllm`.
 """
 
 from __future__ import annotations
@@ -205,6 +206,7 @@ def main() -> None:
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="ponder's micro-batch, in tokens")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--trl-vllm", action="store_true", help="measure TRL with vLLM, too")
+    flags.add_argument("--no-trl", action="store_true", help="leave out TRL without vLLM")
     flags.add_argument("--only-trl-vllm", action="store_true", help="nothing but that, as a line of JSON")
     flags.add_argument("--vllm-memory", type=float, default=0.3, help="share of the GPU's memory for vLLM")
     flags.add_argument("--model", default="smollm2")
@@ -221,7 +223,9 @@ def main() -> None:
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
     alone = times["ponder"][1]
     threads = torch.get_num_threads()
-    if importlib.util.find_spec("trl") is None:
+    if options.no_trl:
+        pass
+    elif importlib.util.find_spec("trl") is None:
         print(f"TRL is not installed, so only ponder is measured. To measure both: {INSTALL}", flush=True)
     else:
         times["TRL"] = trl_steps(options, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
@@ -231,12 +235,13 @@ def main() -> None:
         times["TRL with vLLM"] = trl_vllm_steps(options)
     measured = {who: every[2 if who == "ponder" else 1 :] for who, every in times.items()}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
+    asked_peers = {"TRL": not options.no_trl, "TRL with vLLM": options.trl_vllm}
     sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens"
     report(
-        "grpo_step",
+        "grpo_step_vllm" if options.no_trl else "grpo_step",
         f"{Path(options.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
-        {"TRL": step.get("TRL"), **({"TRL with vLLM": step["TRL with vLLM"]} if options.trl_vllm else {})},
+        {who: step.get(who) for who, asked in asked_peers.items() if asked},
         promised=6.0 if options.device == "cpu" else None,
         unit="s",
         better="lower",
