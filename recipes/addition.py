@@ -48,7 +48,7 @@ def recipe(
         steps=steps,
         problems_per_step=problems_per_step,
         frozen_layers=frozen_layers,
-        save_every=12,
+        save_every=24,
         seed=seed,
         device=device,
         dtype=dtype,
