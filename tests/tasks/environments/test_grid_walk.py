@@ -70,6 +70,16 @@ def test_a_hole_ends_the_walk_and_the_edge_stops_it():
     assert fallen.done and fallen.reward == 0.0 and fallen.turns[-1].reason == "fell into a hole"
 
 
+def test_a_view_around_the_player():
+    """FrozenLake's map, by hand: right, right, down to (1, 2), between two holes."""
+    task = GridWalk(shown_as="around")
+    asked = task.problem(FROZEN_LAKE_4, "lake").messages[0]["content"]
+    assert asked.splitlines()[-1] == "D3 R3" and "small letters" in asked
+    turns = walk(task, "RRD").turns[1:]
+    assert [turn.messages[0]["content"] for turn in turns] == ["D3 R2 d", "D3 R1", "D2 R1 l r"]
+    assert gold_play(task, LAKE).reward == 1.0
+
+
 def test_turns_run_out():
     episode = walk(GridWalk(max_turns=3), ["U", "what?", "L", "R"])
     assert len(episode.actions) == 3 and episode.done and episode.reward == 0.0

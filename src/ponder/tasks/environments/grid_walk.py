@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from ponder.errors import UsageError
 from ponder.protocols import Environment
@@ -17,6 +18,7 @@ from ponder.tasks.generated.generated_task import require_at_least, require_at_m
 from ponder.types import Action, Problem, Turn, user_messages
 
 Rows = tuple[str, ...]
+Shown = Literal["grid", "around"]
 
 MIN_DISTANCE = 2  # moves from the start to the goal
 # On slippery ice a third of the moves goes where it was aimed, and a third to each side of it.
@@ -29,7 +31,8 @@ class GridWalk(EnvironmentTask[Rows]):
 
     There are `side` x `side` cells with so many `holes`. The reward is 1 for the goal within `max_turns` moves. A hole
     ends the episode. With `slippery`, as in FrozenLake, two moves in three go to one side of where they were aimed,
-    drawn from the episode's seed.
+    drawn from the episode's seed. `shown_as="around"` says how far the goal is and which moves end in a hole, in place
+    of the drawn grid, in which a small model takes long to find its place; holes further away are not seen.
     """
 
     LEVELS = (
@@ -44,6 +47,7 @@ class GridWalk(EnvironmentTask[Rows]):
     holes: int = 4
     max_turns: int = 12
     slippery: bool = False
+    shown_as: Shown = "grid"
     show_rules: bool = True  # in the first message; a model that was trained on the task needs none
     max_turn_tokens: int | None = 32
 
@@ -74,17 +78,20 @@ class GridWalk(EnvironmentTask[Rows]):
 
     def problem(self, item: Rows, id: str) -> Problem:
         slips = " The ice is slippery: a move may go to one side of where you aim." if self.slippery else ""
+        sight = "I show the grid after each move."
+        if self.shown_as == "around":
+            sight = "I show how far G is, such as D2 R1, and in small letters the moves into a hole, after each move."
         rules = (
             "You are P on a grid. Reach G in at most"
-            f" {self.max_turns} moves; H is a hole, which ends the walk.{slips} Answer with one move and nothing"
-            f" else: {MOVES_TEXT}. I show the grid after each move.\n"
+            f" {self.max_turns} moves; H is a hole, which ends the walk.{slips} Answer with one move and"
+            f" nothing else: {MOVES_TEXT}. {sight}\n"
         )
-        text = (rules if self.show_rules else "") + grid_text(item, find_sign(item, "S"))
+        text = (rules if self.show_rules else "") + shown_text(item, find_sign(item, "S"), self.shown_as)
         tags = {"side": self.side, "holes": self.holes}
         return Problem(id, user_messages(text, self.system), list(item), tags)
 
     def environment(self) -> Environment:
-        return GridWalkEpisode(self.max_turns, self.slippery)
+        return GridWalkEpisode(self.max_turns, self.slippery, self.shown_as)
 
 
 @dataclass
@@ -93,6 +100,7 @@ class GridWalkEpisode:
 
     max_turns: int
     slippery: bool = False
+    shown_as: Shown = "grid"
     rows: Rows = ()
     place: Cell = (0, 0)
     seed: int = 0
@@ -116,7 +124,7 @@ class GridWalkEpisode:
             return Turn(reward=1.0, done=True, reason=f"reached the goal in {self.turns} moves")
         if sign == "H":
             return Turn(reward=0.0, done=True, reason="fell into a hole")
-        return self._reply(grid_text(self.rows, self.place))
+        return self._reply(shown_text(self.rows, self.place, self.shown_as))
 
     def _reply(self, text: str) -> Turn:
         if self.turns >= self.max_turns:
@@ -140,6 +148,18 @@ class GridWalkEpisode:
 
     def close(self) -> None:
         pass
+
+
+def shown_text(rows: Rows, place: Cell, shown_as: Shown) -> str:
+    return grid_text(rows, place) if shown_as == "grid" else around_text(rows, place)
+
+
+def around_text(rows: Rows, place: Cell) -> str:
+    """How far the goal is, and the moves into a hole in small letters, such as `D2 R1 u l`."""
+    down, right = (to - at for to, at in zip(find_sign(rows, "G"), place, strict=True))
+    far = [f"{sign}{abs(n)}" for n, sign in ((down, "D" if down > 0 else "U"), (right, "R" if right > 0 else "L")) if n]
+    ends = {move: step_on_grid(rows, place, move) for move in MOVES}
+    return " ".join([*far, *(move.lower() for move, (r, c) in ends.items() if rows[r][c] == "H")])
 
 
 def grid_text(rows: Rows, place: Cell) -> str:
