@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 CALCULATOR = "calculator"
-LM_STEP = "--cosine --max-tokens-per-microbatch 4096"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": (
         "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
@@ -15,10 +14,12 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
         " --cosine --cold-start-steps 1500 --lr 0.001",
     ),
     "smollm2": (
-        f"agent --task sql --cold-start-steps 11 --problems-per-step 32 --steps 30 --lr 5e-05 {LM_STEP} --limit 150",
-        f"{CALCULATOR} --cold-start-steps 12 --steps 6 {LM_STEP} --limit 150",
+        "agent --task sql --cold-start-steps 13 --problems-per-step 32 --steps 30 --lr 5e-05 --cosine"
+        " --max-tokens-per-microbatch 4096 --limit 150",
+        f"{CALCULATOR} --cold-start-steps 13 --steps 8 --lr 5e-05 --cosine --max-tokens-per-microbatch 4096"
+        " --limit 150",
         "agent --task alphabet-sort --task.level 3 --cold-start-steps 30 --cold-start-lr 0.0002 --problems-per-step 32"
-        f" --steps 15 --lr 0.0001 {LM_STEP} --limit 100",
+        " --steps 25 --lr 0.0001 --cosine --max-tokens-per-microbatch 1024 --limit 100",
     ),
 }
 AGENTS_TRIED: dict[str, tuple[str, ...]] = {
