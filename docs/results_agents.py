@@ -8,10 +8,10 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": (
         "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
         "agent --task grid-walk --task.level 2 --task.shown_as around --problems-per-step 128 --steps 50 --cosine"
-        " --cold-start-steps 150 --lr 0.001",
+        " --cold-start-steps 300 --lr 0.001",
         # In a drawn grid of this size some seeds have not found their place after 380 steps of cold start.
-        "agent --task grid-walk --task.side 4 --task.holes 3 --task.max_turns 10 --problems-per-step 128 --steps 40"
-        " --cosine --cold-start-steps 1500 --lr 0.001",
+        "agent --task grid-walk --task.side 4 --task.holes 3 --task.max_turns 10 --problems-per-step 128 --steps 30"
+        " --cosine --cold-start-steps 1200 --lr 0.001",
     ),
     "smollm2": (
         "agent --task sql --cold-start-steps 13 --problems-per-step 32 --steps 30 --lr 5e-05 --cosine"
