@@ -11,9 +11,9 @@ the same rows: torch's own HSDP would do so after every micro-batch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -87,11 +87,10 @@ def drop_gathered(net: nn.Module) -> None:
 
 
 @torch.no_grad()
-def copy_whole_weights(sharded: Decoder, net: Decoder) -> None:
+def copy_whole_weights(learned: Mapping[str, Tensor], net: Decoder, shards: ShardMesh) -> None:
     """Gather the weights that learn into the network that is whole on every rank. All ranks must call this."""
     targets = dict(net.named_parameters())
-    learned: dict[str, Any] = {name: p for name, p in sharded.named_parameters() if p.requires_grad}
-    if all(p.device_mesh.size() == 1 for p in learned.values()):  # this rank has all rows: gather nothing
+    if shards.shard_size == 1:  # this rank has all rows: gather nothing
         torch._foreach_copy_([targets[name] for name in learned], [local_rows(p) for p in learned.values()])
         return
     for name, p in learned.items():

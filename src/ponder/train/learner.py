@@ -273,7 +273,7 @@ class Learner:
         """Give the whole network the weights of the shards."""
         if self.sharded:
             drop_gathered(self.net)
-            copy_whole_weights(self.net, self.whole_net)
+            copy_whole_weights(self.master_weights.params, self.whole_net, self.shards)
 
     def _backward(
         self,
