@@ -68,10 +68,12 @@ def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
         f"log-probabilities {new:.4f} nats from the learner's after four versions (older samples: {old:.4f}); a version"
         f" in {1000 * v['publish_median_seconds']:.0f} ms"
     )
-    if "interrupted" in v:
-        result += f"; {v['interrupted']['of_two_versions']} of {v['interrupted']['answers']} long answers of two versions"
-    lost = f"{v['ledger']['open'] + v['ledger']['doubled']} requests lost or doubled by a kill" if "ledger" in v else ""
-    result += f"; {lost or 'the kill was not run to its end'}"
+    if (cut := v.get("interrupted")) is not None:
+        result += f"; {cut['of_two_versions']} of {cut['answers']} long answers of two versions"
+    lost = "the kill was not run to its end"
+    if "ledger" in v:
+        lost = f"{v['ledger']['open'] + v['ledger']['doubled']} requests lost or doubled by a kill"
+    result += f"; {lost}"
     return f"vLLM {r['versions']['vllm']} as a replica of {r['settings']['model']}", result
 
 
