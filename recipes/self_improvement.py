@@ -53,6 +53,7 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     problems = problems or b.answer_budget // (16 * n)
+    steps = steps or (100 if model == "tiny" else None)
     stages, first = b.cold_start_stages(seed, None)
     hint = {"hint": TINY_HINT} if model == "tiny" else {}
     if model == "tiny":
