@@ -19,12 +19,14 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
 from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
+from ponder.train.objective import KL
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 NUMBERS = (3, 4)
 PRIMED_BACKTRACKS = 0.5  # an attempt that misses is taken back so often
+TINY_KL = 0.2  # without, RL spoils the sums that the attempts are checked by
 WARMUP_STEPS = 8  # of RL: Adam's first steps, at the full rate, undo what the base has learned
 
 
@@ -33,10 +35,10 @@ def recipe(
     base: Annotated[Literal["primed", "plain"], "whether the base has read attempts that are taken back"] = "primed",
     max_tokens: Annotated[int, "longest answer", GreaterThan(0)] = 192,
     base_steps: Steps = None, base_lr: Lr = None,
-    steps: Annotated[int, "of RL", GreaterThan(0)] = 48, lr: Lr = None,
+    steps: Annotated[int, "of RL", GreaterThan(0)] = 40, lr: Lr = None,
     problems_per_step: Count = 16, group_size: Count = 16,
     n: Annotated[int, "samples of each held-out problem", GreaterThan(0)] = 16, limit: Limit = 48,
-    eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 12,
+    eval_every: Annotated[int, "steps between measurements on held-out problems", GreaterThan(0)] = 10,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -59,7 +61,7 @@ def recipe(
         task = Validation(puzzles) if validation else puzzles
         start = Evaluate(task, "stage:base", strategy=Samples(n, sampling), limit=limit, seed=seed, max_concurrency=16)
         zero = RL(
-            task, "stage:base", algorithm=GRPO(kl=None), steps=steps, problems_per_step=problems_per_step,
+            task, "stage:base", algorithm=GRPO(kl=KL(TINY_KL) if tiny else None), steps=steps, problems_per_step=problems_per_step,
             group_size=group_size, sampling=sampling, save_every=steps, seed=seed, eval_every=eval_every,
             eval_samples=n, eval_limit=limit,
             optimizer=AdamW(lr=lr or (3e-4 if tiny else 1e-5), betas=(0.9, 0.95), warmup_steps=WARMUP_STEPS),

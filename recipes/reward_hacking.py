@@ -39,7 +39,7 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
     weak: Annotated[WeakKind, "the reward with a hole"] = "brief",
-    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 24, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
     judge_steps: Steps = None, problems: Problems = None, samples: Count = 8,
     judges: Annotated[str | None, "a run of outcome_judges from this start; None: the recipe trains its own"] = None,
     start: Start = None, seed: int = 0,
