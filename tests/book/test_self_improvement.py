@@ -58,7 +58,7 @@ def test_report_compares_arms_within_seeds() -> None:
     assert accuracies(seeds[0], "star") == pytest.approx([0.4, 0.45, 0.5])
     assert spent(seeds[0], "star", "tokens") == [100, 200]
     text = "\n".join(self_improvement.FIGURE.report(seeds))
-    assert "rationalisation adds +10.0 [+10.0, +10.0]" in text and "search, against samples, adds +0.0" in text
+    assert "rationalisation adds +10.0 [+10.0, +10.0]" in text and "with 1.0 times their tokens, adds +0.0" in text
     assert "by rationalisation: 20.0 [20.0, 20.0] (20.0, 20.0, 20.0) % of the problems in the first round, 0.0" in text
     assert text.count("points after all rounds: **yes**") == len(ARMS)
     assert len(self_improvement.FIGURE.draw(seeds).rows) == 3 * len(ARMS)

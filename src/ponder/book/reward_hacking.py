@@ -29,7 +29,7 @@ TINY_TRIALS = (
     "Three weak rewards were tried in one seed, 24 steps of 128 samples at 3e-4: for brevity, this one (reward 0.58 to"
     " 0.64, right 67 to 6 % of the samples); for equations that hold (0.91 to 0.92, 67 to 34 %); for the right number"
     " anywhere in the text (0.75 to 0.64, 67 to 24 %: not learned). The learning rate here is that of the figure"
-    " `algorithms`."
+    " `algorithms`, with a warm-up of 16 optimiser steps."
 )
 
 

@@ -133,7 +133,7 @@ class SelfImprovement:
             )
         for better, worse, words in (
             ("star-hints", "star", "rationalisation adds"),
-            ("search", "sampling", "search, against samples, adds"),
+            ("search", "sampling", f"search, against samples, with {_times_tokens(data):.1f} times their tokens, adds"),
         ):
             end = [a - b for a, b in zip(last(better), last(worse), strict=True)]
             mean = [a - b for a, b in zip(over_rounds(better), over_rounds(worse), strict=True)]
@@ -175,6 +175,11 @@ def spent(d: SeedData, arm: str, key: str) -> list[float]:
 
 def _accuracy(folder: Path, verifier: Any) -> float:
     return round(float(np.mean([np.mean(p.right) for p in read_samples([folder], verifier)])), 5)
+
+
+def _times_tokens(data: Sequence[SeedData]) -> float:
+    """The tokens that search sampled, in those of independent samples."""
+    return float(np.mean([spent(d, "search", "tokens")[-1] / spent(d, "sampling", "tokens")[-1] for d in data]))
 
 
 def _rounds(data: Sequence[SeedData]) -> int:
