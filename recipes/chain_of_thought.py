@@ -30,7 +30,8 @@ def recipe(
     sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT.steps, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    stages = []
+    stages: list[Stage] = []
+    tuned: list[Stage] = []
     for style in ("direct", "cot"):
         examples = GSM8K(style=style)
         sets: dict[str, Task] = {
@@ -49,12 +50,12 @@ def recipe(
         if sft_steps:
             pace = StepsAndRate(sft_steps, lr or SFT.lr)
             base = replace(find_base(model, examples, template=template), cold_start=pace)
-            stages.append(Stage(f"sft-{style}", base.cold_start_job(seed)))
+            tuned.append(Stage(f"sft-{style}", base.cold_start_job(seed)))
             for name, task in sets.items():
                 if name != "suite":
                     job = _job(task, f"stage:sft-{style}", None, alone, limit, seed)
-                    stages.append(Stage(f"{name}.tuned.{style}", job))
-    return Stages(tuple(stages))
+                    tuned.append(Stage(f"{name}.tuned.{style}", job))
+    return Stages((*stages, *tuned))
 
 
 def _job(task: Task, model: str, template: str | None, strategy: Samples, limit: int, seed: int) -> Evaluate:
