@@ -20,12 +20,12 @@ from ponder.tasks import GSM8K, MAWPS, SVAMP, Suite
 from ponder.types import Sampling
 
 DIRECT_TOKENS = 32
-SFT = StepsAndRate(100, 2e-4)
+SFT = StepsAndRate(120, 2e-4)
 
 
 def recipe(
-    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 300,
-    n: Count = 4, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
+    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 512,
+    n: Count = 8, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
     temperature: float = 0.7,
     sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT.steps, lr: Lr = None,
     seed: int = 0,

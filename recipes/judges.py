@@ -29,7 +29,6 @@ from _bases import (
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.settings import GreaterThan
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
 
 
@@ -39,7 +38,7 @@ def recipe(
     problems: Problems = None, samples: Count = 8, n: Count = 64,
     steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None,
     betas: Annotated[tuple[float, ...], "of implicit reward models"] = (0.05, 0.2, 1.0),
-    batch_size: Annotated[int | None, "answers a step; None: 64 right ones, 32 of all", GreaterThan(0)] = None,
+    batch_size: Annotated[Count, "problems whose answers are in a step of a reward model"] = 32,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     from dataclasses import replace
@@ -48,11 +47,11 @@ def recipe(
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     stages, first = learning.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * samples)
-    every, batch = Samples(n, b.sampling), {} if batch_size is None else {"batch_size": batch_size}
+    every, batch = Samples(n, b.sampling), {"batch_size": batch_size}
     stages += [
         Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
         Stage("right", Harvest(("stage:outcomes",), "chains", max_per_problem=samples, tokenizer=first)),
-        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None, **batch)),
+        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None)),
         Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, steps, lr, **batch)),
         *(
             Stage(

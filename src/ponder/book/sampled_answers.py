@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 N_SAMPLES = 1024  # of each problem
 
 
-WORD_PROBLEMS_LIMIT, WORD_PROBLEMS_PIECE = 32, 1024  # problems of a real set; samples of each in one stage
+WORD_PROBLEMS_LIMIT, WORD_PROBLEMS_PIECE = 64, 1024  # problems of a real set; samples of each in one stage
 
 
 def sample_answers(run: FigureRun, half_width: bool = False) -> tuple[Path, Any]:
