@@ -106,7 +106,7 @@ class TicTacToeFigure:
             axes.set_xticks([1, *SIMULATIONS], ["0", *map(str, SIMULATIONS)])
             axes.set_xlabel("simulations a move")
             axes.set_ylabel("Elo, random play at 0")
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc=(0.52, 0.12))
             names = [ANCHOR, AS_ANSWERED, LEGAL, *(f"model {n}" for n in SIMULATIONS)]
             for i, (_, title) in enumerate(FAULTS):
                 y = [100 * float(np.mean([fault_shares(d["counts"][name])[i] for d in data])) for name in names]
@@ -145,6 +145,8 @@ class TicTacToeFigure:
               for n in SIMULATIONS),
         ]  # fmt: skip
         first = data[0]
+        faulty = [d["answers"]["none"] + d["answers"]["illegal"] for d in data]
+        wins = [fault_shares(d["counts"][AS_ANSWERED])[1] for d in data]
         return [
             f"The model answers each of the {first['positions']:,} positions that are not over {ANSWERS} times"
             f" ({format_amount(first['tokens'])} tokens, {format_amount(first['flops'])} FLOPs a seed); all games read"
@@ -159,6 +161,8 @@ class TicTacToeFigure:
             *markdown_table(["player", "Elo", *(title for _, title in FAULTS)], rows),
             "**Held?**",
             "",
+            f"- of its answers {format_interval(faulty, bounds=SHARE)} % name no move or a taken cell; as it answers, it"
+            f" misses {format_interval(wins, bounds=SHARE)} % of its wins: **{held_above(faulty, bounds=SHARE)}**",
             *(f"- {label}: {format_interval(each, 1, 0, sign=True)} Elo. Stronger: **{held_above(each)}**"
               for label, each in checks),
             "",
