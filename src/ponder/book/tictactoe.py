@@ -161,8 +161,8 @@ class TicTacToeFigure:
             *markdown_table(["player", "Elo", *(title for _, title in FAULTS)], rows),
             "**Held?**",
             "",
-            f"- of its answers {format_interval(faulty, bounds=SHARE)} % name no move or a taken cell; as it answers, it"
-            f" misses {format_interval(wins, bounds=SHARE)} % of its wins: **{held_above(faulty, bounds=SHARE)}**",
+            f"- of its answers {format_interval(faulty, bounds=SHARE)} % name no move or a taken cell; as it answers,"
+            f" it misses {format_interval(wins, bounds=SHARE)} % of its wins: **{held_above(faulty, bounds=SHARE)}**",
             *(f"- {label}: {format_interval(each, 1, 0, sign=True)} Elo. Stronger: **{held_above(each)}**"
               for label, each in checks),
             "",
