@@ -107,7 +107,7 @@ def test_selection_of_all_samples_is_the_plain_choice() -> None:
 
 def test_one_seed_has_intervals_over_problems() -> None:
     problems = [problem(i, right, [8 - right]) for i, right in enumerate((1, 3, 0, 5, 8, 2))]
-    data = {"model": "some/model", "seed": 0, "cost": {"seconds": 1.0, "tokens": 10.0, "flops": 100.0}}
+    data: dict[str, Any] = {"model": "some/model", "seed": 0, "cost": {"seconds": 1.0, "tokens": 10.0, "flops": 100.0}}
     data |= {"large": monkeys.measure_coverage(problems, 0), "selection": monkeys.measure_selection(problems, 0)}
     chance = [1 - math.comb(8 - c, 4) / math.comb(8, 4) for c in (1, 3, 0, 5, 8, 2)]
     assert monkeys.covered_problems(data["large"], 4) == pytest.approx(chance)
