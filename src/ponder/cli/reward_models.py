@@ -100,14 +100,14 @@ def processbench(
     from dataclasses import asdict
 
     from ponder.models.load_scorer import load_scorer
-    from ponder.models.reward_models import PRM
+    from ponder.models.reward_models import PRM, ImplicitRewardModel
     from ponder.pipelines.processbench import evenly_spaced, process_bench
     from ponder.tasks.step_labels import processbench_labels as bench
 
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is {limit}; take at least one solution")
     reward_model = load_scorer(model, device, dtype)
-    if not isinstance(reward_model, PRM):
+    if not isinstance(reward_model, PRM | ImplicitRewardModel):
         raise UsageError(
             f"{model} is trained for {reward_model.head_kind!r}: ProcessBench is for process reward models"
         )

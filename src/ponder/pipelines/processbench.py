@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ponder import event_loop
 from ponder.errors import TaskError, UsageError
 from ponder.measure.statistics.verifier_metrics import FirstErrorScores, first_wrong_step, score_first_errors
-from ponder.models.reward_models import PRM
+from ponder.models.reward_models import PRM, ImplicitRewardModel
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG
 from ponder.types import Trace
@@ -32,13 +32,16 @@ class ProcessBenchResult:
 
 
 def process_bench(
-    reward_model: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
+    reward_model: PRM | ImplicitRewardModel,
+    traces: Sequence[Trace],
+    threshold: float = 0.5,
+    watch: Callable[[int], None] = lambda done: None,
 ) -> ProcessBenchResult:
     """Score solutions as `tasks.step_labels.processbench_labels` reads them. `watch` is called with how many are
     done."""
     if not 0 < threshold < 1:
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
-    if reward_model.granularity == "line":
+    if isinstance(reward_model, PRM) and reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
     policy = reward_model.reader.engine_policy
     read: list[list[float]] = []
@@ -75,8 +78,12 @@ def evenly_spaced(traces: Sequence[Trace], limit: int | None) -> Sequence[Trace]
     return [traces[i * len(traces) // limit] for i in range(limit)]
 
 
-async def _step_probabilities(reward_model: PRM, traces: Sequence[Trace]) -> list[list[float]]:
-    """The probability of each step of each solution; a solution of one step has one, however many lines."""
+async def _step_probabilities(reward_model: PRM | ImplicitRewardModel, traces: Sequence[Trace]) -> list[list[float]]:
+    """The probability of each step of each solution; a solution of one step has one, however many lines. An implicit
+    reward model's is of the step's own tokens."""
+    if isinstance(reward_model, ImplicitRewardModel):
+        read = await asyncio.gather(*(reward_model.step_scores(t, len(t.steps) - 1) for t in traces))
+        return [steps for steps, _ in read]
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
     scores = await asyncio.gather(
         *(reward_model.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))
