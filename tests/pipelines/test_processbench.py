@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, QUESTION_TEMPLATE
+from fakes import ALPHABET, QUESTION_TEMPLATE, run_async
 from ponder.errors import TaskError, UsageError
+from ponder.measure.statistics.verifier_metrics import score_first_errors
 from ponder.models.load import load_policy
 from ponder.models.load_scorer import make_head_reader
+from ponder.models.logprob_reader import LogprobReader
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.reward_models import PRM
+from ponder.models.reward_models import PRM, ImplicitRewardModel
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.pipelines.processbench import evenly_spaced, process_bench
+from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels import processbench_labels
 from ponder.types import Trace
 
@@ -72,6 +76,29 @@ def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> No
     )
     with pytest.raises(TaskError, match="none of 1 solutions fits"):
         process_bench(judge(), solutions(tmp_path, rows[0]))
+
+
+def test_implicit_reward_models_are_read_by_each_steps_own_tokens(tmp_path: Path) -> None:
+    policy = load_policy(
+        ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
+    )
+    model = ImplicitRewardModel(LogprobReader(policy, None, ScoreHead("implicit", "logit", reading="likelihood")))
+    rows = [(["ab", "ba", "a"], 1), (["aab", "a"], -1), (["b"], 0)]
+    traces = solutions(tmp_path, *rows)
+    found = []
+    for trace in traces:
+        read = tokenize_trace(trace, policy)
+        means = []
+        for i in range(1, len(read.steps)):
+            begin = len(read.token_ids(i)) - len(read.steps[i].token_ids)
+            tokens = read.token_ids(i)
+            means.append(float(np.exp(run_async(policy.token_logprobs(tokens[:begin], tokens[begin:])).mean())))
+        found.append(means)
+    limit = float(np.median([x for means in found for x in means]))
+    expected = score_first_errors(
+        [next((i for i, x in enumerate(means) if x < limit), -1) for means in found], [1, -1, 0]
+    )
+    assert process_bench(model, traces, limit).result == expected
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:
