@@ -16,6 +16,7 @@ import pytest
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
 from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, held_above, over_seeds
+from ponder.book.first_errors import first_error_lines, measure_first_errors
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
@@ -224,6 +225,27 @@ def test_judges_of_one_seed_have_intervals_over_problems() -> None:
     gap = bootstrap_mean([x - y for x, y in zip(kept["orm"][0], kept["majority"][0], strict=True)])
     least, most = f"{100 * gap.low:+.1f}", f"{100 * gap.high:+.1f}"
     assert f"best by outcome reward model less majority: N = 4: {100 * gap.mean:+.1f} [{least}, {most}]" in text
+
+
+def test_first_errors_by_a_threshold_of_other_solutions() -> None:
+    rng = np.random.default_rng(0)
+    solutions = []
+    for i in range(40):
+        steps = rng.uniform(0.5, 0.9, 4).tolist()
+        label = int(rng.integers(0, 4)) if i % 4 > 1 else -1
+        if label >= 0:
+            steps[label] = 0.1
+        solutions.append((label, steps))
+    found = measure_first_errors(solutions)
+    assert found["f1"] == found["low"] == found["high"] == 1.0 and 0.1 < found["threshold"] < 0.9
+    assert found["solutions"] == 20
+    blind = measure_first_errors([(label, [0.5] * 4) for label, _ in solutions])
+    assert blind["f1"] == 0.0  # every step or none is below any threshold
+    assert found["guess"] == pytest.approx(
+        max(2 * q * (1 - q) / 4 / (q + (1 - q) / 4) for q in np.linspace(0, 1, 101)), abs=1e-4
+    )
+    text = "\n".join(first_error_lines({0: {"processbench": {"some judge": found}}}))
+    assert "| some judge | 100.0 | 100.0 | 100.0 [100.0, 100.0] |" in text
 
 
 @pytest.mark.nightly

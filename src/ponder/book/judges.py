@@ -20,6 +20,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
+from ponder.book.first_errors import first_error_lines, has_processbench, measure_first_errors, score_solutions
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
@@ -52,6 +53,9 @@ ROWS: dict[str, str] = {
     "weighted implicit": "vote weighted by implicit reward model",
     "oracle": "any right (oracle)",
 }
+STEP_JUDGES = (  # read step by step: a row, the stage of the recipe, the reading
+    ("implicit", "implicit-0.2", "ratio"), ("log pi", "implicit-0.2", "likelihood"), ("tuned", "tuned", "likelihood"),
+)  # fmt: skip
 COMPARED = (
     ("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"), ("implicit", "orm"),
     ("log pi", "logprob_sum"), ("tuned", "logprob_sum"), ("weighted implicit", "majority"),
@@ -84,6 +88,13 @@ class Judges:
         out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed}
         for split in SPLITS:
             out[split] = measure_answers(score_split(folder, split, task, run.device, run.dtype))
+        if start and has_processbench():
+            out["processbench"] = {
+                ROWS[row].removeprefix("best by "): measure_first_errors(
+                    score_solutions(str(folder / name), reading, run.device, run.dtype)
+                )
+                for row, name, reading in STEP_JUDGES
+            }
         out["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
         out["tokens sampled"] = sum((t.cost for _, t in read_traces(folder / "outcomes")), Cost()).generated_tokens
         return out
@@ -136,6 +147,7 @@ class Judges:
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
             "",
             *self._auroc_lines(seeds),
+            *first_error_lines(seeds),
             *self._verdict_lines(curves, seeds, n),
         ]
         return out

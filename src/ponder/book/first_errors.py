@@ -1,0 +1,106 @@
+"""ProcessBench by judges that were trained on outcomes: do their step scores fall at the first wrong step?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder import event_loop
+from ponder.book.figure import SeedData, markdown_table
+from ponder.errors import TaskError
+from ponder.measure.statistics.verifier_metrics import first_wrong_step, score_first_errors
+from ponder.models.load_scorer import load_implicit_scorer
+from ponder.models.reward_models import ImplicitRewardModel
+from ponder.pipelines.rewards.labelled_traces import tokenize_trace
+from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG, read_processbench
+
+PART = "gsm8k"
+BATCH = 32  # solutions that are read at once
+THRESHOLDS = 99  # candidates: percentiles of the step scores
+RESAMPLES = 1000
+Solutions = Sequence[tuple[int, Sequence[float]]]  # the first wrong step, or -1, and the score of each step
+
+
+def has_processbench() -> bool:
+    return (Path(os.environ.get("PONDER_DATA", "")) / "processbench" / f"{PART}.json").is_file()
+
+
+def score_solutions(model: str, reading: Any, device: str, dtype: str) -> Solutions:
+    """Each solution of ProcessBench's GSM8K part, each step by its own tokens; longer ones than the context are left
+    out."""
+    scorer = load_implicit_scorer(model, device, dtype, reading=reading)
+    assert isinstance(scorer, ImplicitRewardModel)
+    traces = []
+    for trace in read_processbench(PART):
+        try:
+            traces.append(tokenize_trace(trace, scorer.reader.engine_policy))
+        except TaskError:  # longer than the model's context
+            continue
+
+    async def read(part: Sequence[Any]) -> list[list[float]]:
+        both = await asyncio.gather(*(scorer.step_scores(t, len(t.steps) - 1) for t in part))
+        return [steps for steps, _ in both]
+
+    scores: list[list[float]] = []
+    for begin in range(0, len(traces), BATCH):
+        scores += event_loop.run(read(traces[begin : begin + BATCH]))
+    return [(int(t.problem.tags[FIRST_WRONG_TAG]), s) for t, s in zip(traces, scores, strict=True)]
+
+
+def measure_first_errors(solutions: Solutions, seed: int = 0) -> dict[str, Any]:
+    """F1, the harmonic mean of both accuracies, on every second solution, with the threshold that is best on the
+    others; and that of a guess."""
+    chosen_on, reported = solutions[::2], solutions[1::2]
+    every = np.array([x for _, steps in chosen_on for x in steps])
+    candidates = np.unique(np.percentile(every, np.linspace(1, 99, THRESHOLDS)))
+    best = max(candidates, key=lambda limit: f1_at(chosen_on, float(limit)))
+    rng = np.random.default_rng(seed)
+    drawn = [f1_at([reported[i] for i in rng.integers(0, len(reported), len(reported))], float(best))
+             for _ in range(RESAMPLES)]  # fmt: skip
+    found = score_first_errors([first_wrong_step(s, float(best)) for _, s in reported], [y for y, _ in reported])
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return {
+        "solutions": len(reported), "threshold": round(float(best), 5), "f1": round(found.f1, 4),
+        "low": round(float(low), 4), "high": round(float(high), 4), "guess": round(guessed_f1(reported), 4),
+        "error accuracy": round(found.error_accuracy, 4), "correct accuracy": round(found.correct_accuracy, 4),
+    }  # fmt: skip
+
+
+def f1_at(solutions: Solutions, limit: float) -> float:
+    return score_first_errors([first_wrong_step(s, limit) for _, s in solutions], [y for y, _ in solutions]).f1
+
+
+def guessed_f1(solutions: Solutions) -> float:
+    """The best that can be expected of guessing: no error with a chance q, else a step at random; over all q."""
+    wrong = [1 / len(steps) for label, steps in solutions if label >= 0]
+    if not wrong or len(wrong) == len(solutions):
+        return 0.0
+    hit = float(np.mean(wrong))
+    shares = [(q, (1 - q) * hit) for q in np.linspace(0, 1, 101)]
+    return max(2 * q * e / (q + e) if q + e else 0.0 for q, e in shares)
+
+
+def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
+    """What a page says of it, of one seed."""
+    first = next(iter(seeds.values()))
+    if "processbench" not in first:
+        return []
+    rows = []
+    for name, found in first["processbench"].items():
+        cells = [f"{100 * found[key]:.1f}" for key in ("error accuracy", "correct accuracy")]
+        f1 = f"{100 * found['f1']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+        rows.append([name, *cells, f1, f"{100 * found['guess']:.1f}"])
+    count = next(iter(first["processbench"].values()))["solutions"]
+    return [
+        f"ProcessBench (Zheng et al. 2024, arXiv:2412.06559), GSM8K: {count} solutions of larger models; the threshold"
+        " is chosen on as many others. A step's score is of its own tokens; the first below the threshold is called"
+        " wrong. A guess says no error with the best fixed chance, else a step at random.",
+        *markdown_table(
+            ["judge", "first wrong step found, %", "no error recognised, %", "F1, %", "F1 of a guess, %"], rows
+        ),
+    ]
