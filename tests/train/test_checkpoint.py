@@ -174,6 +174,15 @@ def test_background_save_does_not_block_training(run: Run) -> None:
     assert result is not None and torch.equal(result.tensors["weight"], torch.ones(3)) and result.state == {"list": [1]}
 
 
+def test_memory_is_reserved_before_the_first_save(run: Run, background: bool) -> None:
+    with CheckpointWriter(run, background=background) as saver:
+        saver.reserve(tensors(1))
+        saver.wait()
+        assert saver._host._kept.keys() == (tensors(1).keys() if background else set())
+        saver.save(20, tensors(20), state(20), {"model": model(20)})
+    assert verify_newest(run) == 20
+
+
 def test_background_saves_are_sequential(run: Run) -> None:
     gate, order = Gate(), []
 

@@ -30,3 +30,14 @@ def test_states_too_large_to_keep_are_copied_plainly(limit: str, monkeypatch: py
     buffers = HostBuffers()
     kept = buffers.copy({"a": torch.ones(2)})["a"]
     assert torch.equal(kept, torch.ones(2)) and not buffers._kept
+
+
+def test_reserved_memory_is_what_the_first_copy_takes() -> None:
+    source = {"a": torch.arange(6.0).view(2, 3).T, "b": torch.ones(4, dtype=torch.int32)}
+    buffers = HostBuffers()
+    buffers.reserve(source)
+    reserved = {name: t.data_ptr() for name, t in buffers._kept.items()}
+    copy = buffers.start(source)
+    copy.wait()
+    assert {name: t.data_ptr() for name, t in copy.tensors.items()} == reserved
+    assert all(torch.equal(copy.tensors[name], t) for name, t in source.items())

@@ -91,6 +91,11 @@ class CheckpointWriter:
                 raise
             error.add_note(str(failed))
 
+    def reserve(self, tensors: Mapping[str, Tensor]) -> None:
+        """Allocate the memory that copies of these tensors take, in the background: the first save then has it."""
+        if self.background:
+            self._pending = self._writer.submit(self._host.reserve, tensors)
+
     def save(
         self,
         step: int,

@@ -40,6 +40,11 @@ class HostBuffers:
         self._kept: dict[str, Tensor] = {}
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
+    def reserve(self, tensors: Mapping[str, Tensor]) -> None:
+        """Allocate what copies of these need: page-locking takes about half a second for a GB."""
+        if self._fits(tensors):
+            self._kept = {name: self._buffer(name, t) for name, t in tensors.items()}
+
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors as they are now, contiguous and on the CPU. Waits until they are copied."""
         started = self.start(tensors)
@@ -82,4 +87,7 @@ class HostBuffers:
         kept = self._kept.get(name)
         if kept is not None and (kept.shape, kept.dtype) == (like.shape, like.dtype):
             return kept
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+        if not like.is_cuda:
+            return torch.empty(like.shape, dtype=like.dtype)
+        with torch.cuda.device(like.device):  # any thread may be the first to use the device
+            return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)

@@ -127,6 +127,8 @@ class TrainingSession:
         if self.group.is_main:
             self.rows = read_metrics(self.run.folder)  # for `diagnose`
             record_tokens(self.run, self.policy)
+            if self._sharded is None:
+                self.saver.reserve(self._learner_tensors())
         self.policy.version = self.state.step
         return self
 
@@ -194,10 +196,10 @@ class TrainingSession:
                 raise learner.pending_interrupt
 
     def save(self, score: float | None) -> None:
-        sharded = next((learner.shards for learner in self.learners.values() if learner.sharded), None)
+        sharded = self._sharded
         if not self.group.is_main and sharded is None:
             return
-        tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
+        tensors = self._learner_tensors()
         if sharded is None:
             check_tensors_finite(tensors, "the optimiser")  # before the model, whose weights derive from these
         state_json = {
@@ -213,6 +215,14 @@ class TrainingSession:
             self.saver.save_shards(self.state.step, tensors, state_json, folders, score, sharded)
         else:
             self.saver.save(self.state.step, tensors, state_json, folders, score)
+
+    @property
+    def _sharded(self) -> ShardMesh | None:
+        """The ranks among which a learner's network is sharded, if one is."""
+        return next((learner.shards for learner in self.learners.values() if learner.sharded), None)
+
+    def _learner_tensors(self) -> dict[str, Tensor]:
+        return {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
 
     def wait_for_copies(self) -> None:
         """Wait until what `save` copies may change: before a learner's step, beside which nothing is copied."""
