@@ -87,12 +87,17 @@ def train_once(args: Any) -> None:
         job(Path(home, "train"), StepLines())
         seconds, processor_seconds = time.perf_counter() - began, time.process_time() - worked
         rows = read_metrics(Path(home, "train"))
-        accuracy, right = evaluate(job, Path(home))
+        accuracy, right = evaluate(job, str(Path(home, "train")), None, Path(home, "after"))
+        start: dict[str, Any] = {}
+        if args.evaluate_start:
+            first, start["right"] = evaluate(job, str(job.model), job.template, Path(home, "before"))
+            start |= {"accuracy": first.mean, "low": first.low, "high": first.high}
     sums = {name: sum(row[name] for row in rows) for name in ("time/sample", "time/learn")}
     result = {
         "split": args.split, "seed": args.seed, "before": args.before, "seconds": seconds, "parts": sums,
         "processor_seconds": processor_seconds,
         "accuracy": accuracy.mean, "low": accuracy.low, "high": accuracy.high, "problems": len(right), "right": right,
+        "start": start,
         "rewards": [row["reward"] for row in rows], "step_seconds": [row["step_time"] for row in rows],
         "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
         "threads": torch.get_num_threads(), "steps": job.steps, "problems_per_step": job.problems_per_step,
@@ -107,17 +112,16 @@ def train_once(args: Any) -> None:
     print(f"{name}: {seconds:.0f} s, {shown}", flush=True)
 
 
-def evaluate(job: RL, home: Path) -> tuple[Accuracy, dict[str, float]]:
+def evaluate(job: RL, model: str, template: str | None, folder: Path) -> tuple[Accuracy, dict[str, float]]:
     """Greedy accuracy, as `ponder demo` measures it, and whether the answer to each held-out problem is right."""
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32, stop=job.sampling.stop))
     evaluation = Evaluate(
-        job.task, str(home / "train"), None, greedy, max_concurrency=512, seed=job.seed, device=job.device,
-        dtype=job.dtype,
-    )  # fmt: skip
-    accuracy = evaluation(home / "after").accuracy
+        job.task, model, template, greedy, max_concurrency=512, seed=job.seed, device=job.device, dtype=job.dtype
+    )
+    accuracy = evaluation(folder).accuracy
     assert isinstance(accuracy, Accuracy)
     name = job.task.verifier.name
-    traces = [trace for _, trace in read_traces(home / "after")]
+    traces = [trace for _, trace in read_traces(folder)]
     return accuracy, {t.problem.id: float((t.score(leaf, name) or 0) >= 1) for t in traces for leaf in t.answers()}
 
 
@@ -160,6 +164,7 @@ def main() -> None:
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--before", action="store_true", help="the recipe's earlier settings")
     flags.add_argument("--name", help="of the JSON file")
+    flags.add_argument("--evaluate-start", action="store_true", help="measure the model before training, too")
     flags.add_argument("--steps", type=int)
     flags.add_argument("--problems-per-step", type=int)
     flags.add_argument("--group-size", type=int)
