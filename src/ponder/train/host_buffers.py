@@ -69,7 +69,9 @@ class HostBuffers:
 
     def _start_on(self, device: torch.device, sources: Mapping[str, Tensor]) -> torch.cuda.Event:
         """Copy these on a stream of their own, after what the device has been told to compute so far."""
-        stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        stream = self._streams[device]
         stream.wait_stream(torch.cuda.current_stream(device))
         end = torch.cuda.Event(blocking=True)  # who waits for it leaves its core to others
         with torch.cuda.stream(stream):
