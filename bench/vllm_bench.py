@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4, help=f"for each stream; {LEAST_REQUESTS} in all at least")
     parser.add_argument("--input-tokens", type=int, default=64, help="random tokens of a question")
     parser.add_argument("--tokens", type=int, default=256, help="of an answer")
+    parser.add_argument("--own", metavar="COMMAND|URL", help="default: ponder serve, started here")
     parser.add_argument("--peer", required=True, metavar="NAME=COMMAND|URL")
     parser.add_argument("--start-seconds", type=float, default=240.0, help="that a server may take to start")
     parser.add_argument("--note", default="", help="kept with the result, such as: shared machine")
@@ -67,7 +68,8 @@ def main() -> None:
     folder = str(find_model(args.model))
     name, _, place = args.peer.partition("=")
     own = f"{{python}} -m ponder serve {args.served_name}={shlex.quote(args.model)} --port {{port}}"
-    sides = {"ponder": f"{own} --device {args.device} --dtype {args.dtype}", name: place}
+    own += f" --device {args.device} --dtype {args.dtype}"
+    sides = {"ponder": args.own or own, name: place}
     measured = {}
     for side, where in sides.items():
         with contextlib.ExitStack() as stack:
