@@ -9,7 +9,7 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": (
         "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
         "agent --task grid-walk --task.level 2 --task.shown_as around --problems-per-step 128 --steps 45 --cosine"
-        " --cold-start-steps 250 --lr 0.001",
+        " --cold-start-steps 160 --lr 0.001",
         f"{CALCULATOR} --cold-start-steps 500 --steps 20 --cosine --limit 150",
         "agent --task sql --task.level 1 --max-tokens 200 --cold-start-steps 400 --problems-per-step 32 --steps 15"
         " --cosine --lr 0.0005 --limit 100",
