@@ -107,16 +107,18 @@ class Killer(threading.Thread):
         while len(RecordedPool.opened) < 2 or not all(pool.ready for pool in RecordedPool.opened):
             time.sleep(0.1)
         verifiers, replicas = RecordedPool.opened
+        pool: RecordedPool | None = None  # of the next kill
         try:
             while len(self.kills) < self.count and time.monotonic() < deadline and not self.progress.over.is_set():
                 self.look()
-                pool = verifiers if draw.random() < self.args.verifier_share else replicas
+                pool = pool or (verifiers if draw.random() < self.args.verifier_share else replicas)
                 struck = {id(kill.lost) for kill in self.kills}
                 ready = [r for r in pool.ready if id(r.lost) not in struck]
                 if len(ready) < 2:  # the run goes on meanwhile
                     time.sleep(0.02)
                     continue
                 self.end_process(pool, draw.choice(ready), draw.choice(("SIGKILL", "SIGSTOP", "cut wire")))
+                pool = None
                 time.sleep(0.2 * draw.random())
             wait_until = time.monotonic() + MAX_ERROR_SECONDS
             while any(k.noticed_seconds is None for k in self.kills) and time.monotonic() < wait_until:

@@ -3,7 +3,7 @@
 GRPO's update on random tokens with the shape of a public model and random weights. With one rank nothing has to be
 moved, so whatever differs from the plain learner is the cost of the way itself: the sum of all gradients through the
 process group, and FSDP2's gathering, dropping and reducing. `--compiled` times all three with compiled blocks, as they
-run on a GPU. Learners take turns, step by step.
+run on a GPU. Learners take turns, step by step. `--profile FILE` then writes where the time of one step of each goes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ponder.train.distributed import current_group
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
+from ponder.types import Trace
 from training_harness import SHAPES, initialise_on, random_groups, synchronize
 
 
@@ -36,6 +37,41 @@ class SummedLearner(Learner):
         return sums
 
 
+def profile_steps(learners: dict[str, Learner], traces: list[Trace], device: str) -> str:
+    """Tables of what took longest in one step of each learner, on the device and on the host."""
+    orders = ["self_device_time_total"] * (device == "cuda") + ["self_cpu_time_total"]
+    tables = []
+    for name, learner in learners.items():
+        with torch.profiler.profile() as profiler:
+            learner.step(traces)
+            synchronize(device)
+        rows = profiler.key_averages()
+        tables += [f"{name}, by {order}\n{rows.table(sort_by=order, row_limit=30)}" for order in orders]
+    return "\n\n".join(tables)
+
+
+def report_times(args: Any, layers: int, times: dict[str, list[float]], norms: dict[str, list[float]]) -> None:
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    report(
+        "one_rank_compiled" if args.compiled else "one_rank",
+        f"{args.shape} shape, GRPO's update on {args.sequences} sequences of {args.tokens} tokens"
+        f"{' with compiled blocks' if args.compiled else ''}: FSDP2 with one rank",
+        seconds["FSDP2, one rank"],
+        {name: value for name, value in seconds.items() if name != "FSDP2, one rank"},
+        ratio=seconds["alone"] / seconds["FSDP2, one rank"],
+        promised=1 / 1.03,
+        unit="s",
+        better="lower",
+        device=args.device,
+        details={
+            "seconds": times,
+            "against_alone": {name: value / seconds["alone"] for name, value in seconds.items()},
+            "first_gradient_norm": {name: values[0] for name, values in norms.items()},
+            "layers": layers,
+        },
+    )
+
+
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
@@ -44,6 +80,7 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, default=2048, help="of each sequence")
     flags.add_argument("--steps", type=int, default=10)
     flags.add_argument("--compiled", action="store_true")
+    flags.add_argument("--profile", type=Path, help="file for tables of one step of each learner")
     args = flags.parse_args()
     config = replace(SHAPES[args.shape], layers=args.layers or SHAPES[args.shape].layers, windows=())
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
@@ -71,26 +108,10 @@ def main() -> None:
                 norms[name].append(learner.step(traces)["grad_norm"])
                 if step >= 2:
                     times[name].append(synchronize(args.device) - began)
+        report_times(args, config.layers, times, norms)
+        if args.profile is not None:
+            args.profile.write_text(profile_steps(learners, traces, args.device))
         dist.destroy_process_group()
-    seconds = {name: statistics.median(values) for name, values in times.items()}
-    report(
-        "one_rank_compiled" if args.compiled else "one_rank",
-        f"{args.shape} shape, GRPO's update on {args.sequences} sequences of {args.tokens} tokens"
-        f"{' with compiled blocks' if args.compiled else ''}: FSDP2 with one rank",
-        seconds["FSDP2, one rank"],
-        {name: value for name, value in seconds.items() if name != "FSDP2, one rank"},
-        ratio=seconds["alone"] / seconds["FSDP2, one rank"],
-        promised=1 / 1.03,
-        unit="s",
-        better="lower",
-        device=args.device,
-        details={
-            "seconds": times,
-            "against_alone": {name: value / seconds["alone"] for name, value in seconds.items()},
-            "first_gradient_norm": {name: values[0] for name, values in norms.items()},
-            "layers": config.layers,
-        },
-    )
 
 
 if __name__ == "__main__":

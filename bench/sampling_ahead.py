@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from digits_task import Digits
 from harness import commit, hardware, make_parser, report, versions
 from ponder.cli.recipe_files import find_recipe, load_recipe
 from ponder.measure.statistics.intervals import bootstrap_mean, paired_difference
@@ -41,39 +42,6 @@ from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_
 ALPHABET = "0123456789+-*/=()ab ?:"
 MIN_DEMO_ACCURACY = 0.3  # of staleness 0 after training; below it, equal accuracies say nothing
 TEMPLATE = "{{ messages[-1].content }}"
-
-
-@dataclass(frozen=True)
-class WantedDigit:
-    """1 if the first character is the wanted one."""
-
-    name = "wanted"
-
-    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [Score(float(trace.text(i)[:1] == trace.problem.answer)) for i in steps]
-
-    def extract_answer(self, text: str) -> str | None:
-        return text[:1] or None
-
-
-@dataclass(frozen=True)
-class Digits:
-    """Write the digit after the one that you are asked about."""
-
-    name = "digits"
-
-    @property
-    def train(self) -> list[Problem]:
-        return [Problem(f"digits/{i}", user_messages(f"{i}="), str((i + 1) % 10)) for i in range(10)]
-
-    test = train
-
-    @property
-    def verifier(self) -> WantedDigit:
-        return WantedDigit()
-
-    def gold(self, problem: Problem) -> str:
-        return str(problem.answer)
 
 
 def digits_job(seed: int, steps: int, lr: float = 1e-3, **more: Any) -> RL:
