@@ -45,6 +45,7 @@ from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.types import Problem, Sampling, Trace
+from training_harness import trl_dataset
 
 INSTALL = "pip install 'trl==1.16.*'"
 PROMPT = "Find my number from 100 to 999."
@@ -172,7 +173,6 @@ def trl_side(
 ) -> tuple[list[float], list[float], dict[str, Any]]:
     """Seconds and processor seconds of each of TRL's batches, and what the last one had; `between` is called after
     each."""
-    from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
     from trl.chat_template_utils import qwen3_template
@@ -214,7 +214,7 @@ def trl_side(
         )  # fmt: skip
         trainer = TimedTrainer(
             model=str(folder), args=settings, processing_class=tokenizer, environment_factory=HigherOrLower,
-            train_dataset=Dataset.from_list(rows(options.prompts * (1 + options.repeats) + 1, seed=2)[1:]),
+            train_dataset=trl_dataset(rows(options.prompts * (1 + options.repeats) + 1, seed=2)[1:]),
             callbacks=[TakeTurns()],
         )  # fmt: skip
         trainer.train()

@@ -43,6 +43,7 @@ from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, Score, Trace
+from training_harness import trl_dataset
 
 INSTALL = "pip install 'trl==1.16.*'"
 LR = 1e-6
@@ -118,7 +119,6 @@ def trl_steps(
     options: Any, dtype: str, between: Callable[[], None] = lambda: None, vllm: bool = False
 ) -> list[dict[str, float]]:
     """Seconds of each of TRL's steps; `between` is called after each. `vllm`: it samples, in this process."""
-    from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -163,7 +163,7 @@ def trl_steps(
             model=str(find_model(options.model)),
             reward_funcs=judge,
             args=settings,
-            train_dataset=Dataset.from_list([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
+            train_dataset=trl_dataset([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
             callbacks=[Clock()],
         )
         trainer.train()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,14 @@ def initialise_on(config: DecoderConfig, device: str, dtype: torch.dtype) -> Dec
             if p.dim() > 1:
                 p.normal_(0, 0.02)
     return net
+
+
+def trl_dataset(rows: list[dict[str, Any]]) -> Any:
+    """What TRL's trainer takes. It has a fingerprint of its own: datasets 5.2 cannot hash the tables of pyarrow 26."""
+    import pyarrow
+    from datasets import Dataset
+
+    return Dataset(pyarrow.Table.from_pylist(rows), fingerprint="rows")
 
 
 def random_groups(config: DecoderConfig, prompts: int, n: int, prompt: int, tokens: int, seed: int = 0) -> list[Trace]:

@@ -43,7 +43,7 @@ from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling
-from training_harness import initialise_on, matmul_rate
+from training_harness import initialise_on, matmul_rate, trl_dataset
 
 SPECIAL_TEXTS = ("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
 ALPHABET = "".join(map(chr, range(32, 127))) + "\n"
@@ -149,7 +149,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
 
 def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
     """Seconds of each of TRL's steps; `between` is called after each."""
-    from datasets import Dataset, Image
+    from datasets import Image
     from transformers import AutoModelForImageTextToText, AutoProcessor, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
@@ -188,7 +188,7 @@ def trl_steps(options: Any, dtype: str, between: Callable[[], None]) -> list[dic
             processing_class=AutoProcessor.from_pretrained(options.folder, padding_side="left"),
             reward_funcs=judge,
             args=settings,
-            train_dataset=Dataset.from_list(rows).cast_column("image", Image()),
+            train_dataset=trl_dataset(rows).cast_column("image", Image()),
             callbacks=[Clock()],
         )
         trainer.train()
