@@ -1,12 +1,12 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
 The tiny base, of characters, has read single attempts, right or wrong. A pool of worked answers takes attempts back
-until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
-target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
-domain at random, and in it a long answer. Each set fine-tunes the base. Then budget forcing with several strings,
-control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of length),
-rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A language
-model reads the same in place of the tiny base; budgets in its prompts count characters. Not measured yet.
+until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the longest ones, or
+by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at random, and in it a
+long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16. Then budget forcing with several
+strings, control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of
+length), rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A
+language model reads the same in place of the tiny base; budgets in its prompts count characters. Not measured yet.
 """
 
 import random
@@ -48,6 +48,7 @@ Length = Literal["short", "long"]
 CLASSES: dict[Length, str] = {"short": "#s=", "long": "#l="}
 STEP_TOKENS = 32  # an attempt has fewer
 MAX_ANSWER_TOKENS = 24
+STEPS_OF_S1, BATCH_SIZE_OF_S1 = 315, 16  # five epochs of 1,000 answers
 
 
 def recipe(
@@ -55,7 +56,9 @@ def recipe(
     numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
-    base_steps: Count = 600, steps: Count = 200, base_lr: Lr = None, lr: Lr = None,
+    base_steps: Count = 600, base_lr: Lr = None, lr: Lr = None,
+    steps: Annotated[int, "of fine-tuning on the worked answers", GreaterThan(0)] = STEPS_OF_S1,
+    batch_size: Annotated[int, "worked answers in such a step", GreaterThan(0)] = BATCH_SIZE_OF_S1,
     n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
@@ -79,8 +82,8 @@ def recipe(
 
     def tune(name: str, data: Task) -> None:
         optimizer = AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps)
-        stages.append(Stage(name, FineTune(data, "stage:base", optimizer=optimizer, steps=steps, batch_size=64,
-                                           save_every=steps, seed=seed)))  # fmt: skip
+        stages.append(Stage(name, FineTune(data, "stage:base", optimizer=optimizer, steps=steps,
+                                           batch_size=batch_size, save_every=steps, seed=seed)))  # fmt: skip
 
     def measure(name: str, tuned: str, way: Strategy) -> None:
         job = Evaluate(puzzles, f"stage:{tuned}", strategy=way, limit=limit, seed=seed, max_concurrency=64)

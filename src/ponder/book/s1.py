@@ -110,9 +110,10 @@ class S1:
         ]
         flops = float(np.mean([d["trained"]["all"]["flops"] for d in data]))
         return [
-            f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read single random"
-            " attempts; the worked answers take attempts back until one is right. All is sampled at"
-            " temperature 1. Over seeds with a 95 % interval that stays within 0 and 100.",
+            f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read single"
+            " attempts, right or wrong; the worked answers take attempts back until one is right. Each set of 1,000"
+            " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
+            " Over seeds with a 95 % interval that stays within 0 and 100.",
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
