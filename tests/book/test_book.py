@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,12 @@ def test_page_of_a_given_task_has_its_command(tmp_path: Path) -> None:
     run = FigureRun("some/model", 0, tmp_path / "runs", lambda name, **settings: None, "countdown")
     make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)
     assert "`ponder book counted --on some/model --task countdown`" in (tmp_path / "book" / "counted.md").read_text()
+
+
+def test_page_of_a_given_dtype_has_its_command(tmp_path: Path) -> None:
+    run = replace(run_of(tmp_path), device="cpu", dtype="float32")
+    make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)
+    assert "`ponder book counted --on tiny --dtype float32`" in (tmp_path / "book" / "counted.md").read_text()
 
 
 def test_interval_over_seeds_is_students() -> None:

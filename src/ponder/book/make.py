@@ -28,7 +28,7 @@ def make_figure(
             resumed = folder.exists()
             data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
-            data |= {"flags": f"--on {run.model} --task {run.task}"} if run.task else {}
+            data |= {"flags": flags} if (flags := _flags(run)) != f"--on {run.model}" else {}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
         on_seed(seed, read_seed(path))
@@ -66,6 +66,12 @@ def figure_folder(figure: BookFigure, run: FigureRun) -> str:
         return f"{figure.name}-{NO_MODEL}"
     model = Path(run.model).name if Path(run.model).exists() else run.model.replace("/", "-")
     return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "")
+
+
+def _flags(run: FigureRun) -> str:
+    """What the command has beside the figure; the device is not among it, since the machine is named."""
+    task = f" --task {run.task}" if run.task else ""
+    return f"--on {run.model}{task}" + (f" --dtype {run.dtype}" if run.dtype != "auto" else "")
 
 
 def read_seed(path: Path) -> dict[str, Any]:
