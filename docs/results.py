@@ -30,7 +30,22 @@ from pathlib import Path
 from typing import Any
 
 from results_agents import AGENT_RUNS, AGENTS_TRIED, best_tried
-from results_page import ALONE, BASES, KEPT, REHEARSAL, START, SUPERVISED, N, brief, command, page, read, share
+from results_page import (
+    ALONE,
+    BASES,
+    IMPLICIT_R1,
+    IMPLICIT_RLHF,
+    KEPT,
+    REHEARSAL,
+    START,
+    SUPERVISED,
+    N,
+    brief,
+    command,
+    page,
+    read,
+    share,
+)
 
 from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
@@ -49,7 +64,7 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
-    "rlhf --kl 0.02", SUPERVISED,
+    "rlhf --kl 0.02", IMPLICIT_RLHF, IMPLICIT_R1, SUPERVISED,
 )  # fmt: skip
 KEPT_METRICS = ("loss", "reward", "frac_reward_zero_std", "test/auroc", "test/auroc_within", "test/accuracy")
 OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start

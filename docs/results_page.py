@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ BASES = {
     "tiny": "A transformer from scratch, on a CPU",
     "smollm2": "SmolLM2-135M-Instruct, on one GPU",
 }
+IMPLICIT_RLHF, IMPLICIT_R1 = "rlhf --judge implicit", "r1 --judge implicit"
 METHODS = (  # a row: what it is called, its run, the stage it is measured at, and what it is to improve on
     ("STaR, round 1", "star", "accuracy-1", ""),
     ("STaR, round 2", "star", "accuracy-2", ""),
@@ -57,6 +59,7 @@ METHODS = (  # a row: what it is called, its run, the stage it is measured at, a
     ("PPO", "ppo", "accuracy", ""),
     ("RLHF (PPO on a learned reward)", "rlhf", "accuracy", ""),
     ("RLHF with InstructGPT's KL (0.02)", "rlhf --kl 0.02", "accuracy", ""),
+    ("RLHF on an implicit reward model", IMPLICIT_RLHF, "accuracy", ""),
     ("trace-based supervision (operators)", SUPERVISED, "accuracy", "start-accuracy"),
     ("right chains of the same searches", SUPERVISED, "chains-accuracy", "start-accuracy"),
     ("distillation by traces", "distillation", "by-traces-accuracy", "student-accuracy"),
@@ -189,15 +192,15 @@ def iteration(rows: Rows) -> list[str]:
     return table([*head, "tokens sampled", "trained"], cells)
 
 
-def r1(rows: Rows) -> list[str]:
-    if not (seeds := seeds_of(rows, START, "r1")):
+def r1(rows: Rows, name: str = "r1") -> list[str]:
+    if not (seeds := seeds_of(rows, START, name)):
         return []
-    start = [found(rows, "r1", "", s) for s in seeds]
+    start = [found(rows, name, "", s) for s in seeds]
     cells = [["cold start", "", accuracy(start), "", "", "", "", "", ""]]
     for title, stage, before in R1:
-        after = [found(rows, "r1", stage, s) for s in seeds]
-        first = [found(rows, "r1", before, s) for s in seeds] if before else start
-        spent_on = [tokens(rows, "r1", stage, seeds, what) for what in ("sampled", "trained")]
+        after = [found(rows, name, stage, s) for s in seeds]
+        first = [found(rows, name, before, s) for s in seeds] if before else start
+        spent_on = [tokens(rows, name, stage, seeds, what) for what in ("sampled", "trained")]
         cells.append([title, accuracy(first), accuracy(after), *change(after, first), *spent_on])
     head = ["stage", "before", "after", "change, points", "95 % over seeds", "95 % over problems", "better?"]
     return table([*head, "sampled so far", "trained so far"], cells)
@@ -282,6 +285,7 @@ PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("Expert iteration: the second round against the first, and search against sampling", iteration),
     ("", guided),
     ("The R1 pipeline, stage by stage", r1),
+    ("The R1 pipeline, its plain questions judged by an implicit reward model", partial(r1, name=IMPLICIT_R1)),
     ("Which judge picks best of N", verifiers),
     ("Acting in environments", agents),
 )

@@ -1,5 +1,5 @@
-"""Parts of word-problem sets: one set of a collection, solved examples for a prompt, and a verifier that reads the last
-number."""
+"""Parts of word-problem sets: one set of a collection, the first problems of a set, solved examples for a prompt, and a
+verifier that reads the last number."""
 
 import random
 import re
@@ -32,6 +32,18 @@ class OnlySet(WrappedTask):
     @cached_property
     def test(self) -> Sequence[Problem]:
         return [p for p in self.task.test if p.tags["set"] == self.part]
+
+
+@dataclass(frozen=True)
+class FirstProblems(WrappedTask):
+    """A task with its first held-out problems alone."""
+
+    task: Task
+    limit: int
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        return list(self.task.test[: self.limit])
 
 
 _NUMBER = re.compile(r"-?[0-9][0-9,]{0,20}(?:\.[0-9]{1,20})?")

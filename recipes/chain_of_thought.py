@@ -8,8 +8,8 @@ MAWPS (`ponder data`).
 from dataclasses import replace
 from typing import Annotated
 
-from _bases import Count, Limit, Lr, MaxTokens, ModelName, StepsAndRate, Template, find_base
-from _word_problems import OnlySet, ReadLastNumber, solved_examples
+from _bases import Count, Lr, MaxTokens, ModelName, StepsAndRate, Template, find_base
+from _word_problems import FirstProblems, OnlySet, ReadLastNumber, solved_examples
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
@@ -17,14 +17,16 @@ from ponder.protocols import Task
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import Samples
 from ponder.tasks import GSM8K, MAWPS, SVAMP, Suite
+from ponder.tasks.mixture import TaskMixture
 from ponder.types import Sampling
 
 DIRECT_TOKENS = 32
-SFT = StepsAndRate(120, 2e-4)
+SFT = StepsAndRate(100, 2e-4)
 
 
 def recipe(
-    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256, limit: Limit = 512,
+    model: ModelName = "smollm2", template: Template = None, max_tokens: MaxTokens = 256,
+    limit: Annotated[Count, "held-out problems of each set, at most"] = 200,
     n: Count = 8, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
     temperature: float = 0.7,
     sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT.steps, lr: Lr = None,
@@ -34,29 +36,26 @@ def recipe(
     tuned: list[Stage] = []
     for style in ("direct", "cot"):
         examples = GSM8K(style=style)
-        sets: dict[str, Task] = {
-            "gsm8k": ReadLastNumber(examples),
-            "svamp": ReadLastNumber(SVAMP(style=style)),
-            "multiarith": ReadLastNumber(OnlySet(MAWPS(style=style), "multiarith")),
-            "suite": Suite(style=style),
-        }
+        sets: tuple[Task, ...] = (
+            ReadLastNumber(examples),
+            ReadLastNumber(SVAMP(style=style)),
+            ReadLastNumber(OnlySet(MAWPS(style=style), "multiarith")),
+            Suite(style=style),
+        )
+        every = TaskMixture(tuple(FirstProblems(task, limit) for task in sets))
+        worded = TaskMixture(tuple(t for t in every.tasks if t.name != "suite"))  # the examples are word problems
         length = DIRECT_TOKENS if style == "direct" else max_tokens or 256
         alone = Samples(n, Sampling(max_tokens=length, temperature=temperature))
         shown = replace(alone, prompt=Prompt(examples=solved_examples(examples, shots, seed)))
-        for name, task in sets.items():
-            stages.append(Stage(f"{name}.zero.{style}", _job(task, model, template, alone, limit, seed)))
-            if name != "suite":  # the examples are word problems
-                stages.append(Stage(f"{name}.few.{style}", _job(task, model, template, shown, limit, seed)))
+        stages.append(Stage(f"zero.{style}", _job(every, model, template, alone, seed)))
+        stages.append(Stage(f"few.{style}", _job(worded, model, template, shown, seed)))
         if sft_steps:
             pace = StepsAndRate(sft_steps, lr or SFT.lr)
             base = replace(find_base(model, examples, template=template), cold_start=pace)
             tuned.append(Stage(f"sft-{style}", base.cold_start_job(seed)))
-            for name, task in sets.items():
-                if name != "suite":
-                    job = _job(task, f"stage:sft-{style}", None, alone, limit, seed)
-                    tuned.append(Stage(f"{name}.tuned.{style}", job))
+            tuned.append(Stage(f"tuned.{style}", _job(worded, f"stage:sft-{style}", None, alone, seed)))
     return Stages((*stages, *tuned))
 
 
-def _job(task: Task, model: str, template: str | None, strategy: Samples, limit: int, seed: int) -> Evaluate:
-    return Evaluate(task, model, template, strategy=strategy, limit=limit, max_concurrency=256, seed=seed)
+def _job(task: Task, model: str, template: str | None, strategy: Samples, seed: int) -> Evaluate:
+    return Evaluate(task, model, template, strategy=strategy, max_concurrency=256, seed=seed)

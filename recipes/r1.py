@@ -61,7 +61,8 @@ def recipe(
         Named("ponder.tasks:TASKS"),
         "questions that need no long thought, as general data; None: smaller sums, or additions beside a given task",
     ] = None,
-    rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
+    rl_steps: Steps = None, sft_steps: Steps = None,
+    sft_lr: Lr = None, problems: Problems = None,
     problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
     judge: Annotated[Literal["outcome", "implicit"], "of plain answers: a head or an implicit model"] = "outcome",
     start: Start = None, seed: int = 0,
@@ -89,14 +90,14 @@ def recipe(
     all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
     reasoning = b.task if model == "tiny" else b.with_rewards(**{"language:en": 0.1})
     lessons, distill = "stage:lessons/data.jsonl", {"algorithm": Distill(), "teacher": "stage:all-rl"}
-    by_logits = b.fine_tune(lessons, small, seed, sft_steps, None, **distill)
+    by_logits = b.fine_tune(lessons, small, seed, sft_steps, sft_lr, **distill)
     stages += [
         Stage("reasoning-rl", b.rl_job(cold, group_size, grpo, task=reasoning, steps=rl_steps, **learn)),
         Stage("reasoning-rl-accuracy", b.evaluate("stage:reasoning-rl", seed)),
         Stage("reasoning", b.collect("stage:reasoning-rl", four, problems, seed)),
         Stage("general", plain.collect("stage:reasoning-rl", four, problems, seed)),
         Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokenizer=cold)),
-        Stage("sft", b.fine_tune("stage:harvest/data.jsonl", base, seed, sft_steps, None)),
+        Stage("sft", b.fine_tune("stage:harvest/data.jsonl", base, seed, sft_steps, sft_lr)),
         Stage("sft-accuracy", b.evaluate("stage:sft", seed)),
         Stage("reward-model", b.train_reward_model("stage:general", "stage:sft", learned, seed, sft_steps)),
         Stage("all-rl", all_rl),
@@ -105,7 +106,7 @@ def recipe(
         *([Stage("small", b.cold_start_job(seed, small=True))] if b.has_cold_start else []),
         Stage("small-accuracy", b.evaluate(small, seed)),
         Stage("lessons", Harvest(("stage:answers",), "chains", max_per_problem=2, tokenizer=small)),
-        Stage("student", b.fine_tune(lessons, small, seed, sft_steps, None)),
+        Stage("student", b.fine_tune(lessons, small, seed, sft_steps, sft_lr)),
         Stage("student-accuracy", b.evaluate("stage:student", seed)),
         Stage("student-by-logits", by_logits),
         Stage("student-by-logits-accuracy", b.evaluate("stage:student-by-logits", seed)),

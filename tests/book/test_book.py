@@ -131,7 +131,8 @@ def test_page_in_docs_is_that_of_the_kept_numbers(name: str, tmp_path: Path, mon
     for folder in BOOK.glob(f"{name}-*"):
         if folder.is_dir():
             shutil.copytree(folder, tmp_path / folder.name)
-            assert sorted(int(p.stem) for p in folder.glob("*.json")) == [0, 1, 2], "three seeds"
+            seeds = sorted(int(p.stem) for p in folder.glob("*.json"))
+            assert seeds == [0, 1, 2] or (seeds == [0] and "smollm2" in folder.name), "three seeds, or one on a GPU"
             assert folder.with_name(f"{folder.name}.png").is_file()
     render(find_figure(name), tmp_path)
     assert (tmp_path / f"{name}.md").read_text() == (BOOK / f"{name}.md").read_text(), (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,15 @@ def test_recipe_asks_every_set_in_every_way() -> None:
     tuned = {stage.name: stage.job for stage in stages if stage.name.startswith("sft-")}
     assert {name: job.data.style for name, job in tuned.items()} == {"sft-direct": "direct", "sft-cot": "cot"}
     jobs = {stage.name: stage.job for stage in stages if stage.name not in tuned}
-    expected = {f"{name}.{prompt}" for name in chain_of_thought.SETS for prompt in chain_of_thought.PROMPTS}
-    assert set(jobs) == {cell for cell in expected if not cell.startswith(("suite.few", "suite.tuned"))}
-    assert all(job.model == (f"stage:sft-{name.split('.')[2]}" if ".tuned." in name else "smollm2")
-               for name, job in jobs.items())  # fmt: skip
-    assert all(len(job.strategy.prompt.examples) == (3 if ".few." in name else 0) for name, job in jobs.items())
-    assert all(p.tags["set"] == "multiarith" for p in jobs["multiarith.zero.cot"].problems())
-    assert "####" not in jobs["svamp.few.direct"].strategy.prompt.examples[0][1]
+    assert set(jobs) == set(chain_of_thought.PROMPTS)
+    for name, own in jobs.items():
+        shots, style = name.split(".")
+        assert own.model == (f"stage:sft-{style}" if shots == "tuned" else "smollm2")
+        assert len(own.strategy.prompt.examples) == (3 if shots == "few" else 0)
+        sets = [s for s in chain_of_thought.SETS if s != "suite" or shots == "zero"]
+        assert Counter(p.tags["task"] for p in own.problems()) == dict.fromkeys(sets, 2)
+        assert all(p.tags["set"] == "multiarith" for p in own.problems() if p.tags["task"] == "multiarith")
+    assert "####" not in jobs["few.direct"].strategy.prompt.examples[0][1]
 
 
 def test_last_number_is_read_where_no_form_is() -> None:
@@ -81,6 +84,8 @@ def test_cell_has_samples_votes_and_cost() -> None:
         trace.add(Step(0, text, ids([2, 3]), np.zeros(2, np.float32), "eos", scores={"accuracy": Score(verdict)}))
     trace.cost = Cost(generated_tokens=8, flops=100.0)
     cell = measure_cell([trace], task.verifier)
+    assert measure_cell([trace], task.verifier, "accuracy") == cell
+    assert measure_cell([trace], task.verifier, "each")["right"] == 0
     assert cell == {"problems": 1, "samples": 4, "right": 0.5, "vote": 1.0, "states nothing": 0.25, "length": 2.0,
                     "tokens": 8, "flops": 100.0, "right by problem": [2], "vote by problem": [1]}  # fmt: skip
 
@@ -94,7 +99,7 @@ def cells(seed: int = 0) -> dict[str, Any]:
             right = {"zero.direct": 0.1, "zero.cot": 0.3, "few.direct": 0.2, "few.cot": 0.15}.get(prompt, 0.05)
             out[f"{name}.{prompt}"] = {"problems": 9, "samples": 4, "right": right, "vote": right + 0.05,
                                        "states nothing": 0.0, "length": 9.0, "tokens": 10, "flops": 1e6}  # fmt: skip
-    return {"seed": seed, "cells": out}
+    return {"seed": seed, "training problems": 100, "cells": out}
 
 
 def test_report_compares_working_with_direct_answers() -> None:

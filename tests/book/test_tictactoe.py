@@ -65,7 +65,8 @@ def test_faults_are_shares_of_chances() -> None:
 def test_figure_of_a_model_that_names_the_centre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = (("random", tictactoe.AS_ANSWERED), ("random", "model 0"), ("model 0", "perfect"))
     monkeypatch.setattr(tictactoe, "PAIRS", pairs)
-    table: dict[str, Any] = {"answers": {s: always(4) for s in all_positions()}, "tokens": 1, "flops": 1.0}
+    table: dict[str, Any] = {"answers": {s: always(4) for s in all_positions()}, "tokens": 1, "flops": 1.0,
+                             "asked": {"seconds": 3, "machine": "a GPU"}}  # fmt: skip
     monkeypatch.setattr(tictactoe, "answered_table", lambda run: table)
     run = FigureRun("some/model", 0, tmp_path / "seed-0", lambda name, **settings: None)
     data = FIGURE.run(run)

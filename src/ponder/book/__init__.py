@@ -26,6 +26,7 @@ FIGURES: dict[str, str] = {
     "chain-of-thought": "ponder.book.chain_of_thought",
     "s1": "ponder.book.s1",
     "tictactoe": "ponder.book.tictactoe",
+    "r1-pipeline": "ponder.book.r1_pipeline",
 }
 
 

@@ -73,9 +73,14 @@ class ChainOfThought:
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cells": {}}
         for stage in job.stages:
             if stage.name.startswith("sft-"):
+                out["training problems"] = len(stage.job.data.train)
                 continue
-            verifier = stage.job.task.verifier
-            out["cells"][stage.name] = measure_cell([t for _, t in read_traces(folder / stage.name)], verifier)
+            traces = [trace for _, trace in read_traces(folder / stage.name)]
+            for task in stage.job.task.tasks:
+                own = [trace for trace in traces if trace.problem.tags["task"] == task.name]
+                out["cells"][f"{task.name}.{stage.name}"] = measure_cell(
+                    own, task.verifier, stage.job.task.verifier.name
+                )
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -131,7 +136,8 @@ class ChainOfThought:
         total = sum(c["tokens"] for d in data for c in d["cells"].values())
         return [
             f"Held-out problems ({told}), {n} samples of each at temperature 0.7. Examples are 8 of GSM8K's training"
-            " problems. Fine-tuning is on GSM8K's training problems, and the other sets are asked of the same model."
+            f" problems. Fine-tuning is on {data[0]['training problems']:,} of GSM8K's training problems, and the other"
+            " sets are asked of the same model."
             " Of a text that gives no answer in a form that the verifier reads, the last number counts, as in the"
             " papers; the suite's own verifiers read forms alone. Tokens are the mean length of an answer, FLOPs those"
             f" of the cell by the one meter; {format_amount(total)} tokens were sampled in all."
@@ -195,8 +201,10 @@ def best_chains(cells: Mapping[str, Mapping[str, float]], name: str) -> str:
     return max((c for c in cells if c.startswith(f"{name}.") and c.endswith("cot")), key=lambda c: cells[c]["right"])
 
 
-def measure_cell(traces: Sequence[Trace], verifier: Any) -> dict[str, Any]:
-    """Of one set and one prompt: the share of right samples, of right votes (ties: the first answer), and the cost."""
+def measure_cell(traces: Sequence[Trace], verifier: Any, score: str | None = None) -> dict[str, Any]:
+    """Of one set and one prompt: the share of right samples, of right votes (ties: the first answer), and the cost.
+    Verdicts stand under the name `score`, or the verifier's own."""
+    score = score or verifier.name
     right: list[float] = []
     counts: list[int] = []
     votes: list[float] = []
@@ -204,7 +212,7 @@ def measure_cell(traces: Sequence[Trace], verifier: Any) -> dict[str, Any]:
     nothing = 0
     for trace in sorted(traces, key=lambda t: t.problem.id):
         leaves = trace.answers()
-        verdicts = [float(trace.score(i, verifier.name) or 0.0) for i in leaves]
+        verdicts = [float(trace.score(i, score) or 0.0) for i in leaves]
         answers = [verifier.extract_answer(trace.text(i)) for i in leaves]
         right += verdicts
         counts.append(round(sum(verdicts)))

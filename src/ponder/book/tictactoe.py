@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,6 +21,7 @@ import numpy as np
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.make import machine
 from ponder.errors import UsageError
 from ponder.measure import elo_ratings
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -34,7 +36,7 @@ from ponder.reason.operators.tree_policy import PUCT
 from ponder.types import Cost, Sampling, user_messages
 
 GAME = TicTacToeGame()
-ANSWERS = 16  # of the model to each position
+ANSWERS = 8  # of the model to each position
 SAMPLING = Sampling(max_tokens=16)
 SIMULATIONS = (4, 16, 64)
 ANCHOR, PERFECT = "random", "perfect"
@@ -79,6 +81,7 @@ class TicTacToeFigure:
         return {
             "model": run.model, "seed": run.seed, "positions": len(table["answers"]), "tokens": table["tokens"],
             "flops": table["flops"], "answers": answer_shares(table["answers"]), "elo": ratings(games),
+            "asked": table["asked"],
             "counts": {name: asdict(count) for name, count in counts.items()}, "games": len(games),
         }  # fmt: skip
 
@@ -149,8 +152,9 @@ class TicTacToeFigure:
         wins = [fault_shares(d["counts"][AS_ANSWERED])[1] for d in data]
         return [
             f"The model answers each of the {first['positions']:,} positions that are not over {ANSWERS} times"
-            f" ({format_amount(first['tokens'])} tokens, {format_amount(first['flops'])} FLOPs a seed); all games read"
-            " these answers. Of single answers, in %:",
+            f" ({format_amount(first['tokens'])} tokens, {format_amount(first['flops'])} FLOPs a seed, in"
+            f" {', '.join(str(d['asked']['seconds']) + ' s' for d in data)} on {first['asked']['machine']}); all games"
+            " read these answers. Of single answers, in %:",
             *markdown_table(["of its answers", "the model", "a random legal move"], asked),
             f"{first['games']} games a seed from every first move, with either side first, in {len(PAIRS)} pairings."
             f" `{AS_ANSWERED}` plays what most answers name and loses by an illegal move; `{LEGAL}` (no search) the"
@@ -219,13 +223,14 @@ def answered_table(run: FigureRun) -> dict[str, Any]:
             out += await asyncio.gather(*map(ask, states[begin : begin + 512]))
         return out
 
-    states = all_positions()
+    states, began = all_positions(), time.time()
     asked = event_loop.run(ask_all())
     cost = sum((c for _, c in asked), Cost())
     table = {
         "answers": {state: counts for state, (counts, _) in zip(states, asked, strict=True)},
         "tokens": cost.generated_tokens,
         "flops": float(f"{cost.flops:.4g}"),
+        "asked": {"seconds": round(time.time() - began), "machine": machine(run.device)},
     }
     write_atomically(path, json.dumps(table))
     return table

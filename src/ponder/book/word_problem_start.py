@@ -7,7 +7,7 @@ from typing import Any
 from ponder.book.figure import FigureRun
 
 WORD_PROBLEMS = ("gsm8k", "svamp", "mawps")
-STEPS, LR = 120, 2e-4
+STEPS, LR = 100, 2e-4
 LIMIT = 64  # held-out problems that tell its own accuracy
 
 

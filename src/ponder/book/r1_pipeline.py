@@ -1,0 +1,176 @@
+"""R1's pipeline on word problems, measured after each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    format_over_problems,
+    held_above,
+    held_over_problems,
+    markdown_table,
+    over_seeds,
+)
+from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.errors import UsageError
+from ponder.measure import bootstrap_mean
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS
+from ponder.runs import read_traces
+from ponder.types import Cost
+
+TASK = "mawps"
+SETTINGS: dict[str, Any] = {
+    "judge": "implicit", "rl_steps": 24, "problems_per_step": 32, "problems": 384, "sft_steps": 48, "sft_lr": 1e-4,
+    "limit": 192,
+}  # fmt: skip
+STAGES = {  # a stage that measures: what it is of, and the stage before it
+    "small-accuracy": ("the model as it is", None),
+    "start-accuracy": ("cold start", "small-accuracy"),
+    "reasoning-rl-accuracy": ("reasoning RL", "start-accuracy"),
+    "sft-accuracy": ("SFT of the model as it is on verified answers", "start-accuracy"),
+    "all-rl-accuracy": ("RL for all scenarios", "sft-accuracy"),
+    "student-accuracy": ("student by answers", "small-accuracy"),
+    "student-by-logits-accuracy": ("student by logits", "small-accuracy"),
+}
+
+
+class R1Pipeline:
+    name = "r1-pipeline"
+    title = "R1 stage by stage"
+    source = "DeepSeek-AI 2025, arXiv:2501.12948 (DeepSeek-R1)"
+    claim = (
+        "After a cold start, RL on a verifier's reward solves more problems; the model as it is, fine-tuned on that"
+        " policy's verified answers, keeps most of it; RL for all scenarios, with a judge for plain questions, does not"
+        " lose it; and a student that imitates the result gains without RL."
+    )
+    models = ("smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        if run.model == "tiny":
+            raise UsageError("this figure is of word problems: give --on smollm2 or another language model")
+        run = replace(run, task=run.task or TASK)
+        start = word_problem_start(run)
+        job = run.recipe_job("r1", **SETTINGS, **start)
+        if start:
+            first = replace(next(s for s in job.stages if s.name == "sft-accuracy"), name="start-accuracy")
+            job = replace(job, stages=(replace(first, job=replace(first.job, model=start["start"])), *job.stages))
+        folder = run.run_job(job, run.folder / "r1")
+        out: dict[str, Any] = {
+            "model": run.model,
+            "task": run.task,
+            "seed": run.seed,
+            "settings": SETTINGS,
+            "stages": {},
+        }
+        sampled = 0
+        for stage in job.stages:
+            traces = [t for _, t in read_traces(folder / stage.name)] if hasattr(stage.job, "task") else []
+            if stage.name in STAGES:
+                score = stage.job.task.verifier.name
+                right = [
+                    [float(t.score(i, score) or 0.0) for i in t.answers()]
+                    for t in sorted(traces, key=lambda t: t.problem.id)
+                ]
+                out["stages"][stage.name] = {
+                    "samples": len(right[0]), "right by problem": [round(sum(group)) for group in right],
+                    "sampled so far": sampled,
+                }  # fmt: skip
+            else:
+                sampled += sum((t.cost for t in traces), Cost()).generated_tokens
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        rows: list[dict[str, Any]] = []
+        names = [name for name in STAGES if name in next(iter(seeds.values()))["stages"]]
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            (axes,) = panels
+            for i, name in enumerate(names):
+                mean, low, high = (100 * x for x in _interval(seeds, name))
+                error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+                axes.bar(i, mean, 0.7, yerr=error, color=COLOURS[i % len(COLOURS)], error_kw={"lw": 0.8})
+                rows.append({"stage": STAGES[name][0], "right": mean / 100})
+            axes.set_xticks(range(len(names)), [STAGES[name][0] for name in names], rotation=30, ha="right", fontsize=7)
+            axes.set_ylabel("right, %")
+
+        return FigureWithData(make_panels(1, paint, "", size=(6.4, 4.2)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        first = next(iter(seeds.values()))
+        names = [name for name in STAGES if name in first["stages"]]
+        cells, held = [], []
+        for name in names:
+            title, before = STAGES[name]
+            gap = _gap(seeds, name, before) if before in first["stages"] else ""
+            tokens = format_amount(first["stages"][name]["sampled so far"])
+            cells.append([title, STAGES[before][0] if gap and before else "", _right(seeds, name), gap, tokens])
+            if gap:
+                held.append(f"- {title} above {STAGES[str(before)][0]}: **{_held(seeds, name, str(before))}**")
+        measured, settings = first["stages"][names[0]], first["settings"]
+        over = (
+            "Over seeds with a 95 % interval."
+            if len(seeds) > 1
+            else "One seed: 95 % intervals over problems, by bootstrap; changes are paired by problem."
+        )
+        return [
+            f"{len(measured['right by problem'])} held-out problems of {first['task']}, {measured['samples']} samples"
+            f" of each at temperature 1. {over}{start_line(first.get('task'))} Reasoning RL takes"
+            f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all scenarios a quarter of"
+            " them; its plain questions are sums, judged by an implicit reward model. The student is the model as it"
+            " is: there is no smaller one of its family here. Tokens are those sampled to learn from, up to the stage.",
+            *markdown_table(["stage", "against", "right, %", "change, points", "tokens"], cells),
+            "**Held?**",
+            "",
+            *held,
+            "",
+        ]
+
+
+def _shares(data: SeedData, name: str) -> list[float]:
+    cell = data["stages"][name]
+    return [count / cell["samples"] for count in cell["right by problem"]]
+
+
+def _interval(seeds: Mapping[int, SeedData], name: str) -> tuple[float, float, float]:
+    """The mean and its interval, over seeds or over the problems of one."""
+    each = [_shares(data, name) for data in seeds.values()]
+    if len(each) > 1:
+        return over_seeds([float(np.mean(x)) for x in each], SHARE)
+    found = bootstrap_mean(each[0])
+    return found.mean, found.low, found.high
+
+
+def _right(seeds: Mapping[int, SeedData], name: str) -> str:
+    each = [_shares(data, name) for data in seeds.values()]
+    if len(each) == 1:
+        return format_over_problems(each[0])
+    return format_interval([float(np.mean(x)) for x in each], bounds=SHARE)
+
+
+def _changes(seeds: Mapping[int, SeedData], name: str, before: str) -> list[list[float]]:
+    """Of each seed, each problem's change."""
+    return [[x - y for x, y in zip(_shares(data, name), _shares(data, before), strict=True)] for data in seeds.values()]
+
+
+def _gap(seeds: Mapping[int, SeedData], name: str, before: str | None) -> str:
+    each = _changes(seeds, name, str(before))
+    if len(each) == 1:
+        return format_over_problems(each[0], sign=True)
+    return format_interval([float(np.mean(x)) for x in each], sign=True)
+
+
+def _held(seeds: Mapping[int, SeedData], name: str, before: str) -> str:
+    each: Sequence[list[float]] = _changes(seeds, name, before)
+    return held_over_problems(each[0]) if len(each) == 1 else held_above([float(np.mean(x)) for x in each])
+
+
+FIGURE = R1Pipeline()
