@@ -124,9 +124,10 @@ class R1Pipeline:
         return [
             f"{len(measured['right by problem'])} held-out problems of {first['task']}, {measured['samples']} samples"
             f" of each at temperature 1. {over}{start_line(first.get('task'))} Reasoning RL takes"
-            f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all scenarios a quarter of"
-            " them; its plain questions are sums, judged by an implicit reward model. The student is the model as it"
-            " is: there is no smaller one of its family here. Tokens are those sampled to learn from, up to the stage.",
+            f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all"
+            " scenarios a quarter of them; its plain questions are sums, judged by an implicit reward model. The"
+            " student is the model as it is: there is no smaller one of its family here. Tokens are those sampled to"
+            " learn from, up to the stage.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens"], cells),
             "**Held?**",
             "",
