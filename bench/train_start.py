@@ -10,6 +10,8 @@ once: how much longer the step after a save takes is kept as `train_saving`. It 
 
     python bench/train_start.py --device cuda
     python bench/train_start.py --device cuda --runs saving
+
+With `--caches` the compile caches stay in a folder, for a later call of this script to begin with.
 """
 
 from __future__ import annotations
@@ -211,6 +213,7 @@ def main() -> None:
     flags.add_argument("--layers", type=int, default=30)
     flags.add_argument("--lora", action="store_true")
     flags.add_argument("--runs", nargs="+", help="default: all")
+    flags.add_argument("--caches", help="folder of compile caches that stays; default: one that begins empty")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     model = options.model
@@ -224,11 +227,12 @@ def main() -> None:
             model = ""
     results: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as home:
+        caches = options.caches or f"{home}/caches"
         told = {
             "model": model, "device": options.device, "problems": options.problems, "n": options.n,
             "lora": options.lora, "tokens": options.tokens, "steps": 3, "save_every": 1000, "kill_at": 0,
             "width": options.width, "alternate": False,
-            "layers": options.layers, "cache": f"{home}/ponder",
+            "layers": options.layers, "cache": f"{caches}/ponder",
         }  # fmt: skip
         again = {"folder": f"{home}/warm", "steps": 3}
         runs: dict[str, dict[str, Any]] = {
@@ -246,7 +250,7 @@ def main() -> None:
             runs = {name: changes for name, changes in {**runs, "saving": saving}.items() if name in options.runs}
         for name, changes in runs.items():
             try:
-                results[name] = run({**told, **changes}, f"{home}/caches")
+                results[name] = run({**told, **changes}, caches)
             except Exception as why:
                 traceback.print_exc()
                 results[name] = {"error": f"{type(why).__name__}: {why!s:.2000}"}
