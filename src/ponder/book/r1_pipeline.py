@@ -111,7 +111,7 @@ class R1Pipeline:
         for name in names:
             title, before = STAGES[name]
             gap = _gap(seeds, name, before) if before in first["stages"] else ""
-            tokens = format_amount(first["stages"][name]["sampled so far"])
+            tokens = format_amount(first["stages"][name]["sampled so far"]) if before else ""
             cells.append([title, STAGES[before][0] if gap and before else "", _right(seeds, name), gap, tokens])
             if gap:
                 held.append(f"- {title} above {STAGES[str(before)][0]}: **{_held(seeds, name, str(before))}**")
