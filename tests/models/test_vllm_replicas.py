@@ -185,13 +185,39 @@ def test_only_answers_that_continue_alike_are_interrupted(sampling: Sampling, ma
     assert vllm_replica_main.may_interrupt(sampling) == may
 
 
-def test_options_of_the_users_command_hold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(COMMAND_VARIABLE, "/opt/vllm serve --gpu-memory-utilization 0.5")
-    server = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None)
-    command = server.command()
-    assert command[:2] == ["/opt/vllm", "serve"] and command.count("--gpu-memory-utilization") == 1
+@pytest.mark.parametrize(
+    ("given", "program"),
+    [
+        ("/opt/vllm serve --gpu-memory-utilization 0.5 --enforce-eager", ["/opt/vllm", "serve"]),
+        ("python -m vllm serve --gpu-memory-utilization 0.5", ["python", "-m", "vllm", "serve"]),
+        ("/opt/start-vllm --gpu-memory-utilization 0.5", ["/opt/start-vllm"]),
+    ],
+)
+def test_model_stands_before_the_options_of_the_users_command(
+    given: str, program: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """vLLM refuses `serve --option model`."""
+    monkeypatch.setenv(COMMAND_VARIABLE, given)
+    command = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None).command()
+    assert command[: len(program) + 1] == [*program, str(tmp_path)]
+    assert command.count("--gpu-memory-utilization") == 1
     assert command[command.index("--gpu-memory-utilization") + 1] == "0.5"
+    assert ("--enforce-eager" in command) == ("--enforce-eager" in given)
     assert json.loads(command[command.index("--weight-transfer-config") + 1]) == {"backend": "ponder"}
+
+
+def test_option_given_with_an_equals_sign_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(COMMAND_VARIABLE, "/opt/vllm serve --max_model_len=64")
+    command = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None).command()
+    assert "--max-model-len" not in command and "--max_model_len=64" in command
+
+
+def test_vllm_of_this_environment_is_started_without_a_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
+    command = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None).command()
+    assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(tmp_path)]
 
 
 @pytest.mark.parametrize(

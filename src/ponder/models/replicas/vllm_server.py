@@ -43,16 +43,16 @@ class VLLMServer:
         self._process: asyncio.subprocess.Process | None = None
 
     def command(self) -> list[str]:
-        given = shlex.split(os.environ.get(COMMAND_VARIABLE, ""))
-        first = given or [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+        program, given = split_command(os.environ.get(COMMAND_VARIABLE, ""))
         options = {
             "--uds": str(self.socket), "--served-model-name": MODEL_NAME, "--load-format": "dummy",
             "--dtype": self._dtype, "--max-model-len": str(self._context), "--logprobs-mode": "processed_logprobs",
             "--worker-extension-cls": EXTENSION, "--weight-transfer-config": json.dumps({"backend": BACKEND}),
             "--gpu-memory-utilization": str(self._gpu_memory), "--max-logprobs": "32", "--generation-config": "vllm",
         }  # fmt: skip
-        kept = {name: value for name, value in options.items() if name not in given}  # the user's own hold
-        return [*first, str(self.folder), *(word for pair in kept.items() for word in pair)]
+        named = {word.partition("=")[0].replace("_", "-") for word in given}  # the user's own hold
+        kept = [word for name, value in options.items() if name not in named for word in (name, value)]
+        return [*program, str(self.folder), *given, *kept]  # vLLM wants the model right after `serve`
 
     async def start(self) -> None:
         """Start the server and wait until it answers. The caller sets the deadline."""
@@ -122,6 +122,16 @@ class VLLMServer:
         if status >= 400:
             raise RequestRefused(status, _message(text), f"vLLM {path}")
         return text
+
+
+def split_command(command: str) -> tuple[list[str], list[str]]:
+    """The words that start vLLM, up to `serve` if it is there, and the options after them."""
+    words = shlex.split(command) or [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+    ends = [i + 1 for i, word in enumerate(words) if word == "serve"] or [
+        i for i, word in enumerate(words) if word.startswith("--")
+    ]
+    end = ends[0] if ends else len(words)
+    return words[:end], words[end:]
 
 
 def device_settings(device: str, learner_gpu: int | None) -> tuple[str | None, float]:
