@@ -67,12 +67,13 @@ def main() -> None:
 
 
 def render_table(rows: list[dict[str, Any]]) -> str:
-    """Each run's measure before and after GRPO, and with grey pictures; then each recipe's gain over its seeds."""
+    """Each run's steps of imitation and of GRPO, its measure before and after GRPO, and with grey pictures; then each
+    recipe's gain over its seeds."""
     from ponder.book.figure import format_interval
 
     lines = [
-        "| recipe | seed | after imitation | after GRPO | gain | with grey pictures | greedy | seconds |",
-        "|---|---|---|---|---|---|---|---|",
+        "| recipe | seed | steps | after imitation | after GRPO | gain | with grey pictures | greedy | seconds |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     gains: dict[str, list[float]] = {}
     for row in rows:
@@ -87,7 +88,8 @@ def render_table(rows: list[dict[str, Any]]) -> str:
         if all("mean" in stage for stage in found[:2]):
             gains.setdefault(name, []).append(found[1]["mean"] - found[0]["mean"])
             gain = f"{gains[name][-1]:+.2f}"
-        cells = [f"`{name}`", str(seed), cells[0], cells[1], gain, cells[2], greedy or "–", str(seconds)]
+        steps = " and ".join(f"{stages[stage]['steps']:,}" for stage in ("start", "grpo") if stage in stages)
+        cells = [f"`{name}`", str(seed), steps or "–", cells[0], cells[1], gain, cells[2], greedy or "–", str(seconds)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", *(f"- `{name}`: {format_interval(g, 1, 2, sign=True)}" for name, g in gains.items())])
 
