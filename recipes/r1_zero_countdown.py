@@ -4,7 +4,8 @@ A base model of characters has read attempts, most of them wrong. Primed (Gandhi
 attempt that misses may be taken back, and another one made; plain, it has read single attempts. Then GRPO on the
 verifier's reward alone, on puzzles with three and with four numbers. `ponder book r1-zero` compares the two bases.
 
-SmolLM2 reads the same attempts in a short fine-tuning. Not measured to its end yet: docs/tried.md.
+Results of the tiny model with three seeds: docs/book/r1-zero.md. SmolLM2 reads the same attempts in a short
+fine-tuning; it is not measured yet.
 """
 
 from typing import Annotated, Literal

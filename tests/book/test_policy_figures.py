@@ -162,9 +162,10 @@ def hacking_data(seed: int = 0) -> dict[str, Any]:
 def test_hacking_report_says_what_rose_and_fell() -> None:
     seeds = {s: hacking_data(s) for s in range(3)}
     text = "\n".join(reward_hacking.FIGURE.report(seeds))
-    assert "rises by +50.0" in text and "falls: **yes**" in text and "1+1=#### 3" in text
+    assert "rises by +50.0" in text and "falls: **yes**" in text and "1+1=\n#### 3" in text
     assert "weight 1 right answers are +20.0" in text and "falls over training by 0.40" in text
-    assert len(reward_hacking.FIGURE.draw(seeds).rows) == 4 * 3 * 2
+    assert "instead right answers are +70.0" in text and "change by +30.0" in text
+    assert len(reward_hacking.FIGURE.draw(seeds).rows) == (4 * 3 - 1) * 2, "the verifier's own is no weak reward"
 
 
 def test_recipe_of_reward_hacking_measures_by_the_verifier() -> None:

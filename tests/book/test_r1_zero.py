@@ -153,6 +153,12 @@ def run_data(base: str, numbers: int, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_gain_at_equal_tokens_is_of_the_last_measurement_within_them() -> None:
+    run = {"measured at": [0, 2, 4], "pass@1": [0.1, 0.3, 0.6], "length": [10, 20, 30, 40]}
+    for length, gain in (([5] * 4, 0.0), ([10, 20, 30, 39], 0.2), ([25] * 4, 0.5)):
+        assert r1_zero.gain_at_tokens(run, {"length": length}) == pytest.approx(gain)
+
+
 def test_report_says_what_each_base_gains() -> None:
     seeds = {
         s: {"seed": s, "runs": {f"{b} {k}": run_data(b, k, s) for b in r1_zero.BASES for k in r1_zero.NUMBERS}}
@@ -161,7 +167,9 @@ def test_report_says_what_each_base_gains() -> None:
     text = "\n".join(r1_zero.FIGURE.report(seeds))
     assert "gains +51.0 [+48.5, +53.5] (+50.0, +51.0, +52.0) points of pass@1: **yes**" in text
     assert "more than the plain one by +40.0" in text
+    assert "no more tokens than the plain one in all steps, by -1.0 [-3.5, +1.5]" in text, "its first 10 steps"
+    assert "(64 with 3 numbers and 64 with 4 numbers)" in text and "by less than a tenth: **yes**" in text
     assert re.search(r"its answers grow by \+9\d .*: \*\*yes\*\*; those of the plain base by \+0", text)
-    assert "the first one: step 2, step 2, step 2" in text and "the first one: none, none, none" in text
+    assert "the first one: step 2, step 2, step 2" in text and "plain, 4 numbers: none of the samples" in text
     assert "6+2=8+3=11 wait" in text
     assert len(r1_zero.FIGURE.draw(seeds).rows) == 4 * (3 + 3 + 20 + 20)

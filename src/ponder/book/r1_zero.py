@@ -84,6 +84,8 @@ class R1Zero:
                 ):
                     mean = np.mean([r[y] for r in own], axis=0)
                     panels[panel].plot(own[0][x], mean, marker=marker, ms=4, **look)
+                    for r in own if len(own) > 1 else ():
+                        panels[panel].plot(r[x], r[y], color=COLOURS[i], ls=look["ls"], lw=0.5, alpha=0.4)
                     rows.extend(
                         {"panel": y, "line": name, "step": a, "value": float(b)}
                         for a, b in zip(own[0][x], mean, strict=True)
@@ -95,23 +97,27 @@ class R1Zero:
             ):
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("steps of RL")
-            for axes in (panels[0], panels[1], panels[3]):
+            for axes in panels:
+                axes.set_ylim(bottom=0)
+            for axes in panels[:2]:
                 axes.set_ylim(0, 1.02)
-            panels[2].set_ylim(bottom=0)
             panels[0].set_ylabel("share of held-out puzzles")
+            panels[3].set_ylabel("share of the samples of a step")
             panels[0].legend(fontsize=7)
 
         return FigureWithData(make_panels(4, paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
-        first = data[0]["runs"][f"{BASES[0]} {NUMBERS[0]}"]
+        runs = data[0]["runs"]
+        problems = " and ".join(f"{runs[f'{BASES[0]} {k}']['problems']} with {k} numbers" for k in NUMBERS)
         lines = [
-            f"Countdown by plus and minus, {first['problems']} held-out puzzles with {N_SAMPLES} samples of each at"
+            f"Countdown by plus and minus, held-out puzzles ({problems}) with {N_SAMPLES} samples of each at"
             " temperature 1, before the first step of RL and after every few. The prompt is the puzzle alone. Both"
             " bases have read attempts, of which three in ten were made to be right and the others drawn at random; the"
             " primed one has read attempts whose value is compared with the target, and that one that misses is taken"
-            " back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its bounds.",
+            " back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its bounds; thin lines"
+            " are the seeds.",
             "",
             *([TINY_TRIALS, ""] if data[0].get("model") == "tiny" else []),
         ]
@@ -142,15 +148,19 @@ class R1Zero:
                 for base, own in runs.items()
             }
             cons = [r[f"cons@{N_SAMPLES}"][-1] - r["pass@1"][-1] for r in runs["primed"]]
-            plain_grows = held_above(grown["plain"], 0.1)
+            stays = held_above([-g for g in grown["plain"]], -0.1)
+            equal = [
+                gain_at_tokens(a, b) - g for a, b, g in zip(runs["primed"], runs["plain"], gains["plain"], strict=True)
+            ]
             lines += [
                 f"- {numbers} numbers: the primed base gains {format_interval(gains['primed'], sign=True)} points of"
                 f" pass@1: **{held_above(gains['primed'])}**; more than the plain one by"
-                f" {format_interval(more, sign=True)}: **{held_above(more)}**",
+                f" {format_interval(more, sign=True)}: **{held_above(more)}**; and, measured where it has sampled no"
+                f" more tokens than the plain one in all steps, by {format_interval(equal, sign=True)}:"
+                f" **{held_above(equal)}**",
                 f"- {numbers} numbers: its answers grow by {format_interval(grown['primed'], digits=0, sign=True)} %:"
                 f" **{held_above(grown['primed'])}**; those of the plain base by"
-                f" {format_interval(grown['plain'], digits=0, sign=True)} %, which is more than a tenth:"
-                f" **{plain_grows}**",
+                f" {format_interval(grown['plain'], digits=0, sign=True)} %; by less than a tenth: **{stays}**",
                 f"- {numbers} numbers: cons@{N_SAMPLES} of the primed model lies above its pass@1 by"
                 f" {format_interval(cons, sign=True)} points: **{held_above(cons)}**",
             ]
@@ -161,11 +171,16 @@ class R1Zero:
         for base in BASES:
             for numbers in NUMBERS:
                 own = [d["runs"][f"{base} {numbers}"] for d in data]
-                shares = [format_interval([r["corrected"][at] for r in own], bounds=SHARE) for at in (0, -1)]
+                if all(r["first"] is None for r in own):
+                    lines.append(f"- {base}, {numbers} numbers: none of the samples")
+                    continue
+                ends = [[_end_mean(r["corrected"], at) for r in own] for at in (0, -1)]
+                shares = [format_interval(end, bounds=SHARE) for end in ends]
+                more = held_above([b - a for a, b in zip(*ends, strict=True)])
                 found = ", ".join("none" if r["first"] is None else f"step {r['first']['step']}" for r in own)
                 lines.append(
-                    f"- {base}, {numbers} numbers: of the samples {shares[0]} % in the first step and {shares[1]} % in"
-                    f" the last are right after a correction; the first one: {found}"
+                    f"- {base}, {numbers} numbers: of the samples {shares[0]} % in the first tenth of the steps and"
+                    f" {shares[1]} % in the last are right after a correction; more: **{more}**; the first one: {found}"
                 )
         shown = next((r["first"] for d in data for r in d["runs"].values() if r["first"] is not None), None)
         example: list[str] = []
@@ -174,15 +189,19 @@ class R1Zero:
             example = ["", where, "", "```", shown["text"], "```"]
         return [
             "Self-correction: a right answer in which an earlier attempt, with another value, was taken back"
-            " (`ponder reflect`).", "", *lines, *example, "",
+            " (`ponder reflect`). The primed base has read that attempts are taken back: its first correction is no"
+            " discovery of RL's, which can only make such answers more frequent.", "", *lines, *example, "",
         ]  # fmt: skip
 
     def _cost_lines(self, data: Sequence[SeedData]) -> list[str]:
-        every = [r for d in data for r in d["runs"].values()]
-        tokens, flops = (float(np.mean([r[key] for r in every])) for key in ("tokens", "flops"))
+        costs = []
+        for base in BASES:
+            own = [r for d in data for name, r in d["runs"].items() if name.startswith(f"{base} ")]
+            tokens, flops = (format_amount(float(np.mean([r[key] for r in own]))) for key in ("tokens", "flops"))
+            costs.append(f"{tokens} tokens and {flops} FLOPs from the {base} base")
         return [
-            f"One run of RL is {every[0]['steps'][-1]} steps and in the mean {format_amount(tokens)} tokens and"
-            f" {format_amount(flops)} FLOPs of sampling and learning by the one meter, measurements not counted.",
+            f"One run of RL is {own[0]['steps'][-1]} steps, and sampling and learning in the mean"
+            f" {' and '.join(costs)}, by the one meter, measurements not counted.",
             "",
         ]
 
@@ -254,13 +273,23 @@ def _value(expression: str) -> str | None:
     return None if value is None else str(value)
 
 
+def gain_at_tokens(run: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """The gain of pass@1 at the last measurement up to which the run has sampled no more tokens than the whole other
+    run, with as many samples in a step."""
+    sampled = np.cumsum(run["length"])
+    within = [k for k, step in enumerate(run["measured at"]) if not step or sampled[step - 1] <= sum(other["length"])]
+    return float(run["pass@1"][within[-1]] - run["pass@1"][0])
+
+
 def _lengths(runs: Sequence[Mapping[str, Any]], at: int) -> list[float]:
     """Mean tokens of an answer in the first (0) or last (-1) tenth of the steps."""
-    out = []
-    for r in runs:
-        tenth = max(1, len(r["length"]) // 10)
-        out.append(float(np.mean(r["length"][:tenth] if at == 0 else r["length"][-tenth:])))
-    return out
+    return [_end_mean(r["length"], at) for r in runs]
+
+
+def _end_mean(values: Sequence[float], at: int) -> float:
+    """The mean over the first (0) or last (-1) tenth."""
+    tenth = max(1, len(values) // 10)
+    return float(np.mean(values[:tenth] if at == 0 else values[-tenth:]))
 
 
 FIGURE = R1Zero()

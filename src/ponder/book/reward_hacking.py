@@ -78,10 +78,12 @@ class RewardHacking:
             for axes, key, label in zip(
                 panels,
                 ("reward", "right", "implicit"),
-                ("the run's own reward", "right, by the verifier", "implicit judge that training never saw"),
+                ("weak reward", "right, by the verifier", "implicit judge that training never saw"),
                 strict=True,
             ):
                 for i, (name, title) in enumerate(shown.items()):
+                    if (key, name) == ("reward", "verified"):
+                        continue  # its reward is the verifier's
                     own = [d["runs"][name]["training"] for d in data]
                     x = own[0]["step"]
                     y = [over_seeds([o[key][k] for o in own])[0] for k in range(len(x))]
@@ -91,9 +93,10 @@ class RewardHacking:
                     rows.extend(
                         {"run": title, "measure": key, "step": a, "value": b} for a, b in zip(x, y, strict=True)
                     )
-                axes.set_ylim(-0.02, 1.02)
                 axes.set_xlabel("training step")
                 axes.set_ylabel(label)
+            panels[1].set_ylim(-0.02, 1.02)
+            panels[2].set_ylim(bottom=0)
             panels[1].legend(fontsize=6.5)
 
         return FigureWithData(make_panels(3, paint, "", size=(3.9, 3.4)), tuple(rows))
@@ -120,17 +123,18 @@ class RewardHacking:
             " samples), all from one start. Weak reward and right answers are of held-out problems, 4 samples of each;"
             " length, KL and judge of the samples of the last training step. The judge is an implicit reward model of"
             " the start's own answers and their verdicts, and no run was rewarded by it. Over seeds with a 95 %"
-            f" interval. {SHARED_COST}",
+            f" interval; thin lines are the seeds. {SHARED_COST}",
             *markdown_table(head, rows),
             *([TINY_TRIALS, ""] if first["model"] == "tiny" else []),
-            *self._example_lines(first),
+            *self._example_lines(seeds),
             *self._verdict_lines(data),
         ]
 
-    def _example_lines(self, first: SeedData) -> list[str]:
-        lines = ["What the weakly rewarded policy writes at the end (first seed):", ""]
-        for question, text in first["runs"]["weak"]["examples"]:
-            lines += ["```", f"{question}{text}"[:200].rstrip(), "```", ""]
+    def _example_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        lines = ["What the weakly rewarded policy writes at the end, to the first problem of the last step:", ""]
+        for seed, data in seeds.items():
+            question, text = data["runs"]["weak"]["examples"][0]
+            lines += [f"Seed {seed}:", "", "```", f"{question}\n{text}"[:200].rstrip(), "```", ""]
         return lines
 
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
@@ -143,21 +147,24 @@ class RewardHacking:
             return [x[0] - x[-1] for x in each]
 
         rises, falls, verified = gap("weak", "weak"), gap("weak", "right"), gap("verified", "right")
+        avoided = gap("verified", "right", "weak")
         lines = [
             "**Held?**",
             "",
             f"- the weak reward rises by {format_interval(rises, sign=True)} points: **{held_above(rises)}**; the share"
             f" of right answers changes by {format_interval(falls, sign=True)}; falls:"
             f" **{held_above([-x for x in falls])}**",
-            f"- the verifier's reward instead: right answers change by {format_interval(verified, sign=True)} points;"
+            f"- with the verifier's reward instead right answers are {format_interval(avoided, sign=True)} points above"
+            f" those: **{held_above(avoided)}**; they change by {format_interval(verified, sign=True)} from the start;"
             f" rise: **{held_above(verified)}**",
         ]
         for name in kl_runs(data[0]):
             kept, better = gap(name, "right", "weak"), gap(name, "right")
             lines.append(
                 f"- with a KL term of weight {name.rpartition('-')[2]} right answers are"
-                f" {format_interval(kept, sign=True)} points above those without: **{held_above(kept)}**; less the"
-                f" start's: {format_interval(better, sign=True)}"
+                f" {format_interval(kept, sign=True)} points above those without: **{held_above(kept)}**; they"
+                f" change by {format_interval(better, sign=True)} from the start; fall:"
+                f" **{held_above([-x for x in better])}**"
             )
         lines.append(
             "- the judge's score of the weakly rewarded samples falls over training by"
