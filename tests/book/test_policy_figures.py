@@ -235,7 +235,8 @@ def over_data(seed: int = 0) -> dict[str, Any]:
 def test_over_optimisation_report_finds_the_bend() -> None:
     seeds = {s: over_data(s) for s in range(3)}
     text = "\n".join(over_optimisation.FIGURE.report(seeds))
-    assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text and "bends: **yes**" in text
+    assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text
+    assert "rise by 10.0" in text and "bends, by more than 1 point: **yes**" in text
     assert "rises by 0.40" in text and "gains: **no**" in text
     assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 3 * 2 * 2
 
