@@ -21,7 +21,8 @@ from ponder.tasks.mixture import TaskMixture
 from ponder.types import Sampling
 
 DIRECT_TOKENS = 32
-SFT = StepsAndRate(100, 2e-4)
+SFT_STEPS = 100
+SFT_LR = 2e-4
 
 
 def recipe(
@@ -29,7 +30,7 @@ def recipe(
     limit: Annotated[Count, "held-out problems of each set, at most"] = 200,
     n: Count = 8, shots: Annotated[Count, "solved examples before the question, from GSM8K's training problems"] = 8,
     temperature: float = 0.7,
-    sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT.steps, lr: Lr = None,
+    sft_steps: Annotated[int, "of fine-tuning on GSM8K's training problems; 0: none"] = SFT_STEPS, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     stages: list[Stage] = []
@@ -50,7 +51,7 @@ def recipe(
         stages.append(Stage(f"zero.{style}", _job(every, model, template, alone, seed)))
         stages.append(Stage(f"few.{style}", _job(worded, model, template, shown, seed)))
         if sft_steps:
-            pace = StepsAndRate(sft_steps, lr or SFT.lr)
+            pace = StepsAndRate(sft_steps, lr or SFT_LR)
             base = replace(find_base(model, examples, template=template), cold_start=pace)
             tuned.append(Stage(f"sft-{style}", base.cold_start_job(seed)))
             tuned.append(Stage(f"tuned.{style}", _job(worded, f"stage:sft-{style}", None, alone, seed)))

@@ -48,7 +48,8 @@ Length = Literal["short", "long"]
 CLASSES: dict[Length, str] = {"short": "#s=", "long": "#l="}
 STEP_TOKENS = 32  # an attempt has fewer
 MAX_ANSWER_TOKENS = 24
-STEPS_OF_S1, BATCH_SIZE_OF_S1 = 315, 16  # five epochs of 1,000 answers
+STEPS_OF_S1 = 315  # five epochs of 1,000 answers
+BATCH_SIZE_OF_S1 = 16
 
 
 def recipe(

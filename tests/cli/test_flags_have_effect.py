@@ -158,6 +158,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run compare_strategies", "n"): ({}, 32),
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
+    ("run judges", "betas"): ({}, (0.1, 0.3)),
     ("run r1_zero", "one_shot"): ({"model": "smollm2"}, False),
     ("run star", "rationalise"): ({}, True),
     ("run r1", "plain_task"): ({}, "countdown"),
@@ -241,12 +242,24 @@ def test_every_job_flag_changes_the_job(command: str, name: str) -> None:
     assert before != after, f"--{name} changes nothing in what `ponder {command}` runs"
 
 
+@pytest.fixture
+def word_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data folder with a few problems of GSM8K: a recipe that shows solved examples reads them when it is built."""
+    folder = tmp_path / "gsm8k"
+    folder.mkdir()
+    for split, first in (("train", 0), ("test", 50)):
+        rows = [{"question": f"{n} + 1?", "answer": f"so #### {n + 1}"} for n in range(first, first + 20)]
+        (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    monkeypatch.setenv("PONDER_DATA", str(tmp_path))
+
+
 RECIPES = {f"run {name}": recipe_files.load_recipe(path) for name, path in recipe_files.shipped_recipes().items()}
 
 
 @pytest.mark.parametrize(
     ("recipe", "name"), [(r, p) for r, f in RECIPES.items() for p in inspect.signature(f).parameters], ids=str
 )
+@pytest.mark.usefixtures("word_problems")
 def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> None:
     function = RECIPES[recipe]
     beside, value = COMPANIONS.get((recipe, name), EVERY_RECIPE.get(name, ({}, None)))
@@ -260,6 +273,7 @@ def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> 
     )
 
 
+@pytest.mark.usefixtures("word_problems")
 def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
     """The tiny model and SmolLM2: a parameter that only one of them reads is refused with the other."""
     for recipe, function in RECIPES.items():
