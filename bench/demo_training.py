@@ -2,30 +2,35 @@
 
 `run` trains the recipe `addition` once, as `ponder demo` does, and writes one JSON file: seconds, where they went, the
 machine's matrix rate, and greedy accuracy. On the split `validation`, the demo's own held-out problems, settings are
-chosen; `test` has other held-out problems, on which no setting was chosen and which training never sees. `--before`
-trains with the recipe's earlier settings. `table` keeps the seeds of the test split in bench/results.
+chosen; `test` has other held-out problems, on which no setting was chosen and which training never sees; `both` holds
+both out, to compare them by one model. `--before` trains with the recipe's earlier settings. `table` keeps the seeds of
+the test split in bench/results, `draw` draws docs/demo_curve.png from them.
 
     taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --seed 0 --out kept
     taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --before --out kept
-    taskset -c 0,1 python bench/demo_training.py table --out kept
+    python bench/demo_training.py table --out kept
+    python bench/demo_training.py draw
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness import commit, hardware, make_parser, report, versions
+from harness import HERE, RESULTS, commit, hardware, make_parser, report, versions
 from ponder.cli.recipe_files import find_recipe, load_recipe
-from ponder.measure import Accuracy
+from ponder.measure import Accuracy, plot_reward_curve
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.protocols import NoProgress
@@ -53,6 +58,25 @@ class OtherSplit(Addition):
         return (item for item in super()._test_items() if not demo._is_test_item(item))
 
 
+@dataclass(frozen=True)
+class BothSplits(Addition):
+    """The demo's training problems less those of the other split, and the held-out problems of both."""
+
+    def _test_items(self) -> Iterator[tuple[int, int]]:
+        return chain(Addition(digits=self.digits)._test_items(), self._other()._test_items())
+
+    def _is_test_item(self, item: tuple[int, int]) -> bool:
+        return super()._is_test_item(item) or self._other()._is_test_item(item)
+
+    def _other(self) -> OtherSplit:
+        return OtherSplit(digits=self.digits, test_size=5000)
+
+
+TASKS: dict[str, Callable[[], Addition]] = {
+    "validation": Addition, "test": partial(OtherSplit, test_size=5000), "both": BothSplits,
+}  # fmt: skip
+
+
 def make_job(args: Any) -> RL:
     settings = {name: value for name in BEFORE if (value := getattr(args, name)) is not None}
     job: RL = load_recipe(find_recipe("addition"))(
@@ -65,11 +89,9 @@ def make_job(args: Any) -> RL:
         sampling = replace(sampling, stop=())
     optimizer = replace(job.optimizer, **json.loads(args.optimizer))
     job = replace(job, sampling=sampling, optimizer=optimizer, **json.loads(args.more))
-    if args.split == "validation":
-        return job
-    task = job.task
-    assert isinstance(task, Addition)
-    return replace(job, task=OtherSplit(digits=task.digits, prompt=task.prompt, forms=task.forms, test_size=5000))
+    assert isinstance(job.task, Addition)
+    task = replace(TASKS[args.split](), digits=job.task.digits, prompt=job.task.prompt, forms=job.task.forms)
+    return replace(job, task=task)
 
 
 class StepLines(NoProgress):
@@ -126,41 +148,98 @@ def evaluate(job: RL, model: str, template: str | None, folder: Path) -> tuple[A
 
 
 def keep(args: Any) -> None:
-    """The three seeds of the test split, beside the earlier settings, as one result."""
-    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.out.glob("test-*.json"))]
-    now, before = ([row for row in every if row["before"] is kind] for kind in (False, True))
+    """The seeds of the test split: accuracy beside that before training, and seconds beside the earlier settings'."""
+    every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.out.rglob("*.json"))]
+    now, before = ([r for r in every if r["split"] == "test" and r["before"] is kind] for kind in (False, True))
     settings = ("steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "optimizer", "more")
-    assert now and all(row[name] == now[0][name] for row in now for name in settings)
+    assert now and all(row[name] == now[0][name] for row in now for name in (*settings, "hardware", "commit"))
     shown = (
-        "seed", "seconds", "processor_seconds", "threads", "parts", "accuracy", "low", "high", "problems", "num_tokens",
-        "flops", "matrix_rate", "commit",
+        "seed", "accuracy", "low", "high", "problems", "rewards", "seconds", "processor_seconds", "threads", "parts",
+        "num_tokens", "flops", "matrix_rate", "hardware", "commit",
     )  # fmt: skip
+    starts = [{"problems": row["problems"], **row["start"]} for row in now if row["start"]]
     details = {
-        "accuracy": statistics.mean(row["accuracy"] for row in now),
+        "seconds": statistics.mean(row["seconds"] for row in now),
+        "processor_seconds": statistics.mean(row["processor_seconds"] for row in now),
         "settings": {name: now[0][name] for name in settings},
-        "now": [{name: row[name] for name in shown} for row in now],
+        "now": [{name: row[name] for name in shown} | {"by_carry": accuracy_by_carry(row)} for row in now],
         "before": [{name: row[name] for name in shown} for row in before],
-        "share_of_limit": {"ponder": statistics.mean(r["flops"] / r["seconds"] / r["matrix_rate"] for r in now)},
+        "start": [{name: value for name, value in start.items() if name != "right"} for start in starts],
+        "tried_on_validation": [
+            {name: row[name] for name in (*settings, *shown)} | {"by_carry": accuracy_by_carry(row)}
+            for row in every
+            if row["split"] == "validation"
+        ],
+        "both_splits": [
+            {name: row[name] for name in shown}
+            | {"by_split": accuracy_by_split(row), "by_carry": accuracy_by_carry(row)}
+            for row in every
+            if row["split"] == "both"
+        ],
         "note": args.note,
     }
     report(
-        "demo_training",
-        f"smollm2, float32: the demo's training on two cores, {len(now)} seeds",
-        statistics.mean(row["seconds"] for row in now),
-        {"earlier settings": statistics.mean(row["seconds"] for row in before) if before else None},
-        unit="s",
-        better="lower",
-        device=args.device,
+        "demo_accuracy",
+        f"smollm2, float32: greedy accuracy after the demo on {now[0]['problems']} test problems, {len(now)} seeds",
+        100 * statistics.mean(row["accuracy"] for row in now),
+        {"before training": 100 * starts[0]["accuracy"] if starts else None},
+        unit="%",
         details=details,
+        origin=now[0],
     )
+    if before:
+        share = statistics.mean(r["flops"] / r["seconds"] / r["matrix_rate"] for r in now)
+        report(
+            "demo_training",
+            f"smollm2, float32: the demo's training on two cores, {len(now)} seeds",
+            details["seconds"],
+            {"earlier settings": statistics.mean(row["seconds"] for row in before)},
+            unit="s",
+            better="lower",
+            details=details | {"share_of_limit": {"ponder": share}},
+            origin=now[0],
+        )
+
+
+def accuracy_by_carry(row: Mapping[str, Any]) -> dict[str, str]:
+    """Whether the units of the two numbers come to ten or more makes a sum hard; splits differ in how many do."""
+    task = TASKS[row["split"]]()
+    carries = {p.id: sum(int(n[-1]) for n in re.findall("[0-9]+", p.question)) >= 10 for p in task.test}
+    both = {"carry": True, "no carry": False}
+    return {
+        name: str(Accuracy.from_outcomes(right for id, right in row["right"].items() if carries[id] is kind))
+        for name, kind in both.items()
+    }
+
+
+def accuracy_by_split(row: Mapping[str, Any]) -> dict[str, str]:
+    """Of a run that held the problems of both splits out."""
+    right = {int(id.rsplit("/", 1)[1]): value for id, value in row["right"].items()}
+    first = len(Addition().test)
+    splits = {"validation": range(first), "test": range(first, len(right))}
+    return {name: str(Accuracy(int(sum(right[i] for i in ids)), len(ids))) for name, ids in splits.items()}
+
+
+def draw(args: Any) -> None:
+    """docs/demo_curve.png: rewards and accuracy of seed 0 of the kept seeds."""
+    kept = json.loads(next(RESULTS.glob("demo_accuracy-*.json")).read_text(encoding="utf-8"))["details"]
+    rewards = kept["now"][0]["rewards"]
+    before, after = (
+        Accuracy(round(row["accuracy"] * row["problems"]), row["problems"])
+        for row in (kept["start"][0], kept["now"][0])
+    )
+    plot_reward_curve(
+        HERE.parent / "docs/demo_curve.png", range(1, len(rewards) + 1), rewards,
+        before=before, after=after, title="smollm2 learns addition",
+    )  # fmt: skip
 
 
 def main() -> None:
     flags = make_parser(__doc__)
-    flags.add_argument("part", choices=["run", "table"])
+    flags.add_argument("part", choices=["run", "table", "draw"])
     flags.add_argument("--out", type=Path, default=Path("kept"), help="folder of the JSON files")
     flags.add_argument("--runs", type=Path, help="where the run directory is made; default: the system's temporary one")
-    flags.add_argument("--split", choices=["validation", "test"], default="validation")
+    flags.add_argument("--split", choices=["validation", "test", "both"], default="validation")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--before", action="store_true", help="the recipe's earlier settings")
     flags.add_argument("--name", help="of the JSON file")
@@ -176,7 +255,7 @@ def main() -> None:
     flags.add_argument("--more", default="{}", help='fields of RL as JSON, such as {"minibatches": 2}')
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     args = flags.parse_args()
-    train_once(args) if args.part == "run" else keep(args)
+    {"run": train_once, "table": keep, "draw": draw}[args.part](args)
 
 
 if __name__ == "__main__":

@@ -105,16 +105,20 @@ def report(
     packages: Iterable[str] = (),
     details: Mapping[str, Any] | None = None,
     results: Path = RESULTS,
+    origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Print one comparison, keep it if a peer was measured, and return it.
 
     `work` says in words what both sides did. A peer that could not be measured here is None, not 0. `ratio` is how
     many times better ponder is than the best peer (above 1: ponder wins, whichever way `better` points); it is worked
     out where it is not given. `promised` is the ratio that was promised, None where none was. `details` keeps what else
-    a reader may ask for (all timings, memory, settings).
+    a reader may ask for (all timings, memory, settings). `origin` has the hardware, versions and commit of runs that
+    were made earlier, perhaps on another machine.
     """
     if not re.fullmatch(r"[a-z0-9_]+", name):
         raise ValueError(f"a bench name is lower-case letters, digits and underscores, got {name!r}")
+    if origin is None:
+        origin = {"hardware": hardware(device), "versions": versions(packages), "commit": commit()}
     result: dict[str, Any] = {
         "name": name,
         "work": work,
@@ -124,9 +128,7 @@ def report(
         "peers": dict(peers),
         "ratio": best_ratio(ours, peers, better) if ratio is None else ratio,
         "promised": promised,
-        "hardware": hardware(device),
-        "versions": versions(packages),
-        "commit": commit(),
+        **{key: origin[key] for key in ("hardware", "versions", "commit")},
     }
     if details:
         result["details"] = dict(details)

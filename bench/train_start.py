@@ -277,6 +277,7 @@ def keep(options: Any, model: str, results: dict[str, dict[str, Any]], report: A
                 "step_seconds": step_seconds(saving["events"]),
                 "checkpoint_delay": checkpoint_delays(saving),
                 "save_seconds": [seconds for name, _, seconds in saving["calls"] if name == "save"],
+                "parts": saving_parts(saving),
                 "note": options.note,
             },
         )
@@ -320,6 +321,25 @@ def longer_steps(events: list[tuple[str, float]]) -> dict[str, float]:
     plain = statistics.median(s for step, s in seconds.items() if step % SAVING_EVERY and step > SAVING_EVERY)
     after = [s - plain for step, s in sorted(seconds.items()) if step % SAVING_EVERY == 0][2:]
     return {"step": plain, "beside": statistics.median(after[::2]), "before": statistics.median(after[1::2])}
+
+
+def saving_parts(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Of the run `saving`: median seconds of sampling and learning in a step after a save and in the others, and of
+    what the writer's thread does meanwhile. The first two saves are left out."""
+    rows = {step: row for step, row in enumerate(result["seconds"], 1) if step > 2 * SAVING_EVERY + 1}
+    after = [row for step, row in rows.items() if step % SAVING_EVERY == 1]
+    others = [row for step, row in rows.items() if step % SAVING_EVERY != 1]
+    parts = {
+        name: {part: statistics.median(row[f"time/{part}"] for row in many) for part in ("sample", "learn")}
+        for name, many in (("step after a save", after), ("other steps", others))
+    }
+    writer = {"tensors": "_save_tensors", "checksums": "write", "flush": "_flush"}
+    calls = result["calls"]
+    parts["writer"] = {
+        part: statistics.median([seconds for name, _, seconds in calls if name == call][2:])
+        for part, call in writer.items()
+    }
+    return parts
 
 
 def checkpoint_delays(result: dict[str, Any]) -> dict[str, float]:
