@@ -212,9 +212,7 @@ def test_option_given_with_an_equals_sign_holds(monkeypatch: pytest.MonkeyPatch,
     assert "--max-model-len" not in command and "--max_model_len=64" in command
 
 
-def test_vllm_of_this_environment_is_started_without_a_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_vllm_of_this_environment_is_started_without_a_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
     command = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None).command()
     assert command[:5] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(tmp_path)]

@@ -53,6 +53,8 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
     whole.compute_dtype = dtype
     fully_shard(whole, mesh=mesh, mp_policy=mixed)
     for part in whole.modules():
+        # With torch's mark, a compiled block takes numbers such as its heads for variables, and its kernels are slower.
+        part._is_fsdp_managed_module = False  # type: ignore[assignment]
         if isinstance(part, FSDPModule):
             if shards.shard_size > 1:  # of one rank, torch divides by any given factor in a pass of its own
                 part.set_gradient_divide_factor(1.0)
