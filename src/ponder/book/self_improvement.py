@@ -62,6 +62,8 @@ class SelfImprovement:
                 axes = panels[i // 2]
                 axes.plot(range(_rounds(data) + 1), right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
                 panels[2].plot(tokens, right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                for d in data if len(data) > 1 else ():
+                    axes.plot(range(_rounds(data) + 1), accuracies(d, arm), color=COLOURS[i], lw=0.5, alpha=0.4)
                 rows.extend(
                     {"line": name, "round": k, "tokens": t, "right": r}
                     for k, (t, r) in enumerate(zip(tokens, right, strict=True))
@@ -94,7 +96,7 @@ class SelfImprovement:
         return [
             f"Share right of one sample at temperature 1, on held-out problems; all four go out from the same start."
             f" Each round samples {first['problems']} new training problems. FLOPs are those of sampling and training,"
-            " by the one meter. Over seeds with a 95 % interval that stays within 0 and 100.",
+            " by the one meter. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
             *markdown_table(head, rows),
             *self._kept_lines(data),
             *self._held_lines(data),
