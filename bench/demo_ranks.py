@@ -37,6 +37,8 @@ from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
 from ponder.types import Sampling
 
+CURVES = ("reward", "grad_norm", "staleness/mean", "rollout_correction/ess", "rollout_correction/changed")
+
 
 def make_job(args: Any) -> tuple[RL, Any]:
     """The job, and the strategy that its model is evaluated with."""
@@ -90,6 +92,7 @@ def train_once(args: Any) -> None:
         "oldest": max((r.get("staleness/max", 0.0) for r in rows), default=0.0),
         "step_seconds": float(np.median([r["step_time"] for r in rows[args.steps // 8 :]])),
         "lost_or_doubled": sum(c.open + c.doubled for c in ledgers if c is not None),
+        "curves": {key: [r[key] for r in rows] for key in CURVES if key in rows[0]},
         "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
     }) + "\n")  # fmt: skip
 

@@ -194,14 +194,16 @@ def sum_kills(paths: Sequence[Path]) -> dict[str, Any]:
     """Several runs with kills as one result, with each run in it."""
     rows = [json.loads(path.read_text()) for path in paths]
     ledgers = {
-        name: dict(sum((Counter(r["ledgers"][name]) for r in rows), Counter())) for name in ("replicas", "verifiers")
+        name: {key: sum(r["ledgers"][name][key] for r in rows) for key in rows[0]["ledgers"][name]}
+        for name in ("replicas", "verifiers")
     }
     sums = {key: sum(r[key] for r in rows) for key in ("kills", "not_noticed", "steps", "answers_learned_from")}
     return {
         "part": "kills", **sums, "by_kind": dict(sum((Counter(r["by_kind"]) for r in rows), Counter())),
         "longest_until_noticed_seconds": max(r["longest_until_noticed_seconds"] for r in rows),
         "oldest_token": max(r["oldest_token"] for r in rows), "ledgers": ledgers, "runs": rows,
-        **{key: rows[0][key] for key in ("hardware", "versions", "commit")},
+        "hardware": " and ".join(dict.fromkeys(r["hardware"] for r in rows)),
+        **{key: rows[0][key] for key in ("versions", "commit")},
     }  # fmt: skip
 
 

@@ -15,10 +15,11 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from harness import commit, hardware, make_parser, report, versions
 from ponder.cli.recipe_files import find_recipe, load_recipe
 from ponder.measure.statistics.intervals import bootstrap_mean, paired_difference
 from ponder.models.load import load_policy
+from ponder.models.replicas.replica_policy import ReplicaPolicy
+from ponder.models.sampler_copy import SamplerCopy
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
@@ -201,13 +204,22 @@ class Sums:
 
 
 class StepClock(NoProgress):
-    """When each step ended."""
+    """When each step ended, and how long publishing the weights after it took."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.publish_seconds: list[float] = []
 
     def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
         self.ends.append(time.perf_counter())
+
+    def timed(self, publish: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        async def run(sampler: Any, version: int) -> None:
+            began = time.perf_counter()
+            await publish(sampler, version)
+            self.publish_seconds.append(time.perf_counter() - began)
+
+        return run
 
 
 def measure_processes(args: Any) -> None:
@@ -227,13 +239,18 @@ def measure_processes(args: Any) -> None:
                 staleness=staleness, replicas=replicas,
             )  # fmt: skip
             run, began, clock = Path(folder) / f"{staleness}-{replicas}", time.perf_counter(), StepClock()
-            job(run, clock)
+            with (
+                patch.object(SamplerCopy, "publish", clock.timed(SamplerCopy.publish)),
+                patch.object(ReplicaPolicy, "publish", clock.timed(ReplicaPolicy.publish)),
+            ):
+                job(run, clock)
             rows, seconds = read_metrics(run), np.diff(clock.ends)  # publishing included
             times = {key: [r[key] for r in rows] for key in ("time/sample", "time/learn", "num_tokens")}
             out[name] = {
                 "step_seconds": float(np.median(seconds[args.steps // 3 :])),  # kernels are compiled in the first
                 "all_step_seconds": seconds.tolist(), "staleness": staleness, "replicas": replicas,
                 "oldest": max(r.get("staleness/max", 0.0) for r in rows), "times": times,
+                "publish_seconds": clock.publish_seconds,
                 "whole_run_seconds": time.perf_counter() - began,
             }  # fmt: skip
             if args.out is not None:

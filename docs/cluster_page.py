@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ LINES = (
 
 def kills_row(r: dict[str, Any]) -> tuple[str, str]:
     lost = sum(c["open"] + c["doubled"] for c in r["ledgers"].values())
-    by_kind = ", ".join(f"{n} {kind}" for kind, n in sorted(r["by_kind"].items()))
+    ways = defaultdict[str, list[str]](list)
+    for kind, n in sorted(r["by_kind"].items()):
+        process, _, way = kind.partition(", ")
+        ways[process].append(f"{n} {way}")
+    by_kind = "; ".join(f"{process}s: {', '.join(counts)}" for process, counts in ways.items())
     asked = sum(c["asked"] for c in r["ledgers"].values())
     result = (
         f"{lost} of {asked:,} requests lost or doubled, {r['steps']:,} steps in order, oldest token"
@@ -103,6 +108,20 @@ def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
     return what, f"{mean:.1f} % at S = 0; {gaps}"
 
 
+def one_process_row(r: dict[str, Any]) -> tuple[str, str]:
+    """Files of `bench/demo_ranks.py run` in one process, by staleness."""
+    first, last = r["runs"]["0"], r["runs"]["4"]
+    reward = [100 * sum(run["curves"]["reward"][-10:]) / 10 for run in (first, last)]
+    ess, changed = (last["curves"][f"rollout_correction/{key}"] for key in ("ess", "changed"))
+    gap = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in r["difference"]))
+    result = (
+        f"{100 * last['accuracy']:.1f} %, at S = 0 {100 * first['accuracy']:.1f} %: {gap} points; mean reward of the"
+        f" last ten steps {reward[1]:.1f} and {reward[0]:.1f} %; effective sample size {sum(ess) / len(ess):.2f},"
+        f" {100 * sum(changed) / len(changed):.1f} % of tokens truncated"
+    )
+    return f"GRPO of countdown in one process at S = 4, {r['steps']} steps, seed {r['seed']}", result
+
+
 def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
     head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -119,7 +138,7 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
     "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row, "processes": processes_row,
-    "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
+    "accuracy": accuracy_row, "accuracy_replicas": accuracy_row, "demo_one_process": one_process_row,
 }  # fmt: skip
 
 
@@ -137,8 +156,10 @@ def measured_text(kept: dict[str, Any]) -> str:
         text += (
             f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
             f" problems of 8 samples each; {demo['hardware']}, {demo['commit'][:12]}), in percentage\npoints, with"
-            " bootstrap intervals over problems and seeds:\n\n"
+            " bootstrap intervals over problems and seeds"
         )
+        before = next((row["before"] for row in rows if None not in row["before"]), [])
+        text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
         text += "\n".join(demo_lines(rows)) + "\n"
     return text
 
