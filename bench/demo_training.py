@@ -179,7 +179,7 @@ def keep(args: Any) -> None:
         "note": args.note,
     }
     report(
-        "demo_accuracy",
+        "demo_training_accuracy",
         f"smollm2, float32: greedy accuracy after the demo on {now[0]['problems']} test problems, {len(now)} seeds",
         100 * statistics.mean(row["accuracy"] for row in now),
         {"before training": 100 * starts[0]["accuracy"] if starts else None},
@@ -222,7 +222,7 @@ def accuracy_by_split(row: Mapping[str, Any]) -> dict[str, str]:
 
 def draw(args: Any) -> None:
     """docs/demo_curve.png: rewards and accuracy of seed 0 of the kept seeds."""
-    kept = json.loads(next(RESULTS.glob("demo_accuracy-*.json")).read_text(encoding="utf-8"))["details"]
+    kept = json.loads(next(RESULTS.glob("demo_training_accuracy-*.json")).read_text(encoding="utf-8"))["details"]
     rewards = kept["now"][0]["rewards"]
     before, after = (
         Accuracy(round(row["accuracy"] * row["problems"]), row["problems"])

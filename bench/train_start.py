@@ -6,7 +6,7 @@ was whole, and what a SIGKILL at some step goes back to. With smollm2 where it i
 kept figure is the time to the first step with warm caches, beside that with empty ones.
 
 The run `saving` saves every five steps, and every second time training waits until the tensors are copied, as it did
-once: how much longer the step after a save takes is kept as `train_saving`. It runs only where it is asked for.
+once: how much longer the step after a save takes is kept as `train_start_saving`. It runs only where it is asked for.
 
     python bench/train_start.py --device cuda
     python bench/train_start.py --device cuda --runs saving
@@ -263,7 +263,7 @@ def keep(options: Any, model: str, results: dict[str, dict[str, Any]], report: A
     if (saving := results.get("saving", {})).get("events"):
         longer = longer_steps(saving["events"])
         report(
-            "train_saving",
+            "train_start_saving",
             f"{Path(model).name or 'random weights'}: how much longer a step of {sizes} takes after a save",
             longer["beside"],
             {"copied before training goes on": longer["before"]},

@@ -4,7 +4,7 @@ No worked examples, no format reward, no KL: the reward is 1 if the final number
 Each step asks 64 questions four times; the upper 18 of 30 layers learn.
 
 Greedy accuracy on 372 held-out problems on which no setting was chosen: 10.8 % before; 66.4, 75.5 and 72.0 % after
-(seeds 0, 1, 2), in 240 to 259 s of processor time on one Xeon thread (bench/results/demo_accuracy-intel-xeon-10.json).
+(seeds 0, 1, 2), in 240 to 259 s of processor time on one Xeon thread (demo_training_accuracy in bench/results).
 The settings were chosen among some forty by accuracy on 300 other held-out problems, those of `ponder demo`, where they
 come out higher: docs/demo.md says why.
 

@@ -115,6 +115,15 @@ def test_the_table_says_which_share_of_the_limit_was_reached(tmp_path: Path) -> 
     assert "| 54 % |" in write_readme.render([rate])
 
 
+def test_report_of_earlier_runs_names_their_machine(tmp_path: Path) -> None:
+    origin = {"hardware": "nvidia-h200", "versions": {"torch": "2.11.0"}, "commit": "1776e5c923b4", "seed": 0}
+    kept = harness.report("adding", "add", 30.0, {"slow": 10.0}, results=tmp_path, origin=origin)
+    assert {key: kept[key] for key in ("hardware", "versions", "commit")} == {
+        k: v for k, v in origin.items() if k != "seed"
+    }
+    assert (tmp_path / "adding-nvidia-h200.json").is_file()
+
+
 def test_ratio_above_one_means_ponder_wins() -> None:
     assert harness.best_ratio(2.0, {"a": 8.0, "b": 4.0}, "lower") == 2.0
     assert harness.best_ratio(2.0, {"a": 8.0, "b": 4.0}, "higher") == 0.25
