@@ -81,12 +81,14 @@ def pace_of(model: str) -> Pace:
 
 
 def imitate_gold_play(
-    world: Task, model: str, steps: int, lr: float, seed: int, episodes: int | None = None, **more: Any
-) -> FineTune:
-    """Fine-tuning on the gold actions of the environment, in so many of its episodes."""
+    world: Task, model: str, steps: int, lr: float, seed: int, episodes: int | None = None,
+    words: tuple[str, ...] = (), **more: Any,
+) -> FineTune:  # fmt: skip
+    """Fine-tuning on the gold actions of the environment, in so many of its episodes. `words` are single tokens of the
+    tiny model."""
     tiny, world = model == "tiny", world if episodes is None else FirstProblems(world, episodes)
     return FineTune(
-        world, replace(TINY, seed=seed) if tiny else model, TINY_TEMPLATE if tiny else None,
+        world, replace(TINY, seed=seed, words=words) if tiny else model, TINY_TEMPLATE if tiny else None,
         optimizer=AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, save_every=steps, seed=seed,
         **more,
     )  # fmt: skip

@@ -30,8 +30,13 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import MajorityVote
 from ponder.settings import GreaterThan
 from ponder.tasks import Arithmetic
+from ponder.tasks.environments.tool_actions import call_text
 from ponder.tasks.environments.tool_task import ToolTask
 from ponder.types import Sampling
+
+# Two tokens of the tiny model. Spelled in characters, four in five that it writes, they lie between an expression and
+# its copy in the call: after 500 steps of imitation it copied no expression (docs/tried.md).
+CALL_WORDS = tuple(call_text("calculator", {"expression": "|"}).split("|"))
 
 
 def recipe(
@@ -57,7 +62,7 @@ def recipe(
         start = f"stage:{name}-start"
         first = imitate_gold_play(
             world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-            gold_episodes, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
+            gold_episodes, CALL_WORDS, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
         )  # fmt: skip
         rl = train_agent(
             world, start, sampling, steps or pace.steps, lr or pace.lr, seed, cosine,

@@ -262,3 +262,14 @@ def test_bad_inputs(small: Tokenizer, tmp_path: Path) -> None:
         gguf_tokenizer.tokenizer_from_gguf(keys | {"pre": "tekken"})
     with pytest.raises(ModelError, match="merges do not fit"):
         gguf_tokenizer.tokenizer_from_gguf(keys | {"merges": ["never seen"]})
+
+
+def test_words_of_an_alphabet_are_single_tokens_also_after_saving(tmp_path: Path) -> None:
+    words = ('<call>\n{"x": "', '"}\n</call>')
+    made = Tokenizer.from_alphabet('0123456789+<>/cal {}":x\n', words)
+    text = f"{words[0]}1+2{words[1]}<c1"
+    made.save(tmp_path)
+    for tokenizer in (made, Tokenizer.from_folder(tmp_path), Tokenizer.from_json(made.to_json(), "a server")):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert [tokenizer.token(i) for i in ids] == [words[0], *"1+2", words[1], *"<c1"]
+        assert tokenizer.decode(ids) == text

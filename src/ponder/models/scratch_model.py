@@ -36,7 +36,8 @@ class ScratchVision:
 
 @dataclass(frozen=True)
 class ScratchModel:
-    """A transformer of this shape whose tokens are the characters of `alphabet`; with `vision`, it sees pictures."""
+    """A transformer of this shape whose tokens are the characters of `alphabet` and `words`, texts that are one token
+    each; with `vision`, it sees pictures."""
 
     alphabet: str
     width: int = 128
@@ -45,6 +46,7 @@ class ScratchModel:
     context: int = 256
     seed: int = 0
     vision: ScratchVision | None = None
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if min(self.width, self.layers, self.heads, self.context) < 1 or self.width % (2 * self.heads):
@@ -55,7 +57,7 @@ class ScratchModel:
         from ponder.nets.config import DecoderConfig
         from ponder.nets.decoder import init_decoder
 
-        tokenizer = Tokenizer.from_alphabet(self.alphabet)
+        tokenizer = Tokenizer.from_alphabet(self.alphabet, self.words)
         config = DecoderConfig(
             "llama", tokenizer.vocab_size, self.width, self.layers, self.heads, self.heads, self.width // self.heads,
             mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -151,8 +151,9 @@ class Tokenizer:
             raise ModelError(f"{file.path}: {reason}") from None
 
     @classmethod
-    def from_alphabet(cls, alphabet: str) -> Tokenizer:
-        """One id per character after <pad>, <bos> and <eos>; any other character is an error when encoding."""
+    def from_alphabet(cls, alphabet: str, words: Sequence[str] = ()) -> Tokenizer:
+        """One id per character after <pad>, <bos> and <eos>; any other character is an error when encoding. Then one id
+        for each of `words`, wherever a text has it."""
         specials = ["<pad>", "<bos>", "<eos>"]
         vocab = {t: i for i, t in enumerate([*specials, *dict.fromkeys(alphabet)])}
         # The unknown token is not in the vocabulary, so an unknown character raises.
@@ -160,6 +161,7 @@ class Tokenizer:
         inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
         inner.decoder = decoders.Fuse()
         inner.add_special_tokens(specials)
+        inner.add_tokens([tokenizers.AddedToken(word, special=False, normalized=False) for word in words])
         return cls(inner, bos=1, eos=(2,), pad=0)
 
     def save(self, folder: Path | str) -> None:
