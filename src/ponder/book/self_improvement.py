@@ -72,7 +72,7 @@ class SelfImprovement:
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("round")
                 axes.set_ylim(0, 1.02)
-                axes.legend(fontsize=7, loc="lower right")
+                axes.legend(fontsize=7, loc="upper left")
             panels[2].set_xlabel("tokens sampled to learn from")
             panels[0].set_ylabel("share right, one sample")
             for axes in panels[:2]:
