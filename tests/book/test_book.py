@@ -17,7 +17,7 @@ import pytest
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
 from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, held_above, over_seeds
-from ponder.book.first_errors import first_error_lines, measure_first_errors
+from ponder.book.first_errors import STEP_LENGTH, first_error_lines, measure_first_errors
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
@@ -255,6 +255,10 @@ def test_first_errors_by_a_threshold_of_other_solutions() -> None:
     assert blind["f1"] == 0.0  # every step or none is below any threshold
     assert found["guess"] == pytest.approx(
         max(2 * q * (1 - q) / 4 / (q + (1 - q) / 4) for q in np.linspace(0, 1, 101)), abs=1e-4
+    )
+    both = {"some judge": found, STEP_LENGTH: blind}
+    assert "which knows only how long steps are: **yes**: some judge." in "\n".join(
+        first_error_lines({0: {"processbench": both}})
     )
     text = "\n".join(first_error_lines({0: {"processbench": {"some judge": found}}}))
     assert "| some judge | 100.0 | 100.0 | 100.0 [100.0, 100.0] |" in text

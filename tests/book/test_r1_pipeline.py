@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ponder.book.figure import FigureRun
+from ponder.book.figure import FigureRun, format_over_problems
 from ponder.book.r1_pipeline import FIGURE, SETTINGS, STAGES
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
@@ -34,15 +34,17 @@ def test_stages_are_those_of_the_recipe() -> None:
 def test_report_compares_each_stage_with_the_one_before_it() -> None:
     text = "\n".join(FIGURE.report({0: stages()}))
     assert "| cold start | the model as it is | 0.0 [" in text and "One seed" in text
-    assert "- reasoning RL above cold start: **yes**" in text  # 1 of 4 in every problem, after 0
-    assert "- RL for all scenarios above SFT of the model as it is on verified answers: **yes**" in text
+    gain = format_over_problems([0.25] * 8, sign=True) + " points, above 0: **yes**"  # 1 of 4 in every problem, after 0
+    assert f"- reasoning RL less cold start: {gain}" in text
+    assert f"- RL for all scenarios less SFT on verified answers: {gain}" in text
+    assert "- SFT on verified answers less reasoning RL: +0.0" in text
     assert len(FIGURE.draw({0: stages()}).rows) == len(STAGES)
 
 
 def test_report_of_three_seeds_is_over_seeds() -> None:
     text = "\n".join(FIGURE.report({s: stages(s) for s in range(3)}))
     assert "Over seeds with a 95 % interval" in text and "(0.0, 25.0, 50.0)" in text
-    assert "- reasoning RL above cold start: **yes**" in text
+    assert "- reasoning RL less cold start: +25.0 [+25.0, +25.0] (+25.0, +25.0, +25.0) points, above 0: **yes**" in text
 
 
 def test_tiny_model_is_refused(tmp_path: Path) -> None:

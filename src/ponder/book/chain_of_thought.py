@@ -42,7 +42,7 @@ TRIED = [
     "",
     "A first look (256 problems, 8 samples) read answers in the requested form alone: less than 1 % was right on every"
     " set of word problems, because most answers gave a number in a sentence. What was read was changed, no other"
-    " setting.",
+    " setting. How many of the right numbers below are right by chance was not measured.",
 ]
 
 
@@ -89,20 +89,22 @@ class ChainOfThought:
 
         def paint(figure: Any, panels: list[Any]) -> None:
             (axes,) = panels
+            bars = [sum(f"{name}.{prompt}" in data[0]["cells"] for prompt in PROMPTS) for name in SETS]
             for i, (prompt, title) in enumerate(PROMPTS.items()):
                 there = [
                     (k, f"{name}.{prompt}") for k, name in enumerate(SETS) if f"{name}.{prompt}" in data[0]["cells"]
                 ]
-                x = [k + 0.14 * (i - 2.5) for k, _ in there]
-                for key, alpha in (("vote", 0.45), ("right", 1.0)) if there else ():
+                x = [k + 0.14 * (i - (bars[k] - 1) / 2) for k, _ in there]
+                for key in ("right", "vote") if there else ():
                     points = [_interval([d["cells"][cell] for d in data], key) for _, cell in there]
                     y = [100 * p[0] for p in points]
-                    label = title if key == "right" else None
-                    axes.bar(x, y, 0.12, color=COLOURS[i], alpha=alpha, label=label)
-                    if key == "right":
+                    if key == "vote":
+                        axes.plot(x, y, "D", ms=4, mfc="white", mec="black", mew=0.8, zorder=3)
+                    else:
                         error = [
                             [max(0.0, sign * 100 * (p[j] - p[0])) for p in points] for j, sign in ((1, -1), (2, 1))
                         ]
+                        axes.bar(x, y, 0.12, color=COLOURS[i], label=title)
                         axes.errorbar(x, y, error, fmt="none", ecolor="black", lw=0.8)
                     rows.extend(
                         {"set": SETS[cell.partition(".")[0]], "prompt": title, "measure": key, "right": v / 100}
@@ -110,7 +112,7 @@ class ChainOfThought:
                     )
             axes.set_xticks(range(len(SETS)), list(SETS.values()))
             axes.set_ylabel("right, %")
-            axes.legend(fontsize=7, title="paler: the vote of all samples", title_fontsize=7)
+            axes.legend(fontsize=7, title="diamonds: the vote of all samples", title_fontsize=7)
 
         return FigureWithData(make_panels(1, paint, "", size=(7.6, 3.8)), tuple(rows))  # fmt: skip
 
@@ -160,10 +162,14 @@ class ChainOfThought:
                 if cells[0] in data[0]["cells"]:
                     pairs = [[(d["cells"][cell], "right") for cell in cells] for d in data]
                     parts.append(f"{told} {_format_gap(pairs, 'points, above 0: ')}")
-            best = [best_chains(d["cells"], name) for d in data]
-            pairs = [[(d["cells"][c], key) for key in ("vote", "right")] for d, c in zip(data, best, strict=True)]
-            parts.append(f"the vote of the best chains less one chain {_format_gap(pairs)}")
             lines.append(f"- {title}: working less direct, " + "; ".join(parts))
+            votes = []
+            for shots, told in SHOTS.items():
+                cell = f"{name}.{shots}.cot"
+                if cell in data[0]["cells"]:
+                    both = [[(d["cells"][cell], key) for key in ("vote", "right")] for d in data]
+                    votes.append(f"{told} {_format_gap(both, 'points, above 0: ')}")
+            lines.append(f"- {title}: the vote of all chains less one chain, " + "; ".join(votes))
         return [*lines, ""]
 
 
@@ -194,11 +200,6 @@ def _format_gap(pairs: Sequence[Sequence[tuple[Mapping[str, Any], str]]], unit: 
         return f"{format_over_problems(each, sign=True)} {unit}**{held_over_problems(each)}**"
     gap = [one[0][one[1]] - other[0][other[1]] for one, other in pairs]
     return f"{format_interval(gap, sign=True)} {unit}**{held_above(gap)}**"
-
-
-def best_chains(cells: Mapping[str, Mapping[str, float]], name: str) -> str:
-    """The prompt for chains that has the most right samples of a set."""
-    return max((c for c in cells if c.startswith(f"{name}.") and c.endswith("cot")), key=lambda c: cells[c]["right"])
 
 
 def measure_cell(traces: Sequence[Trace], verifier: Any, score: str | None = None) -> dict[str, Any]:

@@ -128,12 +128,13 @@ def format_interval(
     sign: bool = False,
     bounds: Bounds | None = None,
 ) -> str:
-    """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4)."""
+    """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4); one seed alone: 80.1."""
     mean, low, high = (scale * x for x in over_seeds(values, bounds))
     plus = "+" if sign else ""
+    if len(values) == 1:
+        return f"{mean:{plus}.{digits}f}"
     each = ", ".join(f"{scale * x:{plus}.{digits}f}" for x in values)
-    interval = f" [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}]" if len(values) > 1 else ""
-    return f"{mean:{plus}.{digits}f}{interval} ({each})"
+    return f"{mean:{plus}.{digits}f} [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}] ({each})"
 
 
 def format_over_problems(values: Sequence[float], sign: bool = False) -> str:

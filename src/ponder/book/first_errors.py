@@ -21,6 +21,7 @@ from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG, read_p
 
 PART = "gsm8k"
 BATCH = 32  # solutions that are read at once
+STEP_LENGTH = "control: the longer a step, the worse"
 THRESHOLDS = 99  # candidates: percentiles of the step scores
 RESAMPLES = 1000
 Solutions = Sequence[tuple[int, Sequence[float]]]  # the first wrong step, or -1, and the score of each step
@@ -52,6 +53,14 @@ def score_solutions(model: str, reading: Any, device: str, dtype: str) -> Soluti
     return [(int(t.problem.tags[FIRST_WRONG_TAG]), s) for t, s in zip(traces, scores, strict=True)]
 
 
+def score_by_length() -> Solutions:
+    """A control that judges nothing: the longer a step, the worse."""
+    return [
+        (int(trace.problem.tags[FIRST_WRONG_TAG]), [-float(len(step.text)) for step in trace.steps[1:]])
+        for trace in read_processbench(PART)
+    ]
+
+
 def measure_first_errors(solutions: Solutions, seed: int = 0) -> dict[str, Any]:
     """F1, the harmonic mean of both accuracies, on every second solution, with the threshold that is best on the
     others; and that of a guess."""
@@ -66,7 +75,7 @@ def measure_first_errors(solutions: Solutions, seed: int = 0) -> dict[str, Any]:
     low, high = np.percentile(drawn, [2.5, 97.5])
     return {
         "solutions": len(reported), "threshold": round(float(best), 5), "f1": round(found.f1, 4),
-        "low": round(float(low), 4), "high": round(float(high), 4), "guess": round(guessed_f1(reported), 4),
+        "low": round(float(low), 4), "high": round(float(high), 4), "guess": round(float(guessed_f1(reported)), 4),
         "error accuracy": round(found.error_accuracy, 4), "correct accuracy": round(found.correct_accuracy, 4),
     }  # fmt: skip
 
@@ -96,11 +105,19 @@ def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
         f1 = f"{100 * found['f1']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
         rows.append([name, *cells, f1, f"{100 * found['guess']:.1f}"])
     count = next(iter(first["processbench"].values()))["solutions"]
+    control = first["processbench"].get(STEP_LENGTH)
+    above = [name for name, found in first["processbench"].items() if control and found["low"] > control["f1"]]
+    verdict = "**yes**: " + ", ".join(above) if above else "**no**"
     return [
         f"ProcessBench (Zheng et al. 2024, arXiv:2412.06559), GSM8K: {count} solutions of larger models; the threshold"
         " is chosen on as many others. A step's score is of its own tokens; the first below the threshold is called"
         " wrong. A guess says no error with the best fixed chance, else a step at random.",
         *markdown_table(
             ["judge", "first wrong step found, %", "no error recognised, %", "F1, %", "F1 of a guess, %"], rows
+        ),
+        *(
+            [f"A judge's interval above the F1 of the control, which knows only how long steps are: {verdict}.", ""]
+            if control
+            else []
         ),
     ]

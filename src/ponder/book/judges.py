@@ -20,7 +20,14 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
-from ponder.book.first_errors import first_error_lines, has_processbench, measure_first_errors, score_solutions
+from ponder.book.first_errors import (
+    STEP_LENGTH,
+    first_error_lines,
+    has_processbench,
+    measure_first_errors,
+    score_by_length,
+    score_solutions,
+)
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
@@ -95,6 +102,7 @@ class Judges:
                 )
                 for row, name, reading in STEP_JUDGES
             }
+            out["processbench"][STEP_LENGTH] = measure_first_errors(score_by_length())
         out["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
         out["tokens sampled"] = sum((t.cost for _, t in read_traces(folder / "outcomes")), Cost()).generated_tokens
         return out
@@ -117,7 +125,8 @@ class Judges:
             axes.set_xticks(n, [str(k) for k in n])
             axes.set_xlabel("answers to choose from, N")
             axes.set_ylabel("right, %")
-            axes.set_ylim(0, 101)
+            best = max(max(curves[name][s]) for name in DRAWN for s in seeds)
+            axes.set_ylim(0, 101 if best > 0.5 else None)
             axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
         figure = make_panels(1, paint, "", size=(7.4, 4.2))
@@ -125,7 +134,7 @@ class Judges:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         curves, n = reported_curves(seeds), _sizes(seeds)
-        shown = [k for k in n if k in (1, 4, 8, 16, 64)]
+        shown = [k for k in n if k in (1, 4, 8, 16, n[-1])]
         rows = []
         for name, title in ROWS.items():
             each = problem_shares(seeds, name)

@@ -51,7 +51,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
         parts += [f"## {model}", ""] if figure.models else []
         parts += [f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds)]
-        cost = f"{took} for the seeds {', '.join(map(str, seeds))} ({machines})"
+        which = "seed" if len(seeds) == 1 else "the seeds"
+        cost = f"{took} for {which} {', '.join(map(str, seeds))} ({machines})"
         parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
     if not files:
         parts += [f"Not made yet: `ponder book {figure.name}` makes it.", ""]

@@ -180,12 +180,17 @@ class Monkeys:
         late = {rule: [d["selection"][rule]["mean"][-1] - d["selection"][rule]["mean"][of.index(half)] for d in data]
                 for rule in SELECTIONS}  # fmt: skip
         fits = all(d["large"]["law"]["error"] < 0.02 for d in data)
+        off = [
+            float(np.exp(d["large"]["law"]["a"] * k[-1] ** d["large"]["law"]["b"])) - d["large"]["coverage"][-1]
+            for d in data
+        ]
         lost = sum(d["large"]["lost by the vote"] for d in data)
         lines = [
             "**Held?**",
             "",
             f"- coverage grows from 1 sample to {k[-1]:,} by {format_interval(gain, sign=True)} points, and exp(a k^b)"
-            f" fits it to less than 2 points: **{_yes(fits)}**",
+            f" fits it to less than 2 points in the mean: **{_yes(fits)}**; at k = {k[-1]:,} the law is off by"
+            f" {format_interval(off, sign=True)}",
             *(
                 f"- {SELECTIONS[rule]}, from {half} samples to {of[-1]:,}: {format_interval(late[rule], sign=True)}"
                 f" points; below coverage at the end by {_format_gap(data, rule)}"

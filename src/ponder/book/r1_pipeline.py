@@ -19,7 +19,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
-from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, word_problem_start
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -36,11 +36,18 @@ STAGES = {  # a stage that measures: what it is of, and the stage before it
     "small-accuracy": ("the model as it is", None),
     "start-accuracy": ("cold start", "small-accuracy"),
     "reasoning-rl-accuracy": ("reasoning RL", "start-accuracy"),
-    "sft-accuracy": ("SFT of the model as it is on verified answers", "start-accuracy"),
+    "sft-accuracy": ("SFT on verified answers", "start-accuracy"),
     "all-rl-accuracy": ("RL for all scenarios", "sft-accuracy"),
     "student-accuracy": ("student by answers", "small-accuracy"),
     "student-by-logits-accuracy": ("student by logits", "small-accuracy"),
 }
+COMPARED = (
+    ("start-accuracy", "small-accuracy"), ("reasoning-rl-accuracy", "start-accuracy"),
+    ("sft-accuracy", "start-accuracy"), ("sft-accuracy", "reasoning-rl-accuracy"),
+    ("all-rl-accuracy", "sft-accuracy"), ("student-accuracy", "small-accuracy"),
+    ("student-accuracy", "reasoning-rl-accuracy"), ("student-by-logits-accuracy", "small-accuracy"),
+    ("student-by-logits-accuracy", "student-accuracy"),
+)  # fmt: skip
 
 
 class R1Pipeline:
@@ -97,7 +104,7 @@ class R1Pipeline:
             for i, name in enumerate(names):
                 mean, low, high = (100 * x for x in _interval(seeds, name))
                 error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-                axes.bar(i, mean, 0.7, yerr=error, color=COLOURS[i % len(COLOURS)], error_kw={"lw": 0.8})
+                axes.bar(i, mean, 0.7, yerr=error, color=COLOURS[0], error_kw={"lw": 0.8})
                 rows.append({"stage": STAGES[name][0], "right": mean / 100})
             axes.set_xticks(range(len(names)), [STAGES[name][0] for name in names], rotation=30, ha="right", fontsize=7)
             axes.set_ylabel("right, %")
@@ -107,14 +114,18 @@ class R1Pipeline:
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
         names = [name for name in STAGES if name in first["stages"]]
-        cells, held = [], []
+        cells = []
         for name in names:
             title, before = STAGES[name]
             gap = _gap(seeds, name, before) if before in first["stages"] else ""
             tokens = format_amount(first["stages"][name]["sampled so far"]) if before else ""
             cells.append([title, STAGES[before][0] if gap and before else "", _right(seeds, name), gap, tokens])
-            if gap:
-                held.append(f"- {title} above {STAGES[str(before)][0]}: **{_held(seeds, name, str(before))}**")
+        held = [
+            f"- {STAGES[one][0]} less {STAGES[other][0]}: {_gap(seeds, one, other)} points, above 0:"
+            f" **{_held(seeds, one, other)}**"
+            for one, other in COMPARED
+            if one in names and other in names
+        ]
         measured, settings = first["stages"][names[0]], first["settings"]
         over = (
             "Over seeds with a 95 % interval."
@@ -123,17 +134,27 @@ class R1Pipeline:
         )
         return [
             f"{len(measured['right by problem'])} held-out problems of {first['task']}, {measured['samples']} samples"
-            f" of each at temperature 1. {over}{start_line(first.get('task'))} Reasoning RL takes"
+            f" of each at temperature 1. {over}{_cold_start_line(first)} Reasoning RL takes"
             f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all"
-            " scenarios a quarter of them; its plain questions are sums, judged by an implicit reward model. The"
-            " student is the model as it is: there is no smaller one of its family here. Tokens are those sampled to"
-            " learn from, up to the stage.",
+            " scenarios a quarter of them; its plain questions are additions of two-digit numbers, judged by an"
+            " implicit reward model. SFT starts from the model as it is, and so does the student: there is no smaller"
+            " one of its family here. Tokens are those sampled to learn from, up to the stage. SFT and the students"
+            " read verified answers to"
+            f" training problems of {first['task']}: which part of their gain comes from the task's own form, and which"
+            " from RL before them, is not separated.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens"], cells),
             "**Held?**",
             "",
             *held,
             "",
         ]
+
+
+def _cold_start_line(data: SeedData) -> str:
+    if data.get("model") != "smollm2" or data["task"] not in WORD_PROBLEMS:
+        return ""
+    other = "" if data["task"] == "gsm8k" else f", none of {data['task']}"
+    return f" The cold start reads GSM8K's worked training solutions, 64 in each of {STEPS} steps{other}."
 
 
 def _shares(data: SeedData, name: str) -> list[float]:

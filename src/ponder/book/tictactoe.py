@@ -131,7 +131,7 @@ class TicTacToeFigure:
             rows.append([name, format_interval([d["elo"][name] for d in data], 1, 0), *cells])
         asked = [
             [title, format_interval([d["answers"][key] for d in data], bounds=SHARE), *(
-                [format_interval([d["answers"][f"random {key}"] for d in data], bounds=SHARE)]
+                [f"{100 * data[0]['answers'][f'random {key}']:.1f}"]
                 if f"random {key}" in data[0]["answers"] else [""]
             )]
             for key, title in POSITION_ROWS.items()
