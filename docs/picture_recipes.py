@@ -104,10 +104,10 @@ def run_all(runs: list[dict[str, Any]], options: argparse.Namespace, folder: Pat
     variables = {**os.environ, "OMP_NUM_THREADS": str(options.threads), "PYTHONPATH": os.pathsep.join(sys.path)}
     count = min(options.processes or len(runs), len(runs))
     processes = []
-    for process in range(count):
-        some = {number: run for number, run in enumerate(runs) if number % count == process}
+    for worker in range(count):
+        some = {number: run for number, run in enumerate(runs) if number % count == worker}
         command = [sys.executable, __file__, "--out", str(folder), "--some", json.dumps(some)]
-        log = (folder / f"process{process}.log").open("w")
+        log = (folder / f"process{worker}.log").open("w")
         processes.append(subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT))
     began = written = time.monotonic()
 
