@@ -101,7 +101,7 @@ def test_values_are_summarised_by_line_and_outcome() -> None:
     assert out["wrong"] == {"answers": 2, "value": [0.5, 0.2], "truth": [0.3, 0.125]}
     assert out["auroc"] == [0.75, 1.0]  # of (0.5, 0.7) and (0.4, 0.6) three pairs of four are in order
     assert out["correlation"] == pytest.approx(np.corrcoef([0.9, 0.1, 0.3], [1.0, 0.0, 0.25])[0, 1], abs=1e-4)
-    assert "| AUROC of the value | 0.75 (0.75) | 1.00 (1.00) |" in prefix_value_lines([out])
+    assert "| AUROC of the value | 0.75 | 1.00 |" in prefix_value_lines([out])
 
 
 def traced(*verdicts: float, name: str = "accuracy") -> Trace:
