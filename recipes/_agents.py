@@ -82,13 +82,14 @@ def pace_of(model: str) -> Pace:
 
 def imitate_gold_play(
     world: Task, model: str, steps: int, lr: float, seed: int, episodes: int | None = None,
-    words: tuple[str, ...] = (), **more: Any,
+    words: tuple[str, ...] = (), weight_std: float = TINY.weight_std, **more: Any,
 ) -> FineTune:  # fmt: skip
     """Fine-tuning on the gold actions of the environment, in so many of its episodes. `words` are single tokens of the
-    tiny model."""
+    tiny model, `weight_std` that of its first weights."""
     tiny, world = model == "tiny", world if episodes is None else FirstProblems(world, episodes)
+    base = replace(TINY, seed=seed, words=words, weight_std=weight_std) if tiny else model
     return FineTune(
-        world, replace(TINY, seed=seed, words=words) if tiny else model, TINY_TEMPLATE if tiny else None,
+        world, base, TINY_TEMPLATE if tiny else None,
         optimizer=AdamW(lr=lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, save_every=steps, seed=seed,
         **more,
     )  # fmt: skip

@@ -37,6 +37,7 @@ from ponder.types import Sampling
 # Two tokens of the tiny model. Spelled in characters, four in five that it writes, they lie between an expression and
 # its copy in the call: after 500 steps of imitation it copied no expression (docs/tried.md).
 CALL_WORDS = tuple(call_text("calculator", {"expression": "|"}).split("|"))
+WEIGHT_STD = 0.08  # sqrt(2 / (5 width)): from 0.02 the tiny model, 64 wide, does not learn to copy in these steps
 
 
 def recipe(
@@ -62,7 +63,7 @@ def recipe(
         start = f"stage:{name}-start"
         first = imitate_gold_play(
             world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-            gold_episodes, CALL_WORDS, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
+            gold_episodes, CALL_WORDS, WEIGHT_STD, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
         )  # fmt: skip
         rl = train_agent(
             world, start, sampling, steps or pace.steps, lr or pace.lr, seed, cosine,

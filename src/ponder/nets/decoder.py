@@ -264,16 +264,18 @@ def at_least_float32(x: Tensor) -> Tensor:
 _RESIDUAL_OUTPUTS = ("o_proj.weight", "down_proj.weight", "out_proj.weight", "fc2.weight")
 
 
-def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
+def init_decoder(
+    config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32, weight_std: float = 0.02
+) -> Decoder:
     """A new model: normal weights of std 0.02, the residual outputs smaller by sqrt(2 layers) (GPT-2)."""
     net = Decoder(config).to(dtype)
     draw = torch.Generator().manual_seed(seed)
-    residual = 0.02 / math.sqrt(2 * config.layers)
+    residual = weight_std / math.sqrt(2 * config.layers)
     with torch.no_grad():
         for name, p in net.named_parameters():
             if p.dim() < 2:
                 continue  # norms and biases keep their constants
-            std = residual if name.endswith(_RESIDUAL_OUTPUTS) else 0.02
+            std = residual if name.endswith(_RESIDUAL_OUTPUTS) else weight_std
             if name.endswith("position_embedding.weight"):  # SigLIP's: where a patch lies counts as much as its colours
                 std = p.shape[1] ** -0.5
             p.copy_(torch.randn(p.shape, generator=draw) * std)
