@@ -34,8 +34,7 @@ from ponder.tasks.environments.tool_actions import call_text
 from ponder.tasks.environments.tool_task import ToolTask
 from ponder.types import Sampling
 
-# Two tokens of the tiny model. Spelled in characters, four in five that it writes, they lie between an expression and
-# its copy in the call: after 500 steps of imitation it copied no expression (docs/tried.md).
+# Two tokens of the tiny model: spelled in characters they are four in five of those that it writes.
 CALL_WORDS = tuple(call_text("calculator", {"expression": "|"}).split("|"))
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)): from 0.02 the tiny model, 64 wide, does not learn to copy in these steps
 
