@@ -8,7 +8,7 @@ scores.
 `ponder book self-improvement` draws the rounds of all four.
 
 The tiny model's start has read half of its worked answers with the result ahead of them: it knows what a hint is.
-Results of two seeds: docs/book/self-improvement.md.
+Results with three seeds: docs/book/self-improvement.md.
 """
 
 from dataclasses import dataclass, replace
