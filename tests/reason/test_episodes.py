@@ -264,13 +264,13 @@ class Faulty:
 
 FAULTS = {
     "reset": "reset raised RuntimeError: no reset", "raises": "act raised RuntimeError: no act",
-    "hangs": "act did not return within the 0.2 s", "no turn": "answered with 'hello'", "no messages": "another form",
+    "hangs": "act did not return within the", "no turn": "answered with 'hello'", "no messages": "another form",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faulty_environment_is_undecided(fault: str):
-    trace = play(TalkPolicy([["1"]]), verifier=reward(lambda: Faulty(fault), max_seconds=0.2))
+    trace = play(TalkPolicy([["1"]]), verifier=reward(lambda: Faulty(fault), max_seconds=1))
     scores = [trace.steps[i].scores["reward"] for i in trace.answers()]
     assert scores and all(s.value is None and FAULTS[fault] in s.reason for s in scores), scores
 
