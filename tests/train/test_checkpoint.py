@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -172,6 +173,24 @@ def test_background_save_does_not_block_training(run: Run) -> None:
         saver.wait()
         result = load_latest(run)
     assert result is not None and torch.equal(result.tensors["weight"], torch.ones(3)) and result.state == {"list": [1]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a priority is the whole process's")
+def test_background_save_gives_way_to_training(run: Run, background: bool) -> None:
+    priority: list[int] = []
+
+    def note(folder: Path) -> None:
+        folder.mkdir()
+        priority.append(os.getpriority(os.PRIO_PROCESS, 0))
+        started = threading.Thread(target=lambda: priority.append(os.getpriority(os.PRIO_PROCESS, 0)))
+        started.start()
+        started.join()
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with CheckpointWriter(run, background=background) as saver:
+        saver.save(1, tensors(1), state(1), {"model": note})
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert priority == [min(before + 10, 19) if background else before] * 2
 
 
 def test_memory_is_reserved_before_the_first_save(run: Run, background: bool) -> None:

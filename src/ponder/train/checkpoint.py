@@ -20,8 +20,10 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
@@ -49,6 +51,7 @@ from ponder.train.host_buffers import HostBuffers, HostCopy
 TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
 SHARD_BYTES = 128 << 20  # of one file of tensors: files are written and checked in parallel
 _SAVE_THREADS = 8
+_WRITER_NICENESS = 10
 _TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?(\.rank-([0-9]{5})-of-([0-9]{5}))?\.safetensors")
 DAMAGED_SUFFIX = ".damaged"
 _NOT_LOADED = "?"  # what rank 0 sends in place of a checkpoint's name
@@ -72,7 +75,7 @@ class CheckpointWriter:
         self.folder, self.keep, self.background = run.folder / "checkpoints", keep, background
         self._run, self._job_hash = run, _job_hash(run)
         self._stop_waiting = False  # do not wait for disk space any longer
-        self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
+        self._writer = futures.ThreadPoolExecutor(1, "checkpoint", initializer=_give_way)
         self._pending: futures.Future[None] | None = None
         self._host = HostBuffers()
         self._copy: HostCopy | None = None
@@ -270,6 +273,12 @@ class CheckpointWriter:
         for path in self.folder.glob("step-*"):
             if path.suffix in kinds:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _give_way() -> None:
+    """Lower the priority of this thread and of those it starts: checksums on every core would hold training up."""
+    if sys.platform == "linux":  # elsewhere a priority is the whole process's
+        os.nice(_WRITER_NICENESS)
 
 
 def _begin(partial: Path, state: str, folders: Mapping[str, Callable[[Path], None]]) -> None:
