@@ -32,6 +32,7 @@ from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Step, Trace, ids
 
 REWRITTEN = ("lock", "metrics.jsonl", "status.json")  # by every process that opens a run
+WITH_EXAMPLES = "chain_of_thought"  # of a data set
 SMALL: dict[str, dict[str, Any]] = {
     "cold_start": {},
     "star": {"problems": 8, "n": 4, "steps": 2},
@@ -96,13 +97,18 @@ def made(name: str, **settings: Any) -> Any:
 def test_every_recipe_makes_a_job_that_encodes() -> None:
     """Also those that need a language model, and are only built here."""
     assert set(SMALL) < {*recipe_files.shipped_recipes()}
-    for name in recipe_files.shipped_recipes():
+    for name in {*recipe_files.shipped_recipes()} - {WITH_EXAMPLES}:
         job = made(name)
         assert job_json.decode(job_json.encode(job)) == job
     for name in SMALL:
         job = made(name, model="smollm2")
         assert job_json.decode(job_json.encode(job)) == job != made(name)
         assert '"model": "some/folder"' in json.dumps(job_json.encode(made(name, model="some/folder")))
+
+
+def test_recipe_with_examples_of_a_data_set_encodes(data: Path) -> None:
+    job = made(WITH_EXAMPLES)
+    assert job_json.decode(job_json.encode(job)) == job
 
 
 @pytest.mark.parametrize("shown", [True, False])

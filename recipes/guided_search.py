@@ -1,0 +1,96 @@
+"""Searches over steps against votes and best of N: beam search, REBASE and MCTS, led by the same judges.
+
+The judges are the model's own likelihood, and an implicit reward model that learned from the verdicts on the model's
+answers, read step by step. The tiny model adds eight numbers, one line for each: one wrong line spoils an answer, so
+whole answers are seldom right, and a search that sees a line can drop it. `ponder book search` runs this with three
+seeds, sets each search beside votes and best of N of as many sampled tokens, and parts the problems by difficulty.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+from _bases import (
+    NO_SETTINGS,
+    Count,
+    Limit,
+    MaxTokens,
+    ModelName,
+    Problems,
+    RecipeBase,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    Validation,
+    find_base,
+)
+
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Strategy
+from ponder.reason.operators.evaluate import Reduction
+from ponder.reason.strategies import MCTS, BeamSearch, Rebase, Samples
+from ponder.tasks import Sums
+from ponder.train.reward_objectives import ImplicitReward
+
+TERMS = 8
+CONTEXT = 160  # tokens: eight numbers and their lines
+MAX_TOKENS = 80
+WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
+WIDTHS = (4, 16)  # answers that a beam or REBASE grows side by side
+SIMULATIONS = (8, 32)  # of MCTS, about as many tokens
+Reading = Annotated[str, "of the implicit reward model's steps: ratio, logprob or likelihood"]
+
+
+def recipe(
+    model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 96,
+    problems: Problems = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
+    " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "likelihood",
+    reduce: Reduction = "min", widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
+    validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
+    start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = find_base(model, task, task_settings, template, max_tokens, limit)
+    if task is None and model == "tiny":
+        b = eight_numbers(b, max_tokens)
+    learning = replace(b, task=Validation(b.task)) if validation else b
+    stages, first = learning.cold_start_stages(seed, start)
+    outcomes = learning.collect(first, Samples(samples, b.sampling), problems or 512, seed)
+    judge = b.train_reward_model("stage:outcomes", first, ImplicitReward(beta), seed, judge_steps)
+    stages += [
+        Stage("outcomes", outcomes),
+        Stage("implicit", judge),
+        Stage("samples", learning.evaluate_with(Samples(2 * n, b.sampling), first, seed, max_concurrency=32)),
+    ]
+    guides = {"likelihood": "likelihood", "implicit": f"reward+{reading}+{reduce}:stage:implicit"}
+    for guide, name in guides.items():
+        for way, strategy in searches(b, widths, simulations, reduce if guide == "implicit" else None).items():
+            stages.append(
+                Stage(f"{way}-{guide}", learning.evaluate_with(strategy, first, seed, guide=name, max_concurrency=32))
+            )
+    return Stages(tuple(stages))
+
+
+def eight_numbers(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
+    """The tiny base on longer sums."""
+    assert isinstance(b.model, ScratchModel) and isinstance(b.task, Sums)
+    return replace(
+        b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD), task=replace(b.task, terms=TERMS),
+        sampling=replace(b.sampling, max_tokens=max_tokens or MAX_TOKENS),
+    )  # fmt: skip
+
+
+def searches(
+    b: RecipeBase, widths: tuple[int, ...], simulations: tuple[int, ...], reduce: Reduction | None
+) -> dict[str, Strategy]:
+    """The searches by name and size. What scores steps reduces them in the same way everywhere."""
+    shared = {"sampling": b.sampling, "cut": b.cut, "reduce": reduce}
+    out: dict[str, Strategy] = {}
+    for width in widths:
+        out[f"beam-{width}"] = BeamSearch(n=width, beam_width=min(4, width), **shared)
+        out[f"rebase-{width}"] = Rebase(n=width, **shared)
+    for count in simulations:
+        out[f"mcts-{count}"] = MCTS(simulations=count, width=4, sampling=b.sampling, cut=b.cut, parallel_simulations=4)
+    return out

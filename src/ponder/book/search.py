@@ -1,0 +1,315 @@
+"""Does a search over steps beat votes and best of N of as many tokens, and on which problems?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+)
+from ponder.book.score_answers import ScoredAnswers, score_stored_answers
+from ponder.measure import selection_curve
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_traces
+
+BINS = ("hard", "medium", "easy")
+GUIDES = {"likelihood": "the model's own likelihood", "implicit": "an implicit reward model, step by step"}
+SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
+SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
+
+
+class Search:
+    name = "search"
+    title = "Search over steps against votes and best of N"
+    source = (
+        "Snell et al. 2024, arXiv:2408.03314 (beam search with a process reward model beats best of N at small budgets"
+        " and on harder problems, and falls behind on easy ones with more); Wu et al. 2024, arXiv:2408.00724 (REBASE is"
+        " better than votes at every budget, and than MCTS)"
+    )
+    claim = (
+        "Led by a judge of steps, beam search, REBASE and MCTS solve more than majority vote, best of N and a weighted"
+        " vote of as many sampled tokens; most on problems that the model seldom solves."
+    )
+    models = ("tiny", "smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = run.run_recipe("guided_search")
+        stages = {stage.name: stage.job for stage in run.recipe_job("guided_search").stages}
+        task = stages["samples"].task
+        guides = {"implicit": stages["beam-4-implicit"].guide.replace("stage:", f"{folder}/")}
+        scored, _ = score_stored_answers(folder / "samples", task, guides, {}, run.device, run.dtype)
+        scored.scores["likelihood"] = scored.scores.pop("logprob")
+        out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed, **measure_samples(scored)}
+        out["searches"] = {
+            name: read_search(folder / name, task.verifier.name)
+            for name in stages
+            if name.partition("-")[0] in SEARCHES
+        }
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        data = list(seeds.values())
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for axes, (guide, title) in zip(panels, GUIDES.items(), strict=False):
+                lines = {name: _sampled_points(data, name, guide) for name in SAMPLED}
+                lines |= {name: _search_points(data, name, guide) for name in SEARCHES}
+                for i, (name, points) in enumerate(lines.items()):
+                    label = {**SAMPLED, **SEARCHES}[name]
+                    style = {"ls": "--"} if name in SAMPLED else {"ls": "-", "lw": 2}
+                    x, y = [p[0] for p in points], [100 * p[1] for p in points]
+                    axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=label, **style)
+                    rows.extend(
+                        {"panel": guide, "line": label, "x": a, "right": b / 100} for a, b in zip(x, y, strict=True)
+                    )
+                axes.set_xscale("log", base=2)
+                axes.set_xlabel("tokens sampled for a problem")
+                axes.set_ylabel("right, %")
+                axes.set_title(f"judge: {title}", fontsize=8)
+                axes.legend(fontsize=6.5)
+            _paint_bins(panels[2], data, rows)
+
+        return FigureWithData(make_panels(3, paint, "", size=(4.4, 3.6)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        data = list(seeds.values())
+        first = data[0]
+        rows = []
+        for name in first["searches"]:
+            cells = [format_interval([_right(d, name) for d in data], bounds=SHARE)]
+            cells += [
+                format_interval([_right(d, name) - at_tokens(d, kind, _guide(name), _tokens(d, name)) for d in data],
+                                sign=True)
+                for kind in SAMPLED
+            ]  # fmt: skip
+            rows.append([
+                _title(name), f"{np.mean([_tokens(d, name) for d in data]):.0f}",
+                f"{np.mean([d['searches'][name]['scorer tokens'] for d in data]):.0f}", *cells,
+            ])  # fmt: skip
+        head = ["search", "tokens", "read by the judge", "right, %", *(f"less {title}" for title in SAMPLED.values())]
+        solved = format_interval([_pass_rate(d) for d in data], bounds=SHARE)
+        return [
+            f"{len(first['pass rate'])} held-out problems; {first['n'][-1]} samples of each vote and are chosen among,"
+            f" {first['n'][-1]} others tell how often the model solves it ({solved}"
+            " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
+            " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
+            " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval.",
+            *markdown_table(head, rows),
+            *self._sampled_lines(data),
+            *self._bin_lines(data),
+            *self._verdict_lines(data),
+        ]
+
+    def _sampled_lines(self, data: Sequence[SeedData]) -> list[str]:
+        shown = [n for n in (1, 4, 16, 64) if n in data[0]["n"]]
+        rows = []
+        for kind, title in SAMPLED.items():
+            for guide, judge in GUIDES.items() if kind != "majority" else [("", "")]:
+                cells = [
+                    format_interval([_curve(d, kind, guide)[d["n"].index(n)] for d in data], bounds=SHARE)
+                    for n in shown
+                ]
+                rows.append([f"{title} by {judge}" if judge else title, *cells])
+        tokens = format_amount(float(np.mean([d["tokens a sample"] for d in data])))
+        return [
+            f"Samples alone, in % ({tokens} tokens each):",
+            *markdown_table(["", *(f"N = {n}" for n in shown)], rows),
+        ]
+
+    def _bin_lines(self, data: Sequence[SeedData]) -> list[str]:
+        rows = []
+        for title, values in bin_rows(data).items():
+            rows.append([title, *(format_interval(values[name], bounds=SHARE) for name in BINS)])
+        return [
+            "By difficulty: the problems of each seed in three parts, by how often the model solves them"
+            f" ({', '.join(f'{name}: {_bin_rates(data, name)} %' for name in BINS)}). The larger searches, and what is"
+            " chosen of as many tokens as the beam takes, in %:",
+            *markdown_table(["", *BINS], rows),
+        ]
+
+    def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
+        out = [
+            "**Held?** The larger searches less the best of the three that choose among samples, at equal tokens:",
+            "",
+        ]
+        for name in _largest(data[0]):
+            gaps = [
+                _right(d, name) - max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED)
+                for d in data
+            ]
+            out.append(f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**")
+        hard = bin_rows(data)
+        for title in [_title(name) for name in _largest(data[0])]:
+            best = [max(hard[t][BINS[0]][s] for t in SAMPLED.values()) for s in range(len(data))]
+            gaps = [a - b for a, b in zip(hard[title][BINS[0]], best, strict=True)]
+            gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
+            out.append(f"- on the hard third, {title}: {gap}")
+        return [*out, ""]
+
+
+def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
+    """Of the first half of each problem's samples how many are right; of the second, each problem's curves over N."""
+    half = min(map(len, scored.right)) // 2
+    sizes = [2**k for k in range(20) if 2**k <= half]
+    answers = [group[half : 2 * half] for group in scored.answers]
+    right = [group[half : 2 * half] for group in scored.right]
+    out: dict[str, Any] = {
+        "pass rate": [round(float(np.mean(group[:half])), 4) for group in scored.right], "n": sizes,
+        "tokens a sample": round(float(np.mean([x for group in scored.lengths for x in group])), 2),
+    }  # fmt: skip
+
+    def curves(rule: Any, own: Sequence[Any], scores: Any, how: Any) -> list[list[float]]:
+        each = [
+            selection_curve(rule, [a], [r], sizes, s and [s], how, 100, "abstain").mean
+            for a, r, s in zip(own, right, scores or [None] * len(right), strict=True)
+        ]
+        return [[round(float(x), 4) for x in curve] for curve in each]
+
+    out["majority"] = curves("majority", answers, None, "exact")
+    for guide in GUIDES:
+        scores = [group[half : 2 * half] for group in scored.scores[guide]]
+        places = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
+        out[f"best {guide}"] = curves("best", places, scores, "exact")
+        out[f"weighted {guide}"] = curves("weighted", answers, [_positive(s) for s in scores], "subsets")
+    return out
+
+
+def _positive(scores: Sequence[float | None]) -> list[float | None]:
+    """Weights of a vote: log-probabilities as probabilities."""
+    return [None if x is None else float(np.exp(x)) if x < 0 else x for x in scores]
+
+
+def read_search(folder: Path, verifier: str) -> dict[str, Any]:
+    """Which problems a search solved, and what it took for one on average."""
+    traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
+    right = [0.0 if t.chosen is None else float(t.score(t.chosen, verifier) or 0.0) for t in traces]
+    mean = {
+        "tokens": np.mean([t.cost.generated_tokens for t in traces]),
+        "scorer tokens": np.mean([t.cost.scorer_tokens for t in traces]),
+        "flops": np.mean([t.cost.flops for t in traces]),
+    }
+    return {"right": right} | {name: float(f"{x:.4g}") for name, x in mean.items()}
+
+
+def at_tokens(data: SeedData, kind: str, guide: str, tokens: float, problems: Sequence[int] | None = None) -> float:
+    """The share right of what is chosen among samples of so many tokens, on the line between two N (in log N)."""
+    n = tokens / data["tokens a sample"]
+    return float(np.interp(np.log(n), np.log(data["n"]), _curve(data, kind, guide, problems)))
+
+
+def difficulty_bins(data: SeedData) -> dict[str, list[int]]:
+    """The problems in three equal parts, those that the model solves least often first."""
+    order = np.argsort(data["pass rate"], kind="stable")
+    return {name: sorted(part.tolist()) for name, part in zip(BINS, np.array_split(order, len(BINS)), strict=True)}
+
+
+def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
+    """By row and bin, the share right in each seed; samples at the tokens of the larger beam that `implicit` leads."""
+    largest = _largest(data[0])
+    beam = next(name for name in largest if name.startswith("beam") and _guide(name) == "implicit")
+    out: dict[str, dict[str, list[float]]] = {}
+    bins = [difficulty_bins(d) for d in data]
+    for kind, title in SAMPLED.items():
+        out[title] = {
+            name: [
+                at_tokens(d, kind, "implicit", _tokens(d, beam), own[name]) for d, own in zip(data, bins, strict=True)
+            ]
+            for name in BINS
+        }
+    for search in largest:
+        out[_title(search)] = {
+            name: [
+                float(np.mean([d["searches"][search]["right"][i] for i in own[name]]))
+                for d, own in zip(data, bins, strict=True)
+            ]
+            for name in BINS
+        }
+    return out
+
+
+def _curve(data: SeedData, kind: str, guide: str, problems: Sequence[int] | None = None) -> list[float]:
+    each = np.asarray(data[kind if kind == "majority" else f"{kind} {guide}"])
+    chosen = each if problems is None else each[list(problems)]
+    return [float(x) for x in chosen.mean(axis=0)]
+
+
+def _sampled_points(data: Sequence[SeedData], kind: str, guide: str) -> list[tuple[float, float]]:
+    curves = [_curve(d, kind, guide) for d in data]
+    tokens = float(np.mean([d["tokens a sample"] for d in data]))
+    return [(n * tokens, over_seeds([c[k] for c in curves])[0]) for k, n in enumerate(data[0]["n"])]
+
+
+def _search_points(data: Sequence[SeedData], way: str, guide: str) -> list[tuple[float, float]]:
+    names = [name for name in data[0]["searches"] if name.startswith(f"{way}-") and _guide(name) == guide]
+    return sorted(
+        (float(np.mean([_tokens(d, n) for d in data])), over_seeds([_right(d, n) for d in data])[0]) for n in names
+    )
+
+
+def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
+    shown = {t: v for t, v in bin_rows(data).items() if "likelihood" not in t}
+    width = 0.8 / len(shown)
+    for i, (title, values) in enumerate(shown.items()):
+        means = [100 * over_seeds(values[name])[0] for name in BINS]
+        axes.bar(
+            [k + i * width for k in range(len(BINS))], means, width, color=COLOURS[i], label=title.partition(",")[0]
+        )
+        rows.extend({"panel": "difficulty", "line": title, "x": name, "right": m / 100}
+                    for name, m in zip(BINS, means, strict=True))  # fmt: skip
+    axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
+    axes.set_ylabel("right, %")
+    axes.set_title("by difficulty, at equal tokens", fontsize=8)
+    axes.legend(fontsize=6.5)
+
+
+def _largest(data: SeedData) -> list[str]:
+    """Of each search and judge the largest."""
+    out: dict[tuple[str, str], str] = {}
+    for name in data["searches"]:
+        way, size, guide = name.split("-")
+        known = out.get((way, guide))
+        if known is None or int(size) > int(known.split("-")[1]):
+            out[way, guide] = name
+    return list(out.values())
+
+
+def _title(name: str) -> str:
+    way, size, guide = name.split("-")
+    what = "simulations" if way == "mcts" else "paths"
+    return f"{SEARCHES[way]}, {size} {what}, by {GUIDES[guide]}"
+
+
+def _guide(name: str) -> str:
+    return name.rpartition("-")[2]
+
+
+def _right(data: SeedData, name: str) -> float:
+    return float(np.mean(data["searches"][name]["right"]))
+
+
+def _tokens(data: SeedData, name: str) -> float:
+    return float(data["searches"][name]["tokens"])
+
+
+def _pass_rate(data: SeedData) -> float:
+    return float(np.mean(data["pass rate"]))
+
+
+def _bin_rates(data: Sequence[SeedData], name: str) -> str:
+    means = [100 * np.mean([d["pass rate"][i] for i in difficulty_bins(d)[name]]) for d in data]
+    return f"{np.mean(means):.0f}"
+
+
+FIGURE = Search()

@@ -1,0 +1,73 @@
+"""The figure about searches: what is measured of samples and searches, and what is set beside what, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ponder.book.score_answers import ScoredAnswers
+from ponder.book.search import FIGURE, at_tokens, bin_rows, difficulty_bins, measure_samples
+
+# Of each problem four samples: two tell how hard it is, and two are chosen among.
+SCORED = ScoredAnswers(
+    answers=[["1", "2", "1", "2"], ["7", "7", None, "7"], ["5", "5", "4", "4"]],
+    right=[[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]],
+    lengths=[[10, 10, 10, 10], [10, 10, 10, 10], [10, 10, 10, 30]],
+    scores={
+        "likelihood": [[-1.0, -1.0, -0.1, -2.0], [-1.0, -1.0, -0.1, -2.0], [-1.0, -1.0, -1.0, -1.0]],
+        "implicit": [[0.5, 0.5, 0.2, 0.8], [0.5, 0.5, 0.9, 0.1], [0.5, 0.5, 0.5, 0.5]],
+    },
+)
+
+
+def test_half_of_the_samples_tell_difficulty_and_half_are_chosen_among() -> None:
+    out = measure_samples(SCORED)
+    assert out["pass rate"] == [0.5, 1.0, 0.0] and out["n"] == [1, 2]
+    assert out["tokens a sample"] == pytest.approx(140 / 12, abs=0.01)
+    # Of one: each sample half of the time, and one that states nothing is wrong. Of two: a tie is half right, the judge
+    # decides, and what states nothing is never chosen, however high its score.
+    assert out["majority"] == [[0.5, 0.5], [0.5, 1.0], [0.0, 0.0]]
+    assert out["best likelihood"] == [[0.5, 1.0], [0.5, 1.0], [0.0, 0.0]]
+    assert out["best implicit"] == [[0.5, 0.0], [0.5, 1.0], [0.0, 0.0]]
+    assert [curve[1] for curve in out["weighted likelihood"]] == [1.0, 1.0, 0.0]
+    assert [curve[1] for curve in out["weighted implicit"]] == [0.0, 1.0, 0.0]
+
+
+def seed_data(search_right: list[float]) -> dict[str, Any]:
+    sampled = {"n": [1, 2, 4], "tokens a sample": 10.0, "pass rate": [0.9, 0.1, 0.5]}
+    curves = [[0.8, 0.9, 1.0], [0.0, 0.2, 0.4], [0.4, 0.4, 0.7]]
+    names = ["majority", *(f"{kind} {guide}" for kind in ("best", "weighted") for guide in ("likelihood", "implicit"))]
+    searches = {
+        f"{way}-{size}-{guide}": {"right": search_right, "tokens": 5.0 * size, "scorer tokens": 3.0, "flops": 1.0}
+        for way in ("beam", "rebase", "mcts") for size in (2, 4) for guide in ("likelihood", "implicit")
+    }  # fmt: skip
+    return {**sampled, **dict.fromkeys(names, curves), "searches": searches}
+
+
+def test_samples_are_compared_at_the_tokens_of_a_search() -> None:
+    data = seed_data([1.0, 0.0, 1.0])
+    assert at_tokens(data, "majority", "", 20.0) == pytest.approx((0.9 + 0.2 + 0.4) / 3)
+    assert at_tokens(data, "best", "implicit", 20 * 2**0.5) == pytest.approx(
+        (0.95 + 0.3 + 0.55) / 3
+    )  # halfway in log N
+    assert at_tokens(data, "best", "implicit", 20.0, [1]) == pytest.approx(0.2)
+
+
+def test_problems_are_parted_by_difficulty() -> None:
+    data = seed_data([1.0, 0.0, 1.0])
+    assert difficulty_bins(data) == {"hard": [1], "medium": [2], "easy": [0]}
+    rows = bin_rows([data])
+    assert rows["majority vote"] == {"hard": [pytest.approx(0.2)], "medium": [pytest.approx(0.4)], "easy": [0.9]}
+    beam = next(values for title, values in rows.items() if title.startswith("beam search, 4 paths, by an implicit"))
+    assert beam == {"hard": [0.0], "medium": [1.0], "easy": [1.0]}
+    assert not any(", 2 " in title for title in rows), "of each search the largest"
+
+
+@pytest.mark.parametrize(("right", "held"), [([1.0, 1.0, 1.0], "yes"), ([0.0, 0.0, 0.0], "no")])
+def test_verdict_is_against_the_best_choice_among_samples(right: list[float], held: str) -> None:
+    seeds = {seed: seed_data(right) for seed in range(3)}
+    lines = [line for line in FIGURE.report(seeds) if line.startswith("- ")]
+    assert len(lines) == 12 and all(line.endswith(f"**{held}**") for line in lines)
+    figure = FIGURE.draw(seeds)
+    assert {row["panel"] for row in figure.rows} == {"likelihood", "implicit", "difficulty"}
