@@ -1,8 +1,8 @@
 """Searches over steps against votes and best of N: beam search, REBASE and MCTS, led by the same judges.
 
 The judges are the model's own likelihood, and an implicit reward model that learned from the verdicts on the model's
-answers, read step by step. The tiny model adds eight numbers, one line for each: one wrong line spoils an answer, so
-whole answers are seldom right, and a search that sees a line can drop it. `ponder book search` runs this with three
+answers, read by the probability of its steps. The tiny model adds six numbers below 20, one line for each: one wrong
+line spoils an answer, so whole answers are seldom right, and a search that sees a line can drop it. `ponder book search` runs this with three
 seeds, sets each search beside votes and best of N of as many sampled tokens, and parts the problems by difficulty.
 """
 
@@ -34,9 +34,9 @@ from ponder.reason.strategies import MCTS, BeamSearch, Rebase, Samples
 from ponder.tasks import Sums
 from ponder.train.reward_objectives import ImplicitReward
 
-TERMS = 8
-CONTEXT = 160  # tokens: eight numbers and their lines
-MAX_TOKENS = 80
+TERMS, LIMIT = 6, 20
+CONTEXT = 160  # tokens: six numbers and their lines
+MAX_TOKENS = 100
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
 WIDTHS = (4, 16)  # answers that a beam or REBASE grows side by side
 SIMULATIONS = (8, 32)  # of MCTS, about as many tokens
@@ -47,14 +47,14 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 96,
     problems: Problems = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
-    " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "likelihood",
-    reduce: Reduction = "min", widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
+    " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "logprob",
+    reduce: Reduction = "product", widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     if task is None and model == "tiny":
-        b = eight_numbers(b, max_tokens)
+        b = longer_sums(b, max_tokens)
     learning = replace(b, task=Validation(b.task)) if validation else b
     stages, first = learning.cold_start_stages(seed, start)
     outcomes = learning.collect(first, Samples(samples, b.sampling), problems or 512, seed)
@@ -73,11 +73,11 @@ def recipe(
     return Stages(tuple(stages))
 
 
-def eight_numbers(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
+def longer_sums(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
     """The tiny base on longer sums."""
     assert isinstance(b.model, ScratchModel) and isinstance(b.task, Sums)
     return replace(
-        b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD), task=replace(b.task, terms=TERMS),
+        b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD), task=replace(b.task, terms=TERMS, limit=LIMIT),
         sampling=replace(b.sampling, max_tokens=max_tokens or MAX_TOKENS),
     )  # fmt: skip
 
