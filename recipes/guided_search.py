@@ -2,8 +2,9 @@
 
 The judges are the model's own likelihood, and an implicit reward model that learned from the verdicts on the model's
 answers, read by the probability of its steps. The tiny model adds six numbers below 20, one line for each: one wrong
-line spoils an answer, so whole answers are seldom right, and a search that sees a line can drop it. `ponder book search` runs this with three
-seeds, sets each search beside votes and best of N of as many sampled tokens, and parts the problems by difficulty.
+line spoils an answer, so whole answers are seldom right, and a search that sees a line can drop it. `ponder book
+search` runs this with three seeds, sets each search beside votes and best of N of as many sampled tokens, and parts the
+problems by difficulty.
 """
 
 from dataclasses import replace
@@ -77,7 +78,8 @@ def longer_sums(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
     """The tiny base on longer sums."""
     assert isinstance(b.model, ScratchModel) and isinstance(b.task, Sums)
     return replace(
-        b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD), task=replace(b.task, terms=TERMS, limit=LIMIT),
+        b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD),
+        task=replace(b.task, terms=TERMS, limit=LIMIT),
         sampling=replace(b.sampling, max_tokens=max_tokens or MAX_TOKENS),
     )  # fmt: skip
 
