@@ -65,7 +65,7 @@ def load_object(name: str) -> Any:
         raise
     except (ImportError, AttributeError, ValueError, TypeError) as reason:
         raise UsageError(f"cannot load {name!r}: {reason}") from None
-    except Exception as reason:  # the module's own code
+    except (Exception, SystemExit) as reason:  # the module's own code
         raise UsageError(f"cannot load {name!r}: {describe_error(reason)}") from None
     return value
 

@@ -121,6 +121,7 @@ def test_task_and_strategy_from_files_elsewhere(ponder, folder: Path, model: Pat
         ("rewards.py:wrong", "has no attribute 'wrong'"),
         ("broken.py:right", "NameError: name 'undefined' is not defined (broken.py, line 2)"),
         ("syntax.py:right", "SyntaxError: '(' was never closed (syntax.py, line 1)"),
+        ("exits.py:right", "SystemExit: 3 (exits.py, line 2)"),
     ],
 )
 def test_code_that_cannot_be_loaded_is_one_sentence(ponder, folder: Path, name: str, text: str) -> None:
@@ -128,6 +129,7 @@ def test_code_that_cannot_be_loaded_is_one_sentence(ponder, folder: Path, name: 
     (folder / "rewards.py").write_text(REWARDS)
     (folder / "broken.py").write_text("x = 1\ny = undefined\n")
     (folder / "syntax.py").write_text("f(\n")
+    (folder / "exits.py").write_text("import sys\nsys.exit(3)\n")
     result = ponder("tasks", "custom", "--task.data", "rows.jsonl", "--task.rewards", name)
     assert result.code == 2 and text in result.err, result.err
     assert len(result.err.splitlines()) == 1

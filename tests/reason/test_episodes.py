@@ -247,6 +247,8 @@ class Faulty:
     def act(self, action: Action) -> Any:
         if self.fault == "raises":
             raise RuntimeError("no act")
+        if self.fault == "exits":
+            raise SystemExit(3)
         if self.fault == "hangs":
             return asyncio.sleep(60)
         if self.fault == "no turn":
@@ -264,6 +266,7 @@ class Faulty:
 
 FAULTS = {
     "reset": "reset raised RuntimeError: no reset", "raises": "act raised RuntimeError: no act",
+    "exits": "act raised SystemExit: 3",
     "hangs": "act did not return within the", "no turn": "answered with 'hello'", "no messages": "another form",
 }  # fmt: skip
 

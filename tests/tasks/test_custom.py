@@ -114,11 +114,12 @@ def test_no_function_can_change_a_problem_or_what_the_next_one_sees():
     [([1.0], "returned 1 rewards for 2"), ([1.0] * 3, "returned 3 rewards for 2"), ([float("nan"), 1.0], "nan"),
      ([float("inf"), 1.0], "inf"), (["1", 1.0], "text, not a number"), ([[1, 2], 1.0], "not a number"),
      (None, "crashed"), (3.5, "crashed"), (RuntimeError("boom"), "crashed: RuntimeError: boom"),
+     (SystemExit(3), "crashed: SystemExit: 3 (test_custom.py"),
      ([None, 1.0], "says anything")],
 )  # fmt: skip
 def test_what_is_no_reward_is_undecided_with_the_reason(returned, why):
     def reward(completions, **kwargs):
-        if isinstance(returned, Exception):
+        if isinstance(returned, BaseException):
             raise returned
         return returned
 
@@ -266,6 +267,24 @@ def test_rows_of_a_table():
 def test_task_without_gold_column_has_no_gold_answers():
     with pytest.raises(NoGoldAnswer, match=r"name the column .* gold_column=\.\.\.; columns: answer, note"):
         custom_task(right).gold(custom_task(right).train[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"cannot read .*rows\.jsonl \(there is no such file\); check its name and folder"),
+        (b"", r"rows\.jsonl is empty; write at least one row into it"),
+        ('{"prompt": "a"}\n'.encode("utf-16"), r"rows\.jsonl \(it is not UTF-8 text.*\); save it as UTF-8"),
+        (b"[1, 2]\n3\n", r"line 1: the row is not a JSON object.*line 2: the row is not a JSON object"),
+    ],
+)  # fmt: skip
+def test_file_that_cannot_be_read_says_what_to_do(tmp_path, content, message):
+    path = tmp_path / "rows.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TaskError, match=message) as caught:
+        _ = custom_task(right, data=str(path)).train
+    assert "PONDER_DATA" not in str(caught.value) and "; download" not in str(caught.value)
 
 
 def test_crash_names_file_and_line_of_the_reward():

@@ -83,7 +83,7 @@ class _LiveEnvironment:
             raise
         except TimeoutError:
             raise EnvironmentFailed(f"{what} did not return within the {self.seconds:.3g} s that it had left") from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailed(f"{what} raised {describe_error(error)}") from error
         finally:
             self.seconds -= time.monotonic() - began
@@ -350,7 +350,7 @@ class Episodes:
             live = _LiveEnvironment(self.open_environment(), self.limits.max_seconds)
         except Interrupted:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentFailed(f"the environment could not be made: {describe_error(error)}") from error
         try:
             self._check_first(check_turn(await live.call("reset", self.problem, self.seed), live.environment), live)

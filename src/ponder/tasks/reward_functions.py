@@ -185,7 +185,7 @@ async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> li
     seen.problem = replace(trace.problem, answer=gold)
     try:
         scores = list(await scorer(seen, steps))
-    except Exception as error:  # a reward must never raise into the training loop
+    except (Exception, SystemExit) as error:  # a reward must never raise into the training loop
         return [Score(None, f"crashed: {describe_error(error)}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} completions")] * len(steps)
@@ -231,7 +231,7 @@ async def _call_function(name: str, function: RewardFunction, arguments: dict[st
         values = list(rewards)
     except Interrupted:
         raise
-    except Exception as error:  # a reward must never raise into the training loop
+    except (Exception, SystemExit) as error:  # a reward must never raise into the training loop
         return [Score(None, f"crashed: {describe_error(error)}")] * count
     if len(values) != count:
         return [Score(None, f"{name} returned {len(values)} rewards for {count} completions; return one each")] * count

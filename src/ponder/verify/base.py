@@ -65,5 +65,5 @@ def grade_or_undecided(grade: Callable[[], Score]) -> Score:
         raise
     except PonderError as error:  # it says itself what to do
         return Score(None, str(error))
-    except Exception as error:  # a grader must never raise into the training loop
+    except (Exception, SystemExit) as error:  # a grader must never raise into the training loop
         return Score(None, f"crashed: {describe_error(error)}")

@@ -34,6 +34,11 @@ def broken(x: int) -> int:
     return x // 0
 
 
+def quits() -> None:
+    """End the program."""
+    raise SystemExit(3)
+
+
 @dataclass
 class Counter:
     """Counts its calls."""
@@ -93,7 +98,8 @@ def test_act_runs_every_call_and_ends_without_one() -> None:
         (call("add", '{"a": 2}'), "add needs the argument 'b'"),
         (call("add", '{"a": 2, "b": "x"}'), "b is 'x'; it must be of type integer"),
         (call("broken", '{"x": 1}'), "broken raised ZeroDivisionError"),
-        (call("nothing", "{}"), "there is no tool 'nothing', only add, broken"),
+        (call("quits", "{}"), "quits raised SystemExit: 3"),
+        (call("nothing", "{}"), "there is no tool 'nothing', only add, broken, quits"),
         ("<tool_call>\nadd(2, 3)\n</tool_call>", "the call is not JSON"),
         ('<tool_call>{"a": 2}</tool_call>', "the call has no name"),
         ('<tool_call>{"name": "add", "arguments": [2, 3]}</tool_call>', "are no JSON object"),
@@ -101,7 +107,7 @@ def test_act_runs_every_call_and_ends_without_one() -> None:
     ],
 )
 def test_act_answers_wrong_call_with_error(text: str, message: str) -> None:
-    _, turn = play(ToolEnvironment([add, broken]), text)
+    _, turn = play(ToolEnvironment([add, broken, quits]), text)
     (result,) = results(turn)
     assert result.startswith(ERROR_MARK) and message in result and not turn.done
 

@@ -78,7 +78,7 @@ async def _call_scorer(trace: Trace, steps: Sequence[int], scorer: Scorer) -> li
         raise
     except PonderError as error:  # its message says what to do
         return [Score(None, str(error))] * len(steps)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return [Score(None, f"the scorer {scorer.name} crashed: {describe_error(error)}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} steps")] * len(steps)

@@ -111,7 +111,7 @@ class FunctionTool:
                     result = await result
         except Interrupted:
             raise
-        except Exception as error:  # the model reads it and may try another way
+        except (Exception, SystemExit) as error:  # the model reads it and may try another way
             return tool_error(f"{self.name} raised {describe_error(error)}")
         return result_text(result)
 

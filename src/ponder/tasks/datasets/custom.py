@@ -18,7 +18,7 @@ from ponder.errors import NoGoldAnswer, TaskError, UsageError
 from ponder.pictures.message_parts import content_pictures
 from ponder.pictures.picture import InvalidPicture
 from ponder.runs.trust import names_code
-from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser
+from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, RowParser, require_columns
 from ponder.tasks.datasets.picture_columns import PictureSource, picture_sources, plain_pictures
 from ponder.tasks.datasets.prompt_columns import message_text, records, split_prompt
 from ponder.tasks.datasets.question_file import with_pictures
@@ -187,6 +187,7 @@ def prompt_row(
     folder: Path = Path(),
 ) -> DatasetRow:
     """A row with a prompt and any other columns. Paths of pictures are relative to `folder`."""
+    require_columns(record)
     prompt, columns = split_prompt(record, prompt_column)
     pictures: tuple[PictureSource, ...] = ()
     if image_column is not None:

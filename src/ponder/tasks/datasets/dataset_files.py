@@ -50,6 +50,12 @@ class DatasetRecord(dict[str, Any]):
         raise TaskError(f"the column {name!r} is missing; the columns are {there}")
 
 
+def require_columns(record: Any) -> None:
+    """A row of a user's file must be an object."""
+    if not isinstance(record, Mapping):
+        raise TaskError("the row is not a JSON object: write {...} with a value for each column")
+
+
 # From a record and its number; raises an error for a bad row.
 RowParser = Callable[[dict[str, Any], int], DatasetRow]
 
@@ -79,12 +85,12 @@ class DatasetFiles:
         """Those in the folder of that name in the data folder."""
         folder = find_data_folder(name)
         if folder is None:
-            how = f"`ponder data get {name}` fetches it where `ponder data` lists it"
+            how = f"or fetch it with `ponder data get {name}`, if `ponder data` lists it"
             if not os.environ.get("PONDER_DATA"):
-                raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/, or: {how}")
+                raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/, {how}")
             raise TaskError(
                 f"no folder {data_folder() / name}; set PONDER_DATA to the folder that holds {name}/ (now "
-                f"{data_folder()}), or: {how}"
+                f"{data_folder()}), {how}"
             )
         return cls(folder)
 
@@ -183,7 +189,7 @@ class DatasetFiles:
                 continue
             rows.append(row)
         if not seen:
-            raise TaskError(f"{path} is empty; download the file again")
+            raise TaskError(f"{path} is empty; {_how_to_mend(path, 'write at least one row into it')}")
         self.row_count += seen
         return rows
 
@@ -193,5 +199,20 @@ def read_text_file(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise TaskError(f"cannot read {path} ({error}); set PONDER_DATA to a folder that holds it") from error
+    except FileNotFoundError as error:
+        how = "set PONDER_DATA to a folder that holds it" if _is_public(path) else "check its name and folder"
+        raise TaskError(f"cannot read {path} (there is no such file); {how}") from error
+    except UnicodeDecodeError as error:
+        how = _how_to_mend(path, "save it as UTF-8")
+        raise TaskError(f"cannot read {path} (it is not UTF-8 text: {error.reason}); {how}") from error
+    except (OSError, EOFError) as error:
+        raise TaskError(f"cannot read {path} ({error}); {_how_to_mend(path, 'give another file')}") from error
+
+
+def _is_public(path: Path) -> bool:
+    """Whether it is a file of a public data set: not one that the user wrote and named."""
+    return path.absolute().is_relative_to(data_folder().absolute())
+
+
+def _how_to_mend(path: Path, own: str) -> str:
+    return "download the file again" if _is_public(path) else own

@@ -20,7 +20,7 @@ from ponder.protocols import Scorer
 from ponder.strict_parsing import parse_json
 from ponder.tasks.answer_style import StyledTask
 from ponder.tasks.datasets.box_frames import BoxFormat, BoxFrame, check_box_settings, pixel_box
-from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.datasets.dataset_files import BadRows, DatasetFiles, DatasetRow, require_columns
 from ponder.tasks.datasets.picture_columns import PictureSource, picture_sources
 from ponder.tasks.lazy_problems import MappedProblems
 from ponder.tasks.vision.drawn_task import describe_frame
@@ -140,6 +140,7 @@ class QuestionFile(StyledTask):
         return rows
 
     def _row(self, folder: Path, record: dict[str, Any], number: int) -> DatasetRow:
+        require_columns(record)
         question, answer = (
             _find_column(record, self.question, QUESTION_COLUMNS),
             _find_column(record, self.answer, ANSWER_COLUMNS),
