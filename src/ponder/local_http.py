@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
@@ -45,7 +46,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, OverflowError) as reason:
         listener.close()
-        why = reason.strerror if isinstance(reason, OSError) else None
-        raise UsageError(f"cannot listen on {host}:{port}: {why or reason}") from None
+        if isinstance(reason, OverflowError):
+            raise UsageError(f"the port is {port}; it must be from 0 (any free one) to 65535") from None
+        how = "; give another port, or 0 for any free one" if reason.errno == errno.EADDRINUSE else ""
+        raise UsageError(f"cannot listen on {host}:{port}: {reason.strerror or reason}{how}") from None
     listener.listen(_BACKLOG)
     return listener

@@ -112,4 +112,7 @@ def test_port_in_use_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None
 
     with bind("127.0.0.1", 0) as taken:
         assert main(["serve", "nothing", "--port", str(taken.getsockname()[1])]) == 2
-    assert "cannot listen on" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "cannot listen on" in error and "give another port, or 0 for any free one" in error
+    assert main(["serve", "nothing", "--port", "99999999"]) == 2
+    assert "the port is 99999999; it must be from 0 (any free one) to 65535" in capsys.readouterr().err

@@ -42,6 +42,8 @@ def book(
         print_json({"figures": rows}) if json else print("\n".join(_lines(rows)))
         return 0
     found = find_figure(figure)
+    if negative := next((number for number in seed if number < 0), None):
+        raise UsageError(f"--seed is {negative}; it must be 0 or more")
     _check_figure_flags(found, on, task, task_settings, device, dtype)
 
     def build_recipe(name: str, **settings: Any) -> Any:

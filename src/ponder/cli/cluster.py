@@ -33,6 +33,8 @@ def cluster(
         raise UsageError("`ponder cluster down` stops the Ray of this machine: leave the address out")
     if action == "up" and address and port != _UP_FLAGS["port"]:
         raise UsageError("--port is the head's: leave it out where another cluster is joined")
+    if not 1 <= port <= 65535:
+        raise UsageError(f"--port is {port}; it must be from 1 to 65535")
     for name, value in (("cpus", cpus), ("gpus", gpus)):
         if value is not None and value < 0:
             raise UsageError(f"--{name} is {value}; it must be 0 or more")

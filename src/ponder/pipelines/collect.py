@@ -62,8 +62,9 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.add_tools()
         self.check_shared_fields()
-        if min(self.max_concurrency, self.limit) < 1 or self.start_index < 0:
-            raise UsageError("max_concurrency and limit must each be at least 1, start_index at least 0")
+        self.check_at_least_one("max_concurrency", "limit")
+        if self.start_index < 0:
+            raise UsageError(f"start_index is {self.start_index}; it must be 0 or more")
         check_replicas(self.replicas)
         check_verifier_workers(self.verifier_workers)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.common_settings import TASK_HELP, Guide, MaxConcurrency, Model, Template
-from ponder.errors import ModelError, UsageError
+from ponder.errors import ModelError
 from ponder.measure.statistics.evaluation_report import EvaluationReport, evaluation_report, running_accuracy
 from ponder.models import byte_tokenizer
 from ponder.models.guides import guide_code, is_oracle, load_guide
@@ -59,8 +59,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.add_tools()
         self.check_shared_fields()
-        if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1):
-            raise UsageError("max_concurrency and limit must each be at least 1")
+        self.check_at_least_one("max_concurrency", *([] if self.limit is None else ["limit"]))
         check_replicas(self.replicas)
         check_verifier_workers(self.verifier_workers)
 

@@ -60,8 +60,7 @@ class Label(ComputeFields, BaseJob):
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
-        if min(self.limit, self.max_concurrency) < 1:
-            raise UsageError("limit and max_concurrency must be at least 1")
+        self.check_at_least_one("limit", "max_concurrency")
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is for `data`: a task's training problems are never held out")
 

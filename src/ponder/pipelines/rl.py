@@ -125,12 +125,12 @@ class RL(ToolFields, LearnerFields, BaseJob):
 
     def __post_init__(self) -> None:
         resolve_names(self)
-        object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
-        self.add_tools()
-        self.check_shared_fields()
         self.check_at_least_one(
             "problems_per_step", "group_size", "epochs_per_batch", "minibatches", "eval_limit", "pretraining_batch_size"
         )
+        object.__setattr__(self, "task", apply_style(self.task, self.rollout_strategy, self.template))
+        self.add_tools()
+        self.check_shared_fields()
         for name in (
             "max_steps_without_signal",
             "eval_every",
@@ -253,8 +253,9 @@ class RL(ToolFields, LearnerFields, BaseJob):
 
     def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
+        samples = "group_size" if self.strategy is None else "n"
         memory_check.require_trace_memory(
-            {"problems_per_step": self.problems_per_step}, {"n": getattr(self.rollout_strategy, "n", 1)}
+            {"problems_per_step": self.problems_per_step}, {samples: getattr(self.rollout_strategy, "n", 1)}
         )
 
     def check_inputs(self) -> None:

@@ -158,6 +158,8 @@ def _run_labels(folders: Sequence[str | Path]) -> list[str]:
 
 def _metrics(folder: str | Path) -> list[dict[str, float]]:
     """Steps count from 1, as the progress of a run shows them."""
+    if not Path(folder).is_dir():
+        raise UsageError(f"there is no run directory {folder}: `ponder runs` lists those that are here")
     rows = read_metrics(folder)
     if not rows:
         raise UsageError(f"{folder} has no metrics: training curves are drawn from the run directory of a training")

@@ -25,6 +25,11 @@ class ComputeFields:
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it must be 0 or more")
 
+    def check_at_least_one(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFields(ComputeFields):
@@ -37,8 +42,3 @@ class TrainingFields(ComputeFields):
     def check_shared_fields(self) -> None:
         super().check_shared_fields()
         self.check_at_least_one("steps", "save_every", "keep_checkpoints")
-
-    def check_at_least_one(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
