@@ -38,7 +38,7 @@ def main() -> int:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
     if args.failed and chosen != ["readme"]:
         parser.error("--failed takes the section readme alone: the others are done in minutes")
-    if args.failed:
+    if args.failed and _page("readme").exists():  # without it, every command is new
         return _repeat_failed()
     total = failed = 0
     for section in chosen:
@@ -56,7 +56,7 @@ def _repeat_failed() -> int:
     out to the page."""
     from audit.readme import all_commands
 
-    path = RESULTS / f"readme-{_hardware()}.md"
+    path = _page("readme")
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if " | FAILED | " not in line]
     had = {line.split(" | ")[0].removeprefix("| ") for line in lines}
     again = [line for line in all_commands() if _cell(line) not in had]
@@ -84,10 +84,15 @@ def _write(section: str, findings: list[CheckResult], seconds: float) -> Path:
     lines = [f"# {section}", "", doc, "", f"{when}, in {seconds / 60:.1f} min on {_machine()}.", ""]
     lines += ["| what | result | seen |", "|---|---|---|"]
     lines += [_row(f) for f in findings]
-    path = RESULTS / f"{section}-{_hardware()}.md"
+    path = _page(section)
     path.parent.mkdir(exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _page(section: str) -> Path:
+    """Where a section's last result on such a machine stands."""
+    return RESULTS / f"{section}-{_hardware()}.md"
 
 
 def _row(finding: CheckResult) -> str:

@@ -87,11 +87,12 @@ LOGS = {
     "cot.json": "gpt-4_0.7_naive_cot_sample_100_start900_end1000.json",
     "tree.json": "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json",
 }
-PUBLIC_DATASETS = ("direct.json", "gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
+PUBLIC_DATASETS = ("direct.json", "gsm8k", "math500", "mbpp", "processbench")  # from the folder PONDER_DATA
 TAKES_A_GPU = (  # they fine-tune SmolLM2 several times: 20 minutes of two cores and more
     "ponder run star --model smollm2",
     "ponder run expert_iteration --model runs/mine --task mine.py:TASK",
 )
+OWN_PICTURES = ("instances_train2017.json", "instances.json", "boxes.jsonl")
 FROM_THE_HUB = ("Qwen/", "HuggingFaceH4/", "ponder data get")
 
 
@@ -156,6 +157,12 @@ def unreachable(line: str) -> str:
         return "it takes minutes a seed; tests/book make the figure with few steps"
     if "http://" in line:
         return "no server listens there"
+    if line.startswith("ponder cluster") or "--cluster" in line:
+        return "it needs the extra ray, and the machines that a page names; tests/cluster start Ray on this one"
+    if "--replica-engine vllm" in line:
+        return "it needs the extra vllm and a GPU"
+    if any(name in line for name in OWN_PICTURES):
+        return "it reads pictures of the reader's; tests/pictures and tests/tasks draw some"
     if line in TAKES_A_GPU and not _has_gpu():
         return "it takes a GPU; docs/results.md has what such recipes gave there"
     if "--log-to" in line:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
 import pytest
 
+from audit import __main__ as audit_program
 from audit import flags, gradients, preflight_faults, readme
+from audit.check_result import CheckResult
 from ponder.cli.commands import COMMANDS
+
+
+def test_failed_commands_are_all_commands_on_a_new_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(audit_program, "RESULTS", tmp_path)
+    monkeypatch.setattr(readme, "check", lambda: iter([CheckResult("ponder runs", True, "1 s")]))
+    monkeypatch.setattr(sys, "argv", ["audit", "readme", "--failed"])
+    assert audit_program.main() == 0
+    (page,) = tmp_path.iterdir()
+    assert "| ponder runs | ok | 1 s |" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("fault", preflight_faults.FAULTS)
@@ -33,6 +48,11 @@ def test_audit_walks_every_page_that_has_commands() -> None:
         if readme.commands(page)
     }
     assert pages == {*readme.PAGES, readme.KEPT_PAGE}
+
+
+def test_audit_asks_no_other_machine() -> None:
+    reached = [line for line in readme.all_commands() if not readme.unreachable(line)]
+    assert len(reached) > 100 and not [line for line in reached if re.search(r"\d+\.\d+\.\d+\.\d+", line)]
 
 
 def test_audit_makes_what_a_command_reads_first() -> None:
