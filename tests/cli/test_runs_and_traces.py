@@ -47,6 +47,8 @@ def test_traces_show_question_gold_and_verdicts(run: Path, capsys: pytest.Captur
     problem = TASK.test[0]
     assert problem.question in out and f"gold      {problem.answer}" in out
     assert "✓ 1  right  reward 1" in out and "✗ 2  wrong  reward 0" in out and "1 shown, of 3" in out
+    assert main(["traces", str(run), "--wrong", "--limit", "1"]) == 0
+    assert "1 shown with a wrong answer, among 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

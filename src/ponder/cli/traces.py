@@ -90,7 +90,8 @@ def _print_summary(shown: int, selected: int, verdict_wanted: str, limit: int) -
     if not shown:
         print(f"no trace among {selected} has a {verdict_wanted} answer")
     elif shown == limit < selected:
-        print(f"\n{shown} shown, of {selected}; --limit 0 shows all, --step and --problem choose")
+        among = f" with a {verdict_wanted} answer, among" if verdict_wanted else ", of"
+        print(f"\n{shown} shown{among} {selected}; --limit 0 shows all, --step and --problem choose")
 
 
 def select_entries(entries: Sequence[TraceEntry], problem: str | None, step: int | None, run: Path) -> list[TraceEntry]:
