@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -211,6 +212,12 @@ def test_training_page_lists_every_recipe() -> None:
     page = (DOCS / "training.md").read_text()
     recipes = {p.stem for p in (ROOT / "recipes").glob("[a-z]*.py")}
     assert sorted(name for name in recipes if f"`{name}`" not in page) == []
+
+
+def test_getting_started_lists_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    table = re.findall(r"^\| `(\w+)` \| \D", (DOCS / "getting-started.md").read_text(encoding="utf-8"), re.M)
+    assert set(table) == extras.keys() - {"dev", "serve-dev", "docs"}  # those are for contributors
 
 
 def test_every_command_is_in_a_document() -> None:
