@@ -30,6 +30,7 @@ def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
     run = Path("runs/tiny")
     assert output.code == 0 and "after 2 steps" in output.out
     assert "--model runs/tiny --max-tokens 3" in output.out, "how to ask it"
+    assert "\nrun       runs/tiny\n" in output.out and "\nlook      ponder view runs/tiny\n" in output.out
     assert "step 1/2  reward " in output.err and "step 2/2  reward " in output.err
     assert [row["step"] for row in read_metrics(run)] == [0, 1]
     for again in (("run", "tiny.py", "--steps", "2"), ("run", "runs/tiny")):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,9 +109,16 @@ def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, r
     else:
         if trained is not None:
             print(f"finished  all {described.total} steps were done before; {extension_hint(job)}")
-        look = f"look          ponder view {shlex.quote(str(folder))}"
-        print("\n".join([*before.lines(), *described.summary_lines(folder, result), look]))
+        summary = described.summary_lines(folder, result)
+        look = f"{'look':<{_label_width(summary)}}ponder view {shlex.quote(str(folder))}"
+        print("\n".join([*before.lines(), *summary, look]))
     return EXIT_UNMEASURED if is_unmeasured(result) else 0
+
+
+def _label_width(summary: Sequence[str]) -> int:
+    """Where the values of a summary begin: those of trainings and of evaluations are laid out differently."""
+    labels = (re.match(r"run +", line) for line in reversed(summary))
+    return next((len(found[0]) for found in labels if found), len("run       "))
 
 
 def follow_job(job: Any, folder: Path) -> int:
