@@ -73,6 +73,18 @@ async def play(environment: ProcessEnvironment, of: Problem, turns: int = 3) -> 
     return out
 
 
+def test_a_slow_import_is_no_slow_call(tmp_path: Path) -> None:
+    """The example of docs/how-to/own-environment.md imports torch: more than 10 s on a busy machine."""
+    slow = tmp_path / "slow_environment.py"
+    slow.write_text(
+        "import time\n\nfrom ponder.types import Turn\n\ntime.sleep(3)\n\n\nclass Slow:\n"
+        "    def reset(self, problem, seed):\n        return Turn()\n\n"
+        "    def act(self, action):\n        return Turn(reward=1.0, done=True)\n"
+    )
+    turns = run_async(play(ProcessEnvironment(f"{slow}:Slow", call_seconds=2.0), problem(), turns=1))
+    assert turns[-1].reward == 1.0
+
+
 def test_process_environment_answers_as_in_process() -> None:
     turns = run_async(play(ProcessEnvironment(NAME), problem()))
     assert turns == [

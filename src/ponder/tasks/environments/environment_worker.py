@@ -8,6 +8,7 @@ It ends with its parent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import inspect
 import json
@@ -23,6 +24,7 @@ from ponder.errors import PonderError
 from ponder.protocols import Environment
 from ponder.reason.episodes import check_turn
 from ponder.reason.tools.tool_environment import ToolEnvironment
+from ponder.registry import import_object
 from ponder.tasks.environments.user_environment import open_user_environment
 from ponder.types import Action, FunctionCall, Problem, Turn, ids
 from ponder.user_errors import describe_error
@@ -77,7 +79,15 @@ def serve(calls: BinaryIO, replies: BinaryIO) -> None:
 
 
 def opener(spec: dict[str, Any]) -> Callable[[], Environment]:
-    """What makes the environments that were asked for."""
+    """What makes the environments that were asked for.
+
+    Their files are imported now, since that may take longer than a call. What cannot be imported fails in the call.
+    """
+    names = [*spec.get("tools", ()), *spec.get("rewards", ()), spec.get("given", "")]
+    for name in names:
+        if isinstance(name, str) and ":" in name:
+            with contextlib.suppress(Exception, SystemExit):
+                import_object(name)
     if "tools" in spec:
         return lambda: ToolEnvironment(spec["tools"])
     return lambda: open_user_environment(**spec)
