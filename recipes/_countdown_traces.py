@@ -30,9 +30,11 @@ TAKEN_BACK = " wait"
 CHECK = ":"  # between an attempt's value and the target that it is compared with
 
 
-def small_model(context: int, seed: int, letters: str = "") -> ScratchModel:
-    """About 0.2 million weights; `letters` beside those that puzzles and attempts have."""
-    return ScratchModel("".join(dict.fromkeys(ALPHABET + letters)), width=64, layers=2, context=context, seed=seed)
+def small_model(context: int, seed: int, letters: str = "", weight_std: float = 0.02) -> ScratchModel:
+    """About 0.2 million weights; `letters` beside those that puzzles and attempts have. `weight_std` is that of the
+    first weights."""
+    alphabet = "".join(dict.fromkeys(ALPHABET + letters))
+    return ScratchModel(alphabet, width=64, layers=2, context=context, seed=seed, weight_std=weight_std)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,8 @@ Chosen = Literal["random", "diverse", "longest", "all"]
 CHOSEN: tuple[Chosen, ...] = ("random", "diverse", "longest", "all")
 BUDGETS = (32, 64, 128, 256)  # tokens of thinking
 WAITS = (1, 2, 4)
-STRINGS = {"wait": " wait\n", "alternatively": " alternatively\n", "hmm": " hmm\n", "none": "\n"}
+# Without the end of the line, which begins the end of thinking: after a string that had it, that end went unnoticed.
+STRINGS = {"wait": TAKEN_BACK, "alternatively": " alternatively", "hmm": " hmm"}
 THINK_END, ANSWER_PREFIX = "\n####", " "
 TOKENS = "#{tokens}="
 STEPS, STEPS_LEFT = "#{steps}=", "{left})"
@@ -50,6 +51,7 @@ STEP_TOKENS = 32  # an attempt has fewer
 MAX_ANSWER_TOKENS = 24
 STEPS_OF_S1 = 315  # five epochs of 1,000 answers
 BATCH_SIZE_OF_S1 = 16
+WEIGHT_STD = 0.08  # sqrt(2 / (5 width)): from 0.02 the tiny base copies far less (docs/tried.md)
 
 
 def recipe(
@@ -71,8 +73,8 @@ def recipe(
     if validation:
         attempts, puzzles, worked = Validation(attempts), Validation(puzzles), Validation(worked)
     tiny, context = model == "tiny", 64 + 12 * 9 * numbers
-    base_lr, lr = base_lr or (4e-3 if tiny else 1e-4), lr or (1e-3 if tiny else 5e-5)
-    scratch = small_model(context, seed, letters="".join((*STRINGS.values(), *CLASSES.values())))
+    base_lr, lr = base_lr or (4e-3 if tiny else 1e-4), lr or (3e-3 if tiny else 5e-5)
+    scratch = small_model(context, seed, "".join((*STRINGS.values(), *CLASSES.values())), WEIGHT_STD)
     read = FineTune(
         attempts, scratch if tiny else model, TEMPLATE if tiny else "qa",
         optimizer=AdamW(lr=base_lr, warmup_steps=base_steps // 10, decay_steps=base_steps), steps=base_steps,
@@ -114,9 +116,7 @@ def recipe(
 def forced(budget: int) -> BudgetForcing:
     """Thinking that ends at a budget, and is not lengthened."""
     answer = Sampling(max_tokens=MAX_ANSWER_TOKENS)  # greedy thinking would make the same attempt again
-    return BudgetForcing(
-        budget, waits=0, think_end=THINK_END, answer_prefix=ANSWER_PREFIX, sampling=answer, wait_word=STRINGS["wait"]
-    )
+    return BudgetForcing(budget, waits=0, think_end=THINK_END, answer_prefix=ANSWER_PREFIX, sampling=answer)
 
 
 def stepwise(budget: int) -> StepControl:
