@@ -124,14 +124,14 @@ class OverOptimisation:
             own = [d["runs"][name] for d in data]
             ends = [[o["training"][key][k] for o in own] for key in ("reward", "kl") for k in (0, -1)]
             rl_rows.append([
-                title, format_interval(ends[0], 1, 2), format_interval(ends[1], 1, 2),
-                format_interval(ends[3], 1, 2), format_interval([o["test"] for o in own], bounds=SHARE),
+                title, format_interval(ends[0], 1, 2, bounds=SHARE), format_interval(ends[1], 1, 2, bounds=SHARE),
+                ", ".join(f"{kl:.2f}" for kl in ends[3]), format_interval([o["test"] for o in own], bounds=SHARE),
                 format_interval([o["test"] - d["start"] for o, d in zip(own, data, strict=True)], sign=True),
                 format_amount(float(np.mean([o["tokens"] for o in own]))),
                 format_amount(float(np.mean([o["flops"] for o in own]))),
             ])  # fmt: skip
-        head = ["run", "judge, first step", "last step", "KL at the end, nats", "right, held out, %", "gain, points",
-                "tokens", "FLOPs"]  # fmt: skip
+        head = ["run", "judge, first step", "last step", "KL at the end, nats, each seed", "right, held out, %",
+                "gain, points", "tokens", "FLOPs"]  # fmt: skip
         alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
         first, start = data[0], format_interval([d["start"] for d in data], bounds=SHARE)
         return [
