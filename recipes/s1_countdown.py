@@ -6,7 +6,8 @@ by all three of quality, difficulty and diversity as s1K was (Muennighoff et al.
 long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16. Then budget forcing with several
 strings, control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of
 length), rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A
-language model reads the same in place of the tiny base; budgets in its prompts count characters. Not measured yet.
+language model reads the same in place of the tiny base; budgets in its prompts count characters. Results of the tiny
+base: docs/book/s1.md.
 """
 
 import random

@@ -77,10 +77,11 @@ class S1:
             line(panels[3], 1, "vote of samples", *vote_curve(data), "parallel")
             panels[3].set_xscale("log")
             titles = ("chosen answers", "control of length", "strings that lengthen", "sequential or parallel")
+            top = min(1.02, 1.5 * max(row["right"] for row in rows))  # room for the legends
             for axes, title in zip(panels, titles, strict=True):
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("tokens of thinking, mean")
-                axes.set_ylim(0, 1.02)
+                axes.set_ylim(0, top)
                 axes.legend(fontsize=7)
             panels[3].set_xlabel("tokens sampled, mean")
             panels[0].set_ylabel("share right")
@@ -109,13 +110,14 @@ class S1:
             "tokens trained on",
         ]
         flops = float(np.mean([d["trained"]["all"]["flops"] for d in data]))
+        alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
         return [
             f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read single"
             " attempts, right or wrong; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
-            " Over seeds with a 95 % interval that stays within 0 and 100. The std of the base's first weights and the"
-            " learning rate of fine-tuning were chosen among four pairs, with a fourth seed on puzzles kept out of"
-            " training and test (docs/tried.md).",
+            f" Over seeds with a 95 % interval that stays within 0 and 100.{alone * (len(data) == 1)} The std of the"
+            " base's first weights and the learning rate of fine-tuning were chosen among four pairs, with a fourth"
+            " seed on puzzles kept out of training and test (docs/tried.md).",
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
