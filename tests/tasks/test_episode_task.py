@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +184,29 @@ def test_random_stream_leaves_global_draws_alone() -> None:
         assert (random.random(), np.random.rand()) == a
     with stream.use():
         assert random.random() != a[0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_streams_in_turn_draw_what_each_draws_alone(seed: int) -> None:
+    """Uniform and normal numbers, of which numpy and random keep one in reserve, and more than a block of the state."""
+    order = random.Random(seed)
+    kinds: list[Any] = [random.random, np.random.rand, np.random.normal, lambda: random.gauss(0, 1)]
+    kinds.append(lambda: np.random.permutation(700)[:3].tolist())
+    random.seed(7)
+    np.random.seed(7)
+    streams: list[Any] = [EpisodeRandom(1), EpisodeRandom(2), nullcontext()]  # the last is the program itself
+    drawn: list[list[Any]] = [[], [], []]
+    plans: list[list[int]] = [[], [], []]
+    for _ in range(200):
+        who, kind = order.randrange(3), order.randrange(6)
+        with streams[who] if who == 2 else streams[who].use():
+            if kind < len(kinds):
+                plans[who].append(kind)
+                drawn[who].append(kinds[kind]())
+    for plan, values, begun in zip(plans, drawn, (1, 2, 7), strict=True):
+        random.seed(begun)
+        np.random.seed(begun)
+        assert [kinds[kind]() for kind in plan] == values
 
 
 def test_own_environment_rewards_turns() -> None:
