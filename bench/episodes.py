@@ -235,14 +235,16 @@ def main() -> None:
     flags.add_argument("--turns", type=int, default=8, help="turns of an episode, each with a call")
     flags.add_argument("--repeats", type=int, default=5, help="measured batches, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
+    flags.add_argument("--taught", type=Path, help="folder for the taught model, which a later call takes from there")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     options.model = options.model or ("smollm2" if options.device == "cuda" else "tiny")
     dtype = options.dtype or ("bfloat16" if options.device == "cuda" else "float32")
 
     with tempfile.TemporaryDirectory() as work:
-        folder = Path(work) / options.model
-        teach(options, folder)
+        folder = (options.taught or Path(work)) / options.model
+        if not folder.exists():
+            teach(options, folder)
         ours = PonderSide(options, folder, dtype)
         seconds, cpu = {"ponder": ours.seconds}, {"ponder": ours.cpu_seconds}
         counts, threads = {}, torch.get_num_threads()

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 import ponder.engine.engine as engine_module
+from ponder.engine.cpu_decode_runner import CompiledDecodeRunner
 from ponder.engine.cuda_graph_runner import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.kv_cache import bytes_per_token
@@ -125,6 +126,7 @@ _TIMED_METHODS: list[tuple[Any, str, str]] = [
     (ModelRunner, "prefill", "prompts"),
     (ModelRunner, "decode", "network"),
     (CudaGraphRunner, "launch", "network"),  # draws as well
+    (CompiledDecodeRunner, "_decode_rows", "network"),  # this too
     (engine_module, "sample_and_append", "sampling"),
     (engine_module, "append_sampled", "sampling"),
 ]

@@ -18,9 +18,10 @@ from tokenizers import decoders, models
 
 from fakes import CONFIGS, char_policy, run_async, tiny_decoder
 from ponder.engine import sampler
-from ponder.engine.model_runner import ModelRunner
+from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampling_step import finish_reason
+from ponder.engine.scheduler import StepPlan
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import base_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -61,13 +62,13 @@ def test_is_a_policy_with_typed_completions() -> None:
 
 def test_waiting_calls_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    real = ModelRunner.decode
+    real = Engine._run_plan
 
-    def spy(self: ModelRunner, rows: Any, parts: Any) -> Any:
-        sizes.append(len(rows))
-        return real(self, rows, parts)
+    def spy(self: Engine, plan: StepPlan, *rest: Any) -> None:
+        sizes.append(len(plan.seqs))
+        real(self, plan, *rest)
 
-    monkeypatch.setattr(ModelRunner, "decode", spy)
+    monkeypatch.setattr(Engine, "_run_plan", spy)
     policy = char_policy()
 
     async def begin() -> None:

@@ -356,7 +356,10 @@ class Engine:
         tokens_BS, logprobs_BS = in_flight.results()
         seqs = [in_flight.seqs[i] for i in rows]
         lengths = [len(seq.token_ids) for seq in seqs]
-        failed = append_sampled(tokens_BS[rows], logprobs_BS[rows], seqs, self.eos, self.stop_check, in_flight.version)
+        discards = self._runner is None or not self._runner.stops_at_end
+        failed = append_sampled(
+            tokens_BS[rows], logprobs_BS[rows], seqs, self.eos, self.stop_check, in_flight.version, discards
+        )
         now = time.perf_counter()
         for seq in seqs:
             seq.seconds += (now - max(in_flight.start_time, self._collected_at)) / len(seqs)
@@ -431,7 +434,7 @@ class Engine:
                 continue
             self._runner = runner
             self._scheduler = Scheduler(self.cache_tokens, self.max_num_seqs, self._chunk_tokens())
-            runner.adapters = self.adapters
+            runner.adapters, runner.eos = self.adapters, self.eos
         return self._scheduler, runner
 
     def _chunk_tokens(self) -> int:

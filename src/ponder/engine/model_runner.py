@@ -23,10 +23,13 @@ PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 
 class ModelRunner:
+    stops_at_end = False  # whether a launch samples nothing after the end of a sequence
+
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
         self.cache = self._make_cache(slots)
         self.adapters: Adapters | None = None  # the engine's
+        self.eos: frozenset[int] = frozenset()  # the engine's
         self._last_batch: list[SequenceState] = []  # of the last decoding step
         self._attention: DecodeAttention | None = None
 

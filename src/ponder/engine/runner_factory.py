@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ponder.engine import cpu_merged_layers, cpu_packed_weights
+from ponder.engine import cpu_decode_runner, cpu_merged_layers, cpu_packed_weights
+from ponder.engine.cpu_decode_library import load_library
 from ponder.engine.fused_weights import QUANTIZED_DTYPES
 from ponder.engine.model_runner import ModelRunner
 from ponder.errors import UnknownName, UsageError
@@ -33,6 +34,8 @@ def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, 
         )
     if net.device.type == "cpu" and cpu_packed_weights.is_worthwhile(net):
         return cpu_packed_weights.PackedWeightsRunner(net, slots)
+    if net.device.type == "cpu" and cpu_decode_runner.is_supported(net) and load_library() is not None:
+        return cpu_decode_runner.CompiledDecodeRunner(net, slots)
     if net.device.type == "cpu" and cpu_merged_layers.is_supported(net):
         return cpu_merged_layers.MergedLayersRunner(net, slots)
     return ModelRunner(net, slots)

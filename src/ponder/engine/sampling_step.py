@@ -17,7 +17,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.errors import PonderError, UsageError
 from ponder.types import Sampling, StopReason, ids
 
-# Called with a sequence after each token: True if its text contains a stop string.
+# Called after each token with a sequence that has stop strings: True if its text contains one.
 StopCheck = Callable[[SequenceState], bool]
 
 
@@ -65,8 +65,10 @@ def append_sampled(
     eos: frozenset[int],
     stopped: StopCheck,
     version: int = 0,
+    discards: bool = True,
 ) -> dict[SequenceState, Exception]:
-    """Append tokens that the device sampled several at a time, up to each sequence's end. Returns those that failed."""
+    """Append tokens that the device sampled several at a time, up to each sequence's end. Returns those that failed.
+    `discards`: tokens after the end were sampled too, in vain."""
     failed: dict[SequenceState, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos))
     steps = tokens_BS.shape[1]
@@ -98,7 +100,8 @@ def append_sampled(
                 seq.stop = finish_reason(seq, eos, stopped)
                 if seq.stop is not None:
                     break
-            seq.discarded_tokens += steps - (len(seq.token_ids) - length)
+            if discards:
+                seq.discarded_tokens += steps - (len(seq.token_ids) - length)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
     return failed

@@ -1,0 +1,66 @@
+"""`cpu_decode.c`, compiled for this processor where there is a C compiler, and kept in ponder's cache folder."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from ponder.cache_folder import cache_folder
+
+_SOURCE = Path(__file__).with_name("cpu_decode.c")
+_COMPILERS = "cc", "gcc", "clang"
+_FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared"
+_COMPILE_SECONDS = 120.0
+
+
+@cache
+def load_library() -> ctypes.CDLL | None:
+    """The compiled functions. None: PONDER_CPU_KERNELS is 0, there is no compiler, or it failed."""
+    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    if os.environ.get("PONDER_CPU_KERNELS") == "0" or sys.platform == "win32" or compiler is None:
+        return None
+    try:
+        library = ctypes.CDLL(str(_compile(compiler, cache_folder() / "compiled" / "cpu")))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer]
+    library.decode.restype = ctypes.c_int
+    return library
+
+
+def _compile(compiler: str, folder: Path) -> Path:
+    """The library's file, compiled unless it is there. Several processes may compile it at once."""
+    native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
+    flags = [*compiler.split(), *_FLAGS, native]
+    key = hashlib.sha256("\0".join([_SOURCE.read_text(), *flags, _processor()]).encode()).hexdigest()[:16]
+    file = folder / f"decode-{key}.so"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            made = Path(work) / file.name
+            command = [*flags, "-o", str(made), str(_SOURCE), "-lm", "-lpthread"]
+            subprocess.run(command, check=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True)
+            made.replace(file)
+    return file
+
+
+def _processor() -> str:
+    """What the instructions of this machine depend on: homes are shared between machines."""
+    try:
+        lines = set(Path("/proc/cpuinfo").read_text().splitlines())
+    except OSError:
+        lines = set()
+    return "\n".join([platform.machine(), platform.processor(), *sorted(line for line in lines if _names_cpu(line))])
+
+
+def _names_cpu(line: str) -> bool:
+    return line.lower().startswith(("model name", "flags", "features", "cpu part", "cpu implementer"))

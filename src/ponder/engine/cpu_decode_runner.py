@@ -1,0 +1,264 @@
+"""A runner for CPUs and small networks that decodes by compiled code: whole steps, sampling included, in one call.
+
+In a small network the host takes longer over a step than its arithmetic does. Here one call runs several steps of all
+rows, on all threads and without the interpreter; a sequence stops at its last token. A row's numbers do not depend on
+the other rows. Prefill runs in torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ponder.engine import cpu_merged_layers
+from ponder.engine.cpu_decode_library import load_library
+from ponder.engine.cpu_merged_layers import MergedLayersRunner
+from ponder.engine.model_runner import PendingTokens
+from ponder.engine.request import SequenceState
+from ponder.engine.scheduler import PrefillChunk
+from ponder.nets.decoder import Decoder
+
+_STEPS_PER_CALL = 16
+_PANEL = 16  # outputs of a matrix that are side by side
+_MAX_PARAMETERS = 1 << 22  # more do not stay in a processor's cache
+_MAX_HEAD = 256
+_MORE_SLOTS = 256  # for which a row's table has room
+
+_ROW = np.dtype(
+    [
+        ("slots", np.uintp), ("ends", np.uintp), ("rng_key", np.uint64), ("drawn", np.int64), ("position", np.int64),
+        ("left", np.int64), ("temperature", np.float32), ("token", np.int32),
+    ]
+)  # fmt: skip
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in (
+            "attention_norm", "mlp_norm", "qkv", "qkv_bias", "qk_norm", "out", "out_bias", "gate_up", "gate_up_bias",
+            "down", "down_bias", "kv",
+        )),
+        ("window", ctypes.c_int64),
+    ]  # fmt: skip
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in (
+            "layers", "width", "heads", "kv_heads", "head_size", "mlp_width", "vocab", "slots", "gelu",
+        )),
+        ("eps", ctypes.c_float),
+        ("scale", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("embedding", "norm", "head", "cosines", "sines", "layer")),
+    ]  # fmt: skip
+
+
+class CompiledDecodeRunner(MergedLayersRunner):
+    stops_at_end = True
+
+    def __init__(self, net: Decoder, slots: int) -> None:
+        super().__init__(net, slots)
+        library = load_library()
+        assert library is not None
+        self._library = library
+        self._is_supported: bool | None = None  # None: the weights have changed
+        self._model: _Model | None = None
+        self._positions = 0  # for which it has angles
+        self._kept: list[Any] = []  # what the model points to
+        self._tables: dict[SequenceState, _SlotTable] = {}
+        self._end_tables: dict[tuple[bool, tuple[int, ...]], NDArray[np.uint8]] = {}
+
+    def refresh_weights(self) -> None:
+        super().refresh_weights()
+        self._model = self._is_supported = None
+
+    def forget_batch(self) -> None:
+        super().forget_batch()
+        self._tables = {}
+
+    def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        return seqs, self.max_steps(seqs)
+
+    def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
+        if not self.can_launch(seqs) or any(seq.sampling.stop for seq in seqs):  # the host looks for stop strings
+            return 1
+        return max(1, min(_STEPS_PER_CALL, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs)))
+
+    def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
+        return self._is_usable() and all(seq.samples_on_device and not _truncates(seq) for seq in seqs)
+
+    def launch(
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
+        if chunks:
+            self.prefill(chunks)
+        tokens_BS = np.zeros((len(seqs), steps), np.int32)
+        logprobs_BS = np.zeros((len(seqs), steps), np.float32)
+        self._decode_rows(seqs, steps, tokens_BS.ctypes.data, logprobs_BS.ctypes.data, None)
+        return lambda: (tokens_BS, logprobs_BS)
+
+    def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+        if not self._is_usable():
+            return super().decode(seqs, chunks)
+        if chunks:
+            self.prefill(chunks)
+        logits_BV = torch.empty(len(seqs), self.net.config.vocab)
+        self._decode_rows(seqs, 1, None, None, logits_BV.data_ptr())
+        return logits_BV
+
+    def _is_usable(self) -> bool:
+        """Whether the network is still one for the compiled code."""
+        if self._is_supported is None:
+            self._is_supported = is_supported(self.net)
+        return self._is_supported and not (self.adapters is not None and any(self.adapters))
+
+    def _decode_rows(
+        self, seqs: Sequence[SequenceState], steps: int, tokens: int | None, logprobs: int | None, logits: int | None
+    ) -> None:
+        _count_first_inputs(seqs, steps)
+        self._last_batch, self._attention = [], None  # torch's attention would miss these steps
+        self._keep_tables(seqs)
+        model = self._ensure_model(max(seq.length for seq in seqs) + steps)
+        rows = np.array([self._row(seq) for seq in seqs], _ROW)
+        threads = min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 64)
+        failed = self._library.decode(
+            ctypes.byref(model), rows.ctypes.data, len(seqs), steps, threads, tokens, logprobs, logits
+        )
+        if failed:
+            raise MemoryError("no memory for a decoding step")
+
+    def _row(self, seq: SequenceState) -> tuple[Any, ...]:
+        s, written = seq.request.sampling, len(seq.token_ids)
+        token = seq.token_ids[-1] if written else int(seq.request.prefix[-1])
+        slots = self._tables[seq].address(seq)
+        ends = self._end_table(s.ignore_eos, s.stop_token_ids).ctypes.data
+        left = s.max_tokens - written
+        return slots, ends, seq.rng_key, written, seq.length - 1, left, s.temperature, token
+
+    def _keep_tables(self, seqs: Sequence[SequenceState]) -> None:
+        old = self._tables
+        if len(old) != len(seqs) or not all(seq in old for seq in seqs):
+            self._tables = {seq: old.get(seq) or _SlotTable(seq) for seq in seqs}
+
+    def _end_table(self, ignore_eos: bool, stop_token_ids: tuple[int, ...]) -> NDArray[np.uint8]:
+        key = ignore_eos, stop_token_ids
+        if key not in self._end_tables:
+            table = np.zeros(self.net.config.vocab, np.uint8)
+            table[[token for token in (() if ignore_eos else self.eos) if token < len(table)]] = 1
+            table[list(stop_token_ids)] = 1
+            self._end_tables[key] = table
+        return self._end_tables[key]
+
+    def _ensure_model(self, positions: int) -> _Model:
+        """Pointers to the weights, as the compiled code takes them, and angles for so many positions."""
+        if self._model is None or positions > self._positions:
+            self._positions = 2 * positions
+            self._model, self._kept = self._build_model()
+        return self._model
+
+    def _build_model(self) -> tuple[_Model, list[Any]]:
+        net, c = self.net, self.net.config
+        kept: list[Any] = []
+
+        def keep(tensor: Tensor | None) -> int | None:
+            if tensor is None:
+                return None
+            kept.append(tensor := tensor.detach().float().contiguous())
+            return tensor.data_ptr()
+
+        layers = (_Layer * c.layers)()
+        blocks: Any = net.layers
+        for i, block in enumerate(blocks):
+            own, mlp = block.self_attn, block.mlp
+            qk_norm = None
+            if own.qk_norm:
+                qk_norm = torch.stack([own.q_norm.weight] * own.heads + [own.k_norm.weight] * own.kv_heads)
+            layers[i] = _Layer(
+                keep(block.input_layernorm.weight), keep(block.post_attention_layernorm.weight),
+                keep(_panels(own.q_proj, own.k_proj, own.v_proj)), keep(_bias(own.q_proj, own.k_proj, own.v_proj)),
+                keep(qk_norm), keep(_panels(own.o_proj)), keep(_bias(own.o_proj)),
+                keep(torch.cat([_panels(mlp.gate_proj), _panels(mlp.up_proj)])),
+                keep(_bias(mlp.gate_proj, mlp.up_proj, padded=True)),
+                keep(_panels(mlp.down_proj)), keep(_bias(mlp.down_proj)), self.cache.kv[i].data_ptr(), own.window or 0,
+            )  # fmt: skip
+        freqs, factor = net.rope_frequencies[0]
+        angles = torch.arange(self._positions).float()[:, None] * freqs.float()
+        kept.append(layers)
+        model = _Model(
+            c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.mlp_width, c.vocab, self.cache.kv[0].shape[2],
+            int(c.activation == "gelu_tanh"), c.norm_eps, c.scale, keep(net.embed_tokens.weight), keep(net.norm.weight),
+            keep(_panels(net.lm_head)), keep(angles.cos() * factor), keep(angles.sin() * factor),
+            ctypes.addressof(layers),
+        )  # fmt: skip
+        return model, kept
+
+
+class _SlotTable:
+    """The slots of a sequence's tokens, by position."""
+
+    def __init__(self, seq: SequenceState) -> None:
+        assert seq.node is not None
+        runs = [node.slots for node in seq.node.path()]
+        self.start = seq.node.end
+        self.size = self.start  # slots that are known
+        self.slots = np.empty(self.start + len(seq.slots) + _MORE_SLOTS, np.int32)
+        self.pointer: int = self.slots.ctypes.data
+        if runs:
+            np.concatenate(runs, out=self.slots[: self.start])
+
+    def address(self, seq: SequenceState) -> int:
+        """Where the table is, with all slots that the sequence has now."""
+        size = self.start + len(seq.slots)
+        if size > len(self.slots):
+            self.slots = np.concatenate([self.slots, np.empty(len(self.slots) // 2 + _MORE_SLOTS, np.int32)])
+            self.pointer = self.slots.ctypes.data
+        self.slots[self.size : size] = seq.slots[self.size - self.start :]
+        self.size = size
+        return self.pointer
+
+
+def is_supported(net: Decoder) -> bool:
+    """Whether the compiled code computes this network: small, float32, and of sizes that fill its vectors."""
+    c = net.config
+    fits = not (c.width % _PANEL or c.heads * c.head_dim % _PANEL or c.head_dim % 8) and c.head_dim <= _MAX_HEAD
+    return fits and cpu_merged_layers.is_supported(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
+
+
+def _truncates(seq: SequenceState) -> bool:
+    s = seq.sampling
+    return bool(s.top_p < 1 or s.top_k or s.min_p)
+
+
+def _count_first_inputs(seqs: Sequence[SequenceState], steps: int) -> None:
+    """The last token of a prefix, which is the first input, counts once for all sequences of a group. Here each row
+    computes it, in less time than sharing it would take."""
+    counted: set[tuple[int, int]] = set()
+    for seq in seqs:
+        if len(seq.slots) == steps:
+            key = id(seq.node), seq.token_ids[-1] if seq.token_ids else int(seq.request.prefix[-1])
+            seq.prefill_tokens += key not in counted
+            counted.add(key)
+
+
+def _panels(*linears: nn.Linear) -> Tensor:
+    """One matrix of several layers, [outputs / 16, inputs, 16], with zeros where outputs or inputs are no multiple."""
+    weight = torch.cat([linear.weight for linear in linears])
+    outputs, inputs = weight.shape
+    padded = nn.functional.pad(weight, (0, -inputs % _PANEL, 0, -outputs % _PANEL))
+    return padded.view(-1, _PANEL, padded.shape[1]).transpose(1, 2)
+
+
+def _bias(*linears: nn.Linear, padded: bool = False) -> Tensor | None:
+    """Their biases one after the other, each `padded` by itself, and all to a multiple of 16."""
+    if linears[0].bias is None:
+        return None
+    parts = [nn.functional.pad(linear.bias, (0, -len(linear.bias) % _PANEL if padded else 0)) for linear in linears]
+    whole = torch.cat(parts)
+    return nn.functional.pad(whole, (0, -len(whole) % _PANEL))

@@ -1,0 +1,181 @@
+"""Compiled decoding steps sample what the network samples, row by row, and only where there is a compiler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import CONFIGS, run_async, tiny_decoder
+from ponder.engine import cpu_decode_library, cpu_decode_runner, runner_factory
+from ponder.engine.cpu_decode_runner import CompiledDecodeRunner, is_supported
+from ponder.engine.cpu_merged_layers import MergedLayersRunner
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request, SequenceState
+from ponder.engine.runner_factory import make_runner
+from ponder.errors import ModelError
+from ponder.nets import lora
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+needs_compiler = pytest.mark.skipif(cpu_decode_library.load_library() is None, reason="there is no C compiler")
+SUPPORTED = [kind for kind in CONFIGS if kind != "gemma"]
+
+
+def generate(net: Decoder, requests: Sequence[Request], eos: frozenset[int] = frozenset()) -> list[SequenceState]:
+    engine = Engine(net, eos)
+
+    async def together() -> list[list[SequenceState]]:
+        return list(await asyncio.gather(*map(engine.generate, requests)))
+
+    try:
+        return [seq for seqs in run_async(together()) for seq in seqs]
+    finally:
+        engine.close()
+
+
+def some_requests(**options: object) -> list[Request]:
+    """Prompts and answers of several lengths, greedy and at two temperatures; one group."""
+    kinds = [(0.0, 33, 1), (1.0, 5, 3), (0.6, 70, 1), (1.0, 150, 1), (1.0, 1, 1), (0.8, 18, 2)]
+    return [
+        Request(ids([7 + i] * i + [5 + i, 9 + 2 * i]), Sampling(temperature, max_tokens=length, **options), n, seed=i)
+        for i, (temperature, length, n) in enumerate(kinds)
+    ]
+
+
+def assert_same(ours: Sequence[SequenceState], plain: Sequence[SequenceState]) -> None:
+    for a, b in zip(ours, plain, strict=True):
+        assert a.token_ids == b.token_ids and a.stop == b.stop and a.prefill_tokens == b.prefill_tokens
+        assert np.allclose(a.logprobs, b.logprobs, atol=1e-4)
+        assert a.discarded_tokens == b.discarded_tokens == 0 and a.notes.keys() == b.notes.keys()
+
+
+def plain(net: Decoder, requests: Sequence[Request], eos: frozenset[int] = frozenset()) -> list[SequenceState]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner_factory, "load_library", lambda: None)
+        return generate(net, requests, eos)
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_compiled_steps_sample_what_the_network_samples(kind: str):
+    net = tiny_decoder(kind)
+    assert isinstance(make_runner(net, 100, 4, True, ""), CompiledDecodeRunner)
+    assert_same(generate(net, some_requests()), plain(net, some_requests()))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"top_p": 0.8}, {"top_k": 5}, {"repetition_penalty": 1.3}, {"token_stats": ("entropy",)}, {"logprobs": 3},
+        {"forced_token_ids": (4,)}, {"logit_bias": ((5, 3.0),)}, {"stop_token_ids": (3, 11, 40)},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_rows_that_the_host_samples_share_the_batch(options: dict[str, object]):
+    net, eos = tiny_decoder(), frozenset([2, 30])
+    mixed = [*some_requests(**options), *some_requests()]
+    assert_same(generate(net, mixed, eos), plain(net, mixed, eos))
+
+
+@needs_compiler
+def test_a_row_has_the_same_bits_alone_and_with_any_number_of_threads():
+    net = tiny_decoder("qwen3")
+    requests = [Request(ids([token]), Sampling(0.9, max_tokens=40), 1, token) for token in range(3, 40)]
+    together, threads = generate(net, requests), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert [seq.logprobs for seq in generate(net, requests)] == [seq.logprobs for seq in together]
+    finally:
+        torch.set_num_threads(threads)
+    for request, seq in list(zip(requests, together, strict=True))[::9]:
+        (alone,) = generate(net, [request])
+        assert (alone.token_ids, alone.logprobs) == (seq.token_ids, seq.logprobs)
+
+
+@needs_compiler
+def test_a_sequence_stops_at_its_last_token():
+    net, eos = tiny_decoder(), frozenset(range(0, 64, 7))
+    seqs = generate(net, some_requests(), eos)
+    assert {seq.stop for seq in seqs} == {"eos", "length"}
+    for seq in seqs:
+        assert not eos & set(seq.token_ids[:-1]) and (seq.stop == "eos") == (seq.token_ids[-1] in eos)
+        assert len(seq.logprobs) == len(seq.token_ids) and not seq.discarded_tokens
+    ignoring = generate(net, some_requests(ignore_eos=True), eos)
+    assert {seq.stop for seq in ignoring} == {"length"}
+
+
+@needs_compiler
+def test_new_weights_are_used_after_a_refresh():
+    net, other = tiny_decoder(), tiny_decoder(seed=4)
+    engine, request = Engine(net), some_requests()[2]
+    run_async(engine.generate(request))
+    net.load_state_dict(other.state_dict())
+    engine.refresh_weights()
+    (new,) = run_async(engine.generate(request))
+    engine.close()
+    assert_same([new], plain(other, [request]))
+
+
+@needs_compiler
+def test_damaged_weights_are_reported():
+    net = tiny_decoder()
+    with torch.no_grad():
+        net.layers[1].mlp.down_proj.weight[3, 5] = torch.nan
+    with pytest.raises(ModelError, match="not finite"):
+        generate(net, some_requests())
+
+
+@needs_compiler
+def test_sequences_that_are_preempted_and_come_back_are_sampled_the_same():
+    net = tiny_decoder()
+    requests = [Request(ids([4, token, 9]), Sampling(1.0, max_tokens=60), 1, token) for token in range(3, 15)]
+    engine = Engine(net, cache_bytes=200 * 2 * 2 * 2 * 8 * 4)  # 200 tokens
+
+    async def together() -> list[list[SequenceState]]:
+        return list(await asyncio.gather(*map(engine.generate, requests)))
+
+    seqs = [seq for (seq,) in run_async(together())]
+    assert engine.load.preemptions
+    engine.close()
+    for seq, other in zip(seqs, generate(net, requests), strict=True):
+        assert seq.token_ids == other.token_ids and np.allclose(seq.logprobs, other.logprobs, atol=1e-4)
+
+
+@pytest.mark.usefixtures("torch_steps")
+def test_compiled_steps_are_for_small_networks_of_whole_vectors():
+    net = tiny_decoder()
+    assert is_supported(net) and not is_supported(tiny_decoder("gemma"))
+    assert not is_supported(tiny_decoder(dtype=torch.bfloat16))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_decode_runner, "_MAX_PARAMETERS", 1000)
+        assert not is_supported(net)
+    lora.attach(net, lora.LoRA(rank=2), 0)
+    assert not is_supported(net)
+    assert type(make_runner(tiny_decoder(), 100, 4, True, "")) is MergedLayersRunner
+
+
+@needs_compiler
+def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = cpu_decode_library._compile("cc", tmp_path)
+    monkeypatch.setattr(cpu_decode_library.subprocess, "run", lambda *given, **more: pytest.fail("compiled again"))
+    assert cpu_decode_library._compile("cc", tmp_path) == file and [*tmp_path.iterdir()] == [file]
+
+
+def test_without_a_working_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    load = cpu_decode_library.load_library.__wrapped__
+    monkeypatch.setenv("PONDER_CACHE", str(tmp_path))
+    for compiler in ("false", str(tmp_path / "missing")):
+        monkeypatch.setenv("CC", compiler)
+        assert load() is None
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert load() is None
+    monkeypatch.undo()
+    monkeypatch.setenv("PONDER_CPU_KERNELS", "0")
+    assert load() is None
