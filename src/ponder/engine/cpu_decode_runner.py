@@ -87,12 +87,12 @@ class CompiledDecodeRunner(MergedLayersRunner):
         return seqs, self.max_steps(seqs)
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        if not self.can_launch(seqs) or any(seq.sampling.stop for seq in seqs):  # the host looks for stop strings
+        if not self.can_launch(seqs):
             return 1
         return max(1, min(_STEPS_PER_CALL, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs)))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
-        return self._is_usable() and all(seq.samples_on_device and not _truncates(seq) for seq in seqs)
+        return self._is_usable() and not any(map(_needs_host, seqs))
 
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
@@ -231,9 +231,10 @@ def is_supported(net: Decoder) -> bool:
     return fits and cpu_merged_layers.is_supported(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
 
 
-def _truncates(seq: SequenceState) -> bool:
-    s = seq.sampling
-    return bool(s.top_p < 1 or s.top_k or s.min_p)
+def _needs_host(seq: SequenceState) -> bool:
+    """Whether the host samples for it: there it has options, or stop strings to be looked for after each token."""
+    s = seq.request.sampling
+    return bool(not seq.samples_on_device or s.stop or s.top_p < 1 or s.top_k or s.min_p)
 
 
 def _count_first_inputs(seqs: Sequence[SequenceState], steps: int) -> None:
