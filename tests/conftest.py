@@ -15,6 +15,10 @@ from hypothesis import settings
 THREADS = min(2, os.cpu_count() or 1)
 os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 
+# Small networks decode in torch, a token at a time, since tests count steps, interrupt them and look inside;
+# tests/engine/test_cpu_decode.py has the compiled ones. PONDER_CPU_KERNELS=1 compiles them for all tests.
+os.environ.setdefault("PONDER_CPU_KERNELS", "0")
+
 # Where CI is set, pytest writes the whole difference of two values that differ, which for the weights of two runs
 # takes hours, and some tests here make values differ on purpose.
 os.environ.pop("CI", None)

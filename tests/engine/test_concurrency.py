@@ -439,7 +439,6 @@ def test_closed_engine_fails_all_requests() -> None:
     assert len(result) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in result)
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_failed_step_fails_all_requests_and_engine_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder()
     engine = make_engine(net)
@@ -475,7 +474,6 @@ def test_engine_reports_failed_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(run_async(engine.generate(request([7, 7], n=3)))) == 3
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_on_tokens_errors_reach_callers() -> None:
     engine = make_engine(tiny_decoder())
     given = iter([0])

@@ -22,8 +22,15 @@ from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
-needs_compiler = pytest.mark.skipif(cpu_decode_library.load_library() is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(cpu_decode_library.compile_library() is None, reason="there is no C compiler")
 SUPPORTED = [kind for kind in CONFIGS if kind != "gemma"]
+
+
+@pytest.fixture(autouse=True)
+def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere tests see steps one by one, as where there is no compiler."""
+    for module in (runner_factory, cpu_decode_runner):
+        monkeypatch.setattr(module, "load_library", cpu_decode_library.compile_library)
 
 
 def generate(net: Decoder, requests: Sequence[Request], eos: frozenset[int] = frozenset()) -> list[SequenceState]:
@@ -147,8 +154,8 @@ def test_sequences_that_are_preempted_and_come_back_are_sampled_the_same():
         assert seq.token_ids == other.token_ids and np.allclose(seq.logprobs, other.logprobs, atol=1e-4)
 
 
-@pytest.mark.usefixtures("torch_steps")
-def test_compiled_steps_are_for_small_networks_of_whole_vectors():
+def test_compiled_steps_are_for_small_networks_of_whole_vectors(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner_factory, "load_library", lambda: None)
     net = tiny_decoder()
     assert is_supported(net) and not is_supported(tiny_decoder("gemma"))
     assert not is_supported(tiny_decoder(dtype=torch.bfloat16))
@@ -168,7 +175,7 @@ def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_a_working_compiler_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    load = cpu_decode_library.load_library.__wrapped__
+    load = cpu_decode_library.compile_library.__wrapped__
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path))
     for compiler in ("false", str(tmp_path / "missing")):
         monkeypatch.setenv("CC", compiler)
@@ -178,4 +185,4 @@ def test_without_a_working_compiler_there_is_no_library(tmp_path: Path, monkeypa
     assert load() is None
     monkeypatch.undo()
     monkeypatch.setenv("PONDER_CPU_KERNELS", "0")
-    assert load() is None
+    assert cpu_decode_library.load_library() is None

@@ -37,7 +37,6 @@ def test_hidden_states_equal_the_network_s(kind: str, monkeypatch: pytest.Monkey
     assert torch.allclose(merged, hidden_states(Engine(net)), atol=2e-5)
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_merged_layers_are_for_small_float32_networks_without_adapters():
     assert isinstance(make_runner(tiny_decoder(), 100, 4, True, ""), MergedLayersRunner)
     assert not is_supported(tiny_decoder("gemma")) and not is_supported(tiny_decoder(dtype=torch.bfloat16))
@@ -69,7 +68,6 @@ def generate(net: Any, lengths: list[int]) -> list[list[SequenceState]]:
 
 
 @pytest.mark.parametrize("products", [True, False])
-@pytest.mark.usefixtures("torch_steps")
 def test_attention_goes_on_with_the_rows_that_are_left(products: bool, monkeypatch: pytest.MonkeyPatch):
     """A sequence that ends takes its row away, and the others are as they are alone; nothing is gathered again."""
     monkeypatch.setattr(torch_attention, "_MKL_BATCHED_MATMUL", products)

@@ -104,7 +104,6 @@ def test_greedy_equals_plain_loop_when_memory_is_short(kind: str, attention_path
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
-@pytest.mark.usefixtures("torch_steps")
 def test_segments_are_padded_only_within_groups(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
     monkeypatch.setattr(torch_attention, "_MAX_PADDED_SCORES", 0)
@@ -131,7 +130,6 @@ def test_segments_are_padded_only_within_groups(kind: str, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("attention_path")
 @pytest.mark.parametrize("kind", list(CONFIGS))
-@pytest.mark.usefixtures("torch_steps")
 def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
     net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
@@ -174,7 +172,6 @@ def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyP
     assert len(sizes) > 3 and max(rows for rows, _ in sizes) > 1 and max(tokens for _, tokens in sizes) == 3
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
     net, sizes = tiny_decoder(), list[int]()
     expected = plain_greedy(net, PROMPTS[1], 90)
@@ -196,7 +193,6 @@ def test_tail_copies_are_bounded_and_released(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
-@pytest.mark.usefixtures("torch_steps")
 def test_broken_attention_is_detected(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
         monkeypatch.setattr(torch_attention, "_MAX_INLINE_BYTES", -1)
@@ -279,7 +275,6 @@ def test_larger_group_starts_with_the_smaller() -> None:
 
 
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7])
-@pytest.mark.usefixtures("torch_steps")
 def test_more_requests_than_max_num_seqs(max_rows: int) -> None:
     """Every continuation comes back, in its place, and no more rows than allowed are in flight."""
     net = tiny_decoder()
@@ -342,8 +337,7 @@ def test_stop_check_sees_the_newest_token() -> None:
         seen.append(list(row.token_ids))
         return len(row.token_ids) == 4
 
-    asked = request(PROMPTS[1], temperature=0.0, stop=("!",))
-    (result,) = generate_together(Engine(net, stop_check=after_four), [asked])
+    (result,) = generate_together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
     assert result[0].stop == "stop" and len(result[0].token_ids) == 4
     assert [len(s) for s in seen] == [1, 2, 3, 4]
 
@@ -405,7 +399,6 @@ def test_new_weights_are_used_at_once() -> None:
     assert result[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_first_input_of_a_group_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     fed: list[int] = []
     real = MergedLayersRunner._hidden_states

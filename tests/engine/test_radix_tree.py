@@ -117,6 +117,7 @@ def test_new_weights_empty_the_tree_and_keep_held_nodes() -> None:
     tree.release(held)
     assert fresh.memory.free_count == 20
     assert_consistent(fresh)
+    assert fresh.replace_with_empty().memory.allocate(20).tolist() == list(range(20)), "side by side again"
 
 
 @given(st.integers(0, 2**32), st.integers(8, 60), st.integers(2, 3))

@@ -297,7 +297,6 @@ def test_device_error_fails_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(run_async(engine.generate(Request(ids([5]), rule, 1, 0)))) == 1
 
 
-@pytest.mark.usefixtures("torch_steps")
 def test_batch_only_sampling_error_fails_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     real = sampler.sample_tokens
     engine = Engine(tiny_decoder(), frozenset({2}))

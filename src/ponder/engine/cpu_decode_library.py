@@ -21,11 +21,16 @@ _FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared"
 _COMPILE_SECONDS = 120.0
 
 
-@cache
 def load_library() -> ctypes.CDLL | None:
     """The compiled functions. None: PONDER_CPU_KERNELS is 0, there is no compiler, or it failed."""
+    return None if os.environ.get("PONDER_CPU_KERNELS") == "0" else compile_library()
+
+
+@cache
+def compile_library() -> ctypes.CDLL | None:
+    """The same, whatever PONDER_CPU_KERNELS is."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if os.environ.get("PONDER_CPU_KERNELS") == "0" or sys.platform == "win32" or compiler is None:
+    if sys.platform == "win32" or compiler is None:
         return None
     try:
         library = ctypes.CDLL(str(_compile(compiler, cache_folder() / "compiled" / "cpu")))
