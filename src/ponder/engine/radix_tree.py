@@ -67,6 +67,11 @@ class SlotAllocator:
         self.size = self.free_count = size
         self._free_stack = np.arange(size - 1, -1, -1, dtype=np.int32)
 
+    def sort_if_unused(self) -> None:
+        """Hand out slots in their order again, if all are free: a sequence's slots then lie side by side in memory."""
+        if self.free_count == self.size:
+            self._free_stack[:] = np.arange(self.size - 1, -1, -1, dtype=np.int32)
+
     def allocate(self, number: int) -> Slots:
         if number > self.free_count:
             raise OutOfSlots
@@ -176,6 +181,7 @@ class RadixTree:
         for node in self.nodes():
             if not node.ref_count:
                 self.memory.free_slots(node.slots)
+        self.memory.sort_if_unused()
         return RadixTree(self.memory)
 
     def nodes(self) -> Iterator[RadixNode]:
