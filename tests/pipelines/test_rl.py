@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, RecordingProgress, char_policy, trace_group
+from ponder.engine.cpu_decode_library import compile_library
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -91,6 +92,22 @@ def same_run(folder: Path, policy: PonderPolicy, whole: Path, expected: PonderPo
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PonderPolicy]:
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, JOB(folder)
+
+
+def test_training_with_compiled_sampling_is_that_in_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU a small network samples by compiled code, which the other tests leave out."""
+    if compile_library() is None:
+        pytest.skip("there is no C compiler")
+    first = {}
+    for kernels in ("0", "1"):
+        monkeypatch.setenv("PONDER_CPU_KERNELS", kernels)
+        replace(JOB, preflight=True)(tmp_path / kernels)
+        first[kernels] = [trace.steps for step, trace in read_traces(tmp_path / kernels) if step == 0]
+    assert len(first["0"]) == JOB.problems_per_step
+    for torch_steps, compiled_steps in zip(first["0"], first["1"], strict=True):
+        assert [s.token_ids.tolist() for s in torch_steps] == [s.token_ids.tolist() for s in compiled_steps]
+    rewards = [[row["reward"] for row in read_metrics(tmp_path / kernels)] for kernels in ("0", "1")]
+    assert len(rewards[1]) == JOB.steps and rewards[0][0] == rewards[1][0]
 
 
 def test_run_records_metrics_and_traces(whole: tuple[Path, PonderPolicy]) -> None:

@@ -178,7 +178,8 @@ def test_resume_after_any_budget_gives_the_same_trace(tokens: int) -> None:
     [
         ({"max_thinking_tokens": 0}, "at least 1"),
         ({"min_thinking_tokens": 99, "max_thinking_tokens": 9}, "between 0 and the 9"),
-        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends the thinking"), ({"waits": -1}, "at least 1 and 0"),
+        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends the thinking"),
+        ({"wait_word": " wait\n", "think_end": "\n####"}, "would not be found"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_refused(bad: dict[str, object], says: str) -> None:

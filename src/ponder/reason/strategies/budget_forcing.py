@@ -63,6 +63,13 @@ class BudgetForcing:
                 "budget forcing needs the text that ends the thinking (think_end), and the word that continues it"
                 " (wait_word)"
             )
+        if (self.waits or self.min_thinking_tokens) and any(
+            self.wait_word.endswith(self.think_end[:size]) for size in range(1, len(self.think_end) + 1)
+        ):
+            raise UsageError(
+                f"wait_word {self.wait_word!r} ends as think_end {self.think_end!r} begins, so that the end of what is"
+                " thought after it would not be found: give another wait_word"
+            )
 
     @property
     def total_thinking_tokens(self) -> int:
