@@ -32,6 +32,11 @@ def test_half_of_the_samples_tell_difficulty_and_half_are_chosen_among() -> None
     assert out["best implicit"] == [[0.5, 0.0], [0.5, 1.0], [0.0, 0.0]]
     assert [curve[1] for curve in out["weighted likelihood"]] == [1.0, 1.0, 0.0]
     assert [curve[1] for curve in out["weighted implicit"]] == [0.0, 1.0, 0.0]
+    # The pairs of a right and a wrong sample: four of the first problem, three of the second, none of the third.
+    assert out["auroc"] == {
+        "likelihood": pytest.approx((3.5 / 4 + 0) / 2),
+        "implicit": pytest.approx((0.5 / 4 + 0) / 2),
+    }
 
 
 def seed_data(search_right: list[float]) -> dict[str, Any]:
@@ -42,7 +47,12 @@ def seed_data(search_right: list[float]) -> dict[str, Any]:
         f"{way}-{size}-{guide}": {"right": search_right, "tokens": 5.0 * size, "scorer tokens": 3.0, "flops": 1.0}
         for way in ("beam", "rebase", "mcts") for size in (2, 4) for guide in ("likelihood", "implicit")
     }  # fmt: skip
-    return {**sampled, **dict.fromkeys(names, curves), "searches": searches}
+    return {
+        **sampled,
+        **dict.fromkeys(names, curves),
+        "auroc": {"likelihood": 0.7, "implicit": 0.6},
+        "searches": searches,
+    }
 
 
 def test_samples_are_compared_at_the_tokens_of_a_search() -> None:

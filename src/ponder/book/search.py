@@ -18,7 +18,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
-from ponder.measure import selection_curve
+from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
@@ -126,6 +126,13 @@ class Search:
         return [
             f"Samples alone, in % ({tokens} tokens each):",
             *markdown_table(["", *(f"N = {n}" for n in shown)], rows),
+            "AUROC within problems, the chance that the judge scores a right sample above a wrong one: "
+            + "; ".join(
+                f"{judge} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
+                for guide, judge in GUIDES.items()
+            )
+            + ".",
+            "",
         ]
 
     def _bin_lines(self, data: Sequence[SeedData]) -> list[str]:
@@ -178,12 +185,25 @@ def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
         return [[round(float(x), 4) for x in curve] for curve in each]
 
     out["majority"] = curves("majority", answers, None, "exact")
+    out["auroc"] = {guide: within_problems(scored, guide) for guide in GUIDES}
     for guide in GUIDES:
         scores = [group[half : 2 * half] for group in scored.scores[guide]]
         places = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
         out[f"best {guide}"] = curves("best", places, scores, "exact")
         out[f"weighted {guide}"] = curves("weighted", answers, [_positive(s) for s in scores], "subsets")
     return out
+
+
+def within_problems(scored: ScoredAnswers, guide: str) -> float:
+    """The chance that a judge scores a right answer above a wrong one to the same problem."""
+    known = [
+        (score, right, p)
+        for p, (scores, outcomes) in enumerate(zip(scored.scores[guide], scored.right, strict=True))
+        for score, right in zip(scores, outcomes, strict=True)
+        if score is not None
+    ]
+    z, y, problems = ([row[i] for row in known] for i in range(3))
+    return round(auroc_within_problems(z, y, problems, resamples=2).area, 4)
 
 
 def _positive(scores: Sequence[float | None]) -> list[float | None]:
