@@ -78,6 +78,6 @@ def test_problems_are_parted_by_difficulty() -> None:
 def test_verdict_is_against_the_best_choice_among_samples(right: list[float], held: str) -> None:
     seeds = {seed: seed_data(right) for seed in range(3)}
     lines = [line for line in FIGURE.report(seeds) if line.startswith("- ")]
-    assert len(lines) == 12 and all(line.endswith(f"**{held}**") for line in lines)
+    assert len(lines) == 18 and all(line.endswith(f"**{held}**") for line in lines)
     figure = FIGURE.draw(seeds)
     assert {row["panel"] for row in figure.rows} == {"likelihood", "implicit", "difficulty"}

@@ -115,13 +115,13 @@ class Search:
     def _sampled_lines(self, data: Sequence[SeedData]) -> list[str]:
         shown = [n for n in (1, 4, 16, 64) if n in data[0]["n"]]
         rows = []
-        for kind, title in SAMPLED.items():
-            for guide, judge in GUIDES.items() if kind != "majority" else [("", "")]:
+        for kind in SAMPLED:
+            for guide in GUIDES if kind != "majority" else [""]:
                 cells = [
                     format_interval([_curve(d, kind, guide)[d["n"].index(n)] for d in data], bounds=SHARE)
                     for n in shown
                 ]
-                rows.append([f"{title} by {judge}" if judge else title, *cells])
+                rows.append([_sampled_title(kind, guide), *cells])
         tokens = format_amount(float(np.mean([d["tokens a sample"] for d in data])))
         return [
             f"Samples alone, in % ({tokens} tokens each):",
@@ -142,27 +142,22 @@ class Search:
         return [
             "By difficulty: the problems of each seed in three parts, by how often the model solves them"
             f" ({', '.join(f'{name}: {_bin_rates(data, name)} %' for name in BINS)}). The larger searches, and what is"
-            " chosen of as many tokens as the beam takes, in %:",
+            " chosen of as many tokens as the larger beam takes, in %:",
             *markdown_table(["", *BINS], rows),
         ]
 
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
-        out = [
-            "**Held?** The larger searches less the best of the three that choose among samples, at equal tokens:",
-            "",
-        ]
-        for name in _largest(data[0]):
-            gaps = [
-                _right(d, name) - max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED)
-                for d in data
-            ]
+        out = ["**Held?** Each search less the best of the three that choose among samples, at equal tokens:", ""]
+        for name in data[0]["searches"]:
+            best = [max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED) for d in data]
+            gaps = [_right(d, name) - b for d, b in zip(data, best, strict=True)]
             out.append(f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**")
-        hard = bin_rows(data)
-        for title in [_title(name) for name in _largest(data[0])]:
-            best = [max(hard[t][BINS[0]][s] for t in SAMPLED.values()) for s in range(len(data))]
-            gaps = [a - b for a, b in zip(hard[title][BINS[0]], best, strict=True)]
+        rows = bin_rows(data)
+        for name in _largest(data[0]):
+            sampled = [rows[_sampled_title(kind, _guide(name))][BINS[0]] for kind in SAMPLED]
+            gaps = [a - max(b) for a, *b in zip(rows[_title(name)][BINS[0]], *sampled, strict=True)]
             gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
-            out.append(f"- on the hard third, {title}: {gap}")
+            out.append(f"- on the hard third, {_title(name)}: {gap}")
         return [*out, ""]
 
 
@@ -236,18 +231,19 @@ def difficulty_bins(data: SeedData) -> dict[str, list[int]]:
 
 
 def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
-    """By row and bin, the share right in each seed; samples at the tokens of the larger beam that `implicit` leads."""
+    """By row and bin, the share right in each seed; samples at the tokens of the larger beam with the same judge."""
     largest = _largest(data[0])
-    beam = next(name for name in largest if name.startswith("beam") and _guide(name) == "implicit")
-    out: dict[str, dict[str, list[float]]] = {}
     bins = [difficulty_bins(d) for d in data]
-    for kind, title in SAMPLED.items():
-        out[title] = {
-            name: [
-                at_tokens(d, kind, "implicit", _tokens(d, beam), own[name]) for d, own in zip(data, bins, strict=True)
-            ]
-            for name in BINS
-        }
+    out: dict[str, dict[str, list[float]]] = {}
+    for guide in GUIDES:
+        beam = next(name for name in largest if name.startswith("beam") and _guide(name) == guide)
+        for kind in SAMPLED:
+            out[_sampled_title(kind, guide)] = {
+                name: [
+                    at_tokens(d, kind, guide, _tokens(d, beam), own[name]) for d, own in zip(data, bins, strict=True)
+                ]
+                for name in BINS
+            }
     for search in largest:
         out[_title(search)] = {
             name: [
@@ -279,18 +275,22 @@ def _search_points(data: Sequence[SeedData], way: str, guide: str) -> list[tuple
 
 
 def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    shown = {t: v for t, v in bin_rows(data).items() if "likelihood" not in t}
+    shown = {t: v for t, v in bin_rows(data).items() if GUIDES["implicit"] not in t}
     width = 0.8 / len(shown)
     for i, (title, values) in enumerate(shown.items()):
         means = [100 * over_seeds(values[name])[0] for name in BINS]
         axes.bar(
-            [k + i * width for k in range(len(BINS))], means, width, color=COLOURS[i], label=title.partition(",")[0]
+            [k + i * width for k in range(len(BINS))],
+            means,
+            width,
+            color=COLOURS[i],
+            label=title.partition(" by ")[0].partition(",")[0],
         )
         rows.extend({"panel": "difficulty", "line": title, "x": name, "right": m / 100}
                     for name, m in zip(BINS, means, strict=True))  # fmt: skip
     axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
     axes.set_ylabel("right, %")
-    axes.set_title("by difficulty, at equal tokens", fontsize=8)
+    axes.set_title("by difficulty, judge: the model's own likelihood", fontsize=8)
     axes.legend(fontsize=6.5)
 
 
@@ -309,6 +309,10 @@ def _title(name: str) -> str:
     way, size, guide = name.split("-")
     what = "simulations" if way == "mcts" else "paths"
     return f"{SEARCHES[way]}, {size} {what}, by {GUIDES[guide]}"
+
+
+def _sampled_title(kind: str, guide: str) -> str:
+    return SAMPLED[kind] if kind == "majority" else f"{SAMPLED[kind]} by {GUIDES[guide]}"
 
 
 def _guide(name: str) -> str:
