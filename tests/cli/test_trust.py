@@ -290,6 +290,7 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
         "cli/strategy_flags.py", "cli/strategies.py", "reason/tools/function_tool.py",
         "tasks/environments/episode_task.py", "tasks/environments/process_environment.py",
         "tasks/environments/tool_task.py", "tasks/environments/user_environment.py",
+        "tasks/environments/environment_worker.py",  # what process_environment.py gives it
         "pipelines/job/resolve_names.py", "reason/named_strategies.py",  # typed
         "cli/contamination.py", "measure/readers/run_directory.py", "pipelines/harvest.py", "runs/trust.py",  # limits
     }  # fmt: skip

@@ -49,7 +49,7 @@ def gsm8k(mirror: HubMirror, tmp_path: Path) -> HubMirror:
 
 
 def test_data_get_fetches_what_the_task_reads(gsm8k: HubMirror, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(TaskError, match="`ponder data get gsm8k` fetches it"):
+    with pytest.raises(TaskError, match="fetch it with `ponder data get gsm8k`"):
         _ = GSM8K().train
     assert not is_here("gsm8k") and main(["data", "get", "gsm8k"]) == 0 and is_here("gsm8k")
     task, settings = tasks.find("openai/gsm8k")
