@@ -8,7 +8,7 @@ problems by difficulty.
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from _bases import (
     NO_SETTINGS,
@@ -16,7 +16,6 @@ from _bases import (
     Limit,
     MaxTokens,
     ModelName,
-    Problems,
     RecipeBase,
     Start,
     Steps,
@@ -28,6 +27,7 @@ from _bases import (
 )
 
 from ponder.models.scratch_model import ScratchModel
+from ponder.nets.decoder_with_head import LogprobReading
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Strategy
 from ponder.reason.operators.evaluate import Reduction
@@ -41,13 +41,13 @@ MAX_TOKENS = 100
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
 WIDTHS = (4, 16)  # answers that a beam or REBASE grows side by side
 SIMULATIONS = (8, 32)  # of MCTS, about as many tokens
-Reading = Annotated[str, "of the implicit reward model's steps: ratio, logprob or likelihood"]
+Reading = Annotated[LogprobReading, "of the implicit reward model's steps"]
 
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 96,
-    problems: Problems = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
+    problems: Count = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
     " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "logprob",
     reduce: Reduction = "product", widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
@@ -55,10 +55,10 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     if task is None and model == "tiny":
-        b = longer_sums(b, max_tokens)
+        b = longer_sums(b, max_tokens, keep_task=bool(task_settings))
     learning = replace(b, task=Validation(b.task)) if validation else b
     stages, first = learning.cold_start_stages(seed, start)
-    outcomes = learning.collect(first, Samples(samples, b.sampling), problems or 512, seed)
+    outcomes = learning.collect(first, Samples(samples, b.sampling), problems, seed)
     judge = b.train_reward_model("stage:outcomes", first, ImplicitReward(beta), seed, judge_steps)
     stages += [
         Stage("outcomes", outcomes),
@@ -74,12 +74,12 @@ def recipe(
     return Stages(tuple(stages))
 
 
-def longer_sums(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
-    """The tiny base on longer sums."""
+def longer_sums(b: RecipeBase, max_tokens: int | None, keep_task: bool) -> RecipeBase:
+    """The tiny base on longer sums, or on the user's own."""
     assert isinstance(b.model, ScratchModel) and isinstance(b.task, Sums)
     return replace(
         b, model=replace(b.model, context=CONTEXT, weight_std=WEIGHT_STD),
-        task=replace(b.task, terms=TERMS, limit=LIMIT),
+        task=b.task if keep_task else replace(b.task, terms=TERMS, limit=LIMIT),
         sampling=replace(b.sampling, max_tokens=max_tokens or MAX_TOKENS),
     )  # fmt: skip
 
@@ -88,7 +88,7 @@ def searches(
     b: RecipeBase, widths: tuple[int, ...], simulations: tuple[int, ...], reduce: Reduction | None
 ) -> dict[str, Strategy]:
     """The searches by name and size. What scores steps reduces them in the same way everywhere."""
-    shared = {"sampling": b.sampling, "cut": b.cut, "reduce": reduce}
+    shared: dict[str, Any] = {"sampling": b.sampling, "cut": b.cut, "reduce": reduce}
     out: dict[str, Strategy] = {}
     for width in widths:
         out[f"beam-{width}"] = BeamSearch(n=width, beam_width=min(4, width), **shared)
