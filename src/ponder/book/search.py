@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,12 @@ class Search:
         folder = run.run_recipe("guided_search")
         stages = {stage.name: stage.job for stage in run.recipe_job("guided_search").stages}
         task = stages["samples"].task
-        guides = {"implicit": stages["beam-4-implicit"].guide.replace("stage:", f"{folder}/")}
+        guide = next(job.guide for name, job in stages.items() if name.endswith("-implicit"))
+        guides = {"implicit": guide.replace("stage:", f"{folder}/")}
         scored, _ = score_stored_answers(folder / "samples", task, guides, {}, run.device, run.dtype)
-        scored.scores["likelihood"] = scored.scores.pop("logprob")
+        scored.scores["likelihood"] = [
+            [None if x is None else math.exp(x) for x in group] for group in scored.scores.pop("logprob")
+        ]
         out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed, **measure_samples(scored)}
         out["searches"] = {
             name: read_search(folder / name, task.verifier.name)
@@ -149,13 +153,17 @@ class Search:
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
         out = ["**Held?** Each search less the best of the three that choose among samples, at equal tokens:", ""]
         for name in data[0]["searches"]:
-            best = [max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED) for d in data]
-            gaps = [_right(d, name) - b for d, b in zip(data, best, strict=True)]
+            gaps = [
+                _right(d, name) - max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED)
+                for d in data
+            ]
             out.append(f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**")
-        rows = bin_rows(data)
         for name in _largest(data[0]):
-            sampled = [rows[_sampled_title(kind, _guide(name))][BINS[0]] for kind in SAMPLED]
-            gaps = [a - max(b) for a, *b in zip(rows[_title(name)][BINS[0]], *sampled, strict=True)]
+            gaps = []
+            for d in data:
+                hard = difficulty_bins(d)[BINS[0]]
+                best = max(at_tokens(d, kind, _guide(name), _tokens(d, name), hard) for kind in SAMPLED)
+                gaps.append(_right(d, name, hard) - best)
             gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
             out.append(f"- on the hard third, {_title(name)}: {gap}")
         return [*out, ""]
@@ -185,7 +193,7 @@ def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
         scores = [group[half : 2 * half] for group in scored.scores[guide]]
         places = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
         out[f"best {guide}"] = curves("best", places, scores, "exact")
-        out[f"weighted {guide}"] = curves("weighted", answers, [_positive(s) for s in scores], "subsets")
+        out[f"weighted {guide}"] = curves("weighted", answers, scores, "subsets")
     return out
 
 
@@ -199,11 +207,6 @@ def within_problems(scored: ScoredAnswers, guide: str) -> float:
     ]
     z, y, problems = ([row[i] for row in known] for i in range(3))
     return round(auroc_within_problems(z, y, problems, resamples=2).area, 4)
-
-
-def _positive(scores: Sequence[float | None]) -> list[float | None]:
-    """Weights of a vote: log-probabilities as probabilities."""
-    return [None if x is None else float(np.exp(x)) if x < 0 else x for x in scores]
 
 
 def read_search(folder: Path, verifier: str) -> dict[str, Any]:
@@ -246,11 +249,7 @@ def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
             }
     for search in largest:
         out[_title(search)] = {
-            name: [
-                float(np.mean([d["searches"][search]["right"][i] for i in own[name]]))
-                for d, own in zip(data, bins, strict=True)
-            ]
-            for name in BINS
+            name: [_right(d, search, own[name]) for d, own in zip(data, bins, strict=True)] for name in BINS
         }
     return out
 
@@ -319,8 +318,9 @@ def _guide(name: str) -> str:
     return name.rpartition("-")[2]
 
 
-def _right(data: SeedData, name: str) -> float:
-    return float(np.mean(data["searches"][name]["right"]))
+def _right(data: SeedData, name: str, problems: Sequence[int] | None = None) -> float:
+    right = np.asarray(data["searches"][name]["right"])
+    return float(right.mean() if problems is None else right[list(problems)].mean())
 
 
 def _tokens(data: SeedData, name: str) -> float:
