@@ -87,8 +87,11 @@ def make_job(args: Any) -> RL:
         sampling = replace(sampling, max_tokens=args.max_tokens)
     if args.no_stop:
         sampling = replace(sampling, stop=())
+    if args.temperature is not None:
+        sampling = replace(sampling, temperature=args.temperature)
     optimizer = replace(job.optimizer, **json.loads(args.optimizer))
-    job = replace(job, sampling=sampling, optimizer=optimizer, **json.loads(args.more))
+    algorithm = replace(job.algorithm, **json.loads(args.algorithm))
+    job = replace(job, sampling=sampling, optimizer=optimizer, algorithm=algorithm, **json.loads(args.more))
     assert isinstance(job.task, Addition)
     task = replace(TASKS[args.split](), digits=job.task.digits, prompt=job.task.prompt, forms=job.task.forms)
     return replace(job, task=task)
@@ -124,7 +127,8 @@ def train_once(args: Any) -> None:
         "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
         "threads": torch.get_num_threads(), "steps": job.steps, "problems_per_step": job.problems_per_step,
         "group_size": job.group_size, "frozen_layers": job.frozen_layers, "max_tokens": job.sampling.max_tokens,
-        "stop": list(job.sampling.stop), "optimizer": asdict(job.optimizer), "more": json.loads(args.more),
+        "stop": list(job.sampling.stop), "temperature": job.sampling.temperature, "optimizer": asdict(job.optimizer),
+        "algorithm": json.loads(args.algorithm), "more": json.loads(args.more),
         "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
@@ -251,6 +255,8 @@ def main() -> None:
     flags.add_argument("--frozen-layers", type=int)
     flags.add_argument("--max-tokens", type=int)
     flags.add_argument("--no-stop", action="store_true")
+    flags.add_argument("--temperature", type=float)
+    flags.add_argument("--algorithm", default="{}", help='settings of GRPO as JSON, such as {"entropy_coef": 0.01}')
     flags.add_argument("--optimizer", default="{}", help='settings of AdamW as JSON, such as {"betas": [0.9, 0.99]}')
     flags.add_argument("--more", default="{}", help='fields of RL as JSON, such as {"minibatches": 2}')
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
