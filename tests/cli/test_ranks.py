@@ -84,6 +84,7 @@ def test_bad_numbers_of_ranks_are_refused(ponder: Callable[..., CommandResult], 
         (("run", "tiny.py", "--ranks", "0"), "--ranks is 0"),
         (("plan", "tiny.py", "--ranks", "2"), "give --gpus in place of --ranks"),
         (("plan", "tiny.py", "--nodes", "2"), "--nodes means nothing without --gpus"),
+        (("plan", "tiny.py", "--gpus", "0"), "0 GPUs of 80 GiB on 1 nodes cannot be: give positive numbers"),
     ):
         result = ponder(*words)
         assert result.code == 2 and message in result.err

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from ponder.errors import UsageError
 from ponder.runs import read_traces
 from ponder.serve.events import Finished
 from ponder.serve.trace_log import ServeJob, TraceLog
@@ -24,3 +27,11 @@ def test_server_that_starts_again_continues_the_numbers(tmp_path: Path) -> None:
                 log.keep(f"chatcmpl-{i}", finished(f"{i}?"))
     stored = [(step, trace.problem.id, trace.problem.question) for step, trace in read_traces(tmp_path / "served")]
     assert stored == [(i, f"chatcmpl-{i}", f"{i}?") for i in range(4)]
+
+
+def test_a_file_is_no_place_for_traces(tmp_path):
+    place = tmp_path / "notes.txt"
+    place.write_text("mine")
+    with pytest.raises(UsageError, match=r"notes\.txt is a file; traces go into a folder"):
+        TraceLog(place, ServeJob(("plain",)))
+    assert place.read_text() == "mine"

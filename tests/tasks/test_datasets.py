@@ -191,7 +191,8 @@ def test_arc_reads_its_files(folder):
 def test_bad_rows_are_named_counted_and_left_out_when_asked(folder, bad):
     path = write(folder, "arc/ARC-Challenge/ARC-Challenge-Train.jsonl", science("a", stem="Why?"), bad, "", bad)
     write(folder, "arc/ARC-Challenge/ARC-Challenge-Test.jsonl", science("b"))
-    with pytest.raises(TaskError, match=r"2 of 4 rows cannot.*line 2: (malformed|the column).*bad_rows=skip") as caught:
+    refused = r"2 of 4 rows cannot.*line 2: (malformed|the column).*--task.bad_rows skip"
+    with pytest.raises(TaskError, match=refused) as caught:
         _ = ARC().train
     assert str(path) in str(caught.value)
     with pytest.warns(UserWarning, match=r"2 of 4 rows .* were left out"):

@@ -32,14 +32,14 @@ def plan_flags(
     *,
     sample_groups: Annotated[int, "problems to sample at least, for the pass rate; 0: none"] = 32,
     dry_run_steps: Annotated[int, "training steps to try, for time and memory; 0: none"] = 2,
-    gpus: Annotated[int, "plan ranks in place of trying: this many GPUs, of each node"] = 0,
+    gpus: Annotated[int | None, "plan ranks in place of trying: this many GPUs, of each node"] = None,
     nodes: Annotated[int, "machines with so many GPUs each", When("gpus")] = 1,
     gpu_memory: Annotated[float, "GiB of each GPU", When("gpus")] = 80.0,
 ) -> PlanFlags:
     """The flags of `plan` itself."""
     if sample_groups < 0 or dry_run_steps < 0:
         raise UsageError(f"--sample-groups is {sample_groups} and --dry-run-steps {dry_run_steps}; each is 0 or more")
-    if gpus < 0 or nodes < 1 or not gpu_memory > 0:
+    if (gpus is not None and gpus < 1) or nodes < 1 or not gpu_memory > 0:
         raise UsageError(f"{gpus} GPUs of {gpu_memory:g} GiB on {nodes} nodes cannot be: give positive numbers")
     return PlanFlags(sample_groups, dry_run_steps, gpus, nodes, gpu_memory)
 
@@ -47,7 +47,7 @@ def plan_flags(
 class PlanFlags(NamedTuple):
     sample_groups: int
     dry_run_steps: int
-    gpus: int
+    gpus: int | None
     nodes: int
     gpu_memory: float
 
@@ -110,8 +110,8 @@ def plan(argv: Sequence[str]) -> int:
 
         return flags.run_command(plan_evaluation, argv[1:] if argv[0] == "eval" else argv, "ponder plan eval")
     job, json, own = parse_plan(argv)
-    if own.gpus:
-        return _plan_ranks(job, argv, json, own)
+    if own.gpus is not None:
+        return _plan_ranks(job, argv, json, own, own.gpus)
     from ponder.reason.ineffective_settings import ineffective_settings
 
     run_plan = RunPlan(*find_training_job(job))
@@ -133,12 +133,12 @@ def plan(argv: Sequence[str]) -> int:
     return 0 if run_plan.ready else 1
 
 
-def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags) -> int:
+def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags, gpus: int) -> int:
     from ponder.cli import plan_ranks
 
     flag_names = [f"--{name.replace('_', '-')}" for name in PlanFlags._fields]
     words = plan_ranks.run_command_words(argv, flag_names, PLANNED_COMMANDS)
-    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, own.gpus, own.nodes, own.gpu_memory)
+    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, gpus, own.nodes, own.gpu_memory)
     if json:
         print_json(plan_ranks.rank_plan_json(found))
     else:

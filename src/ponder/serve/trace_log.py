@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
+from ponder.errors import UsageError
 from ponder.models.base_policy import BasePolicy
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.runs import Run
@@ -29,6 +30,8 @@ class TraceLog:
     """A context manager. `keep` returns at once; a thread writes. A server that starts again appends."""
 
     def __init__(self, folder: Path, job: ServeJob, policies: Iterable[BasePolicy] = ()) -> None:
+        if folder.is_file():
+            raise UsageError(f"{folder} is a file; traces go into a folder: name another, or one that is not there yet")
         self._policies = list(policies)
         self._stack, self._run = ExitStack(), Run(folder, job)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="traces")

@@ -152,7 +152,7 @@ class DatasetFiles:
         )
         message = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
         if bad_rows == "refuse":
-            others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""
+            others = ", or go on without them (--task.bad_rows skip)" if len(self.bad_rows) < self.row_count else ""
             raise TaskError(f"{message}. Repair the file or download it again{others}")
         warnings.warn(f"{message}. They were left out", stacklevel=2)
 
