@@ -1,5 +1,6 @@
 """What the recipes of agents share: the tiny model, a cold start on gold play, GRPO on episodes, and measuring."""
 
+import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ from ponder.pipelines.sft import FineTune
 from ponder.protocols import Task
 from ponder.reason.strategies import Samples
 from ponder.settings import GreaterThan
+from ponder.tasks.environments.scripted_play import action_of, gold_play
+from ponder.tasks.environments.tool_actions import call_text
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.gigpo import GiGPO
 from ponder.train.optimizer import AdamW
@@ -19,6 +22,7 @@ from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling
 
 TINY = ScratchModel(string.printable[:95] + "\n", width=64, layers=2, heads=2, context=1024)
+COPYING_WEIGHT_STD = 0.08  # sqrt(2 / (5 width)): from 0.02 the tiny model does not learn to copy in a few hundred steps
 # The tiny model reads characters, so its template has few. It names no tools: the model knows them from gold play.
 TINY_TEMPLATE = (
     "{%- for m in messages %}{{ '>' + m.content + eos_token if m.role == 'assistant' else m.content + '\n' }}"
@@ -36,6 +40,9 @@ Algorithm = Annotated[Literal["grpo", "gigpo"], "GRPO, or GiGPO, which also comp
 EntropyCoef = Annotated[float, "weight of each token's entropy in the loss: it keeps the episodes of a group apart"]
 Epochs = Annotated[int, "passes over the episodes of a step", GreaterThan(0)]
 Minibatches = Annotated[int, "optimizer steps in each pass", GreaterThan(0)]
+DynamicSamplingRounds = Annotated[
+    int, "rounds of new problems in a step, at most, in place of groups of equal rewards; 0: all groups stay"
+]
 EvalEvery = Annotated[int, "steps of GRPO between evaluations on the held-out problems; 0: none"]
 MicrobatchTokens = Annotated[
     int, "tokens per forward pass of the learner: memory only, not the result; 0: as many as suit the device"
@@ -78,6 +85,15 @@ def compute_on(model: str, device: str, dtype: str | None) -> dict[str, Any]:
 def pace_of(model: str) -> Pace:
     # One batch's gradient on the tiny model is mostly noise: with 128 episodes in a step it learned next to nothing.
     return Pace(200, 3e-3, 70, 1e-3, 128) if model == "tiny" else Pace(30, 5e-5, 30, 3e-5, 16)
+
+
+def call_words(world: Task) -> tuple[str, ...]:
+    """The text of a gold call before and after its argument, where gold begins with a call of one argument. They are
+    single tokens of the tiny model: spelled in characters they are most of what it writes."""
+    played = gold_play(world, world.train[0])
+    calls = action_of(played.actions[0], played.turns[0].tools).tool_calls
+    arguments = json.loads(calls[0].arguments) if calls else {}
+    return tuple(call_text(calls[0].name, dict.fromkeys(arguments, "|")).split("|")) if len(arguments) == 1 else ()
 
 
 def imitate_gold_play(

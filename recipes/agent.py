@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Annotated
 
 from _agents import (
+    COPYING_WEIGHT_STD,
     SAMPLES,
+    TINY,
     Algorithm,
     Cosine,
     Dtype,
+    DynamicSamplingRounds,
     EntropyCoef,
     Epochs,
     EvalEvery,
@@ -21,6 +24,7 @@ from _agents import (
     MicrobatchTokens,
     Minibatches,
     ProblemsPerStep,
+    call_words,
     compute_on,
     evaluate_agent,
     imitate_gold_play,
@@ -48,8 +52,8 @@ def recipe(
     gold_episodes: GoldEpisodes = None, steps: Steps = None, problems_per_step: ProblemsPerStep = None,
     group_size: Count = 8, lr: Lr = None, cosine: Cosine = False, algorithm: Algorithm = "grpo",
     entropy_coef: EntropyCoef = 0.0, epochs_per_batch: Epochs = 1, minibatches: Minibatches = 1,
-    eval_every: EvalEvery = 0, device: Device = "auto", dtype: Dtype = None,
-    max_tokens_per_microbatch: MicrobatchTokens = 0, seed: int = 0,
+    dynamic_sampling_rounds: DynamicSamplingRounds = 0, eval_every: EvalEvery = 0, device: Device = "auto",
+    dtype: Dtype = None, max_tokens_per_microbatch: MicrobatchTokens = 0, seed: int = 0,
 ) -> Stages:  # fmt: skip
     tiny, pace, place = model == "tiny", pace_of(model), compute_on(model, device, dtype)
     world = build_task(task, dict(task_settings) or ({"level": "1"} if tiny else {}))
@@ -57,15 +61,18 @@ def recipe(
         raise UsageError(f"the task {world.name!r} has no environment: `ponder run grpo` trains on it")
     if tiny and hasattr(world, "show_rules") and "show_rules" not in task_settings:
         world = replace(world, show_rules=False)  # it learns them from gold play
+    words = call_words(world) if tiny else ()
+    weight_std = COPYING_WEIGHT_STD if words else TINY.weight_std  # an agent with a tool has to copy into its call
     world, sampling = measured(world), Sampling(max_tokens=max_tokens or (96 if tiny else 256))
     first = imitate_gold_play(
         world, model, cold_start_steps or pace.cold_start_steps, cold_start_lr or pace.cold_start_lr, seed,
-        gold_episodes, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
+        gold_episodes, words, weight_std, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
     )  # fmt: skip
     rl = train_agent(
         world, "stage:cold_start", sampling, steps or pace.steps, lr or pace.lr, seed, cosine, algorithm,
         entropy_coef, problems_per_step=problems_per_step or pace.problems_per_step, group_size=group_size,
-        epochs_per_batch=epochs_per_batch, minibatches=minibatches, eval_every=eval_every, eval_limit=limit,
+        epochs_per_batch=epochs_per_batch, minibatches=minibatches,
+        dynamic_sampling_rounds=dynamic_sampling_rounds, eval_every=eval_every, eval_limit=limit,
         eval_samples=SAMPLES, max_tokens_per_microbatch=max_tokens_per_microbatch, **place,
     )  # fmt: skip
     return Stages((
