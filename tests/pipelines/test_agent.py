@@ -110,3 +110,15 @@ def test_recipe_agent_refuses_a_task_without_environment():
     recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()["agent"])
     with pytest.raises(UsageError, match="has no environment"):
         recipe(task="addition")
+
+
+def test_recipe_agent_gives_the_tiny_model_a_tools_call_as_tokens_and_weights_that_copy():
+    recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()["agent"])
+    cold_start = recipe(task="sql", dynamic_sampling_rounds=2).stages[0].job
+    before, after = cold_start.model.words
+    assert before.startswith('<tool_call>\n{"name": "query"') and before.endswith('"sql": "')
+    assert after == '"}}\n</tool_call>' and cold_start.model.weight_std == 0.08
+    assert recipe(task="sql", dynamic_sampling_rounds=2).stages[2].job.sampling_rounds == 3
+    without = recipe(task="grid-walk").stages[0].job.model
+    assert without.words == () and without.weight_std == 0.02
+    assert recipe(task="sql", model="smollm2").stages[0].job.model == "smollm2"
