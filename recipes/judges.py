@@ -2,11 +2,13 @@
 
 All learn from the same sampled answers and their verdicts: an outcome reward model (a head), implicit reward models of
 several beta (no head: the log-ratio to the start), and the model fine-tuned on the right answers alone, whose
-log-probability is the score. A tenth of the training problems is kept for choosing settings (beta, and how an implicit
-model is read), and nothing learns from it. `ponder book judges` runs this with three seeds, scores the samples of both
-splits with every judge, and draws the curves.
+log-probability is the score. Where few answers are right there is little to learn: `--rl-steps` of GRPO on the verdicts
+come first then, and `--more-tasks` has further training problems for both. A tenth of the training problems is kept for
+choosing settings (beta, and how an implicit model is read), and nothing learns from it. `ponder book judges` runs this
+with three seeds, scores the samples of both splits with every judge, and draws the curves.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from _bases import (
@@ -26,10 +28,16 @@ from _bases import (
     find_base,
 )
 
+from ponder.cli.named_objects import build_task
 from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.reward_objectives import ImplicitReward, OutcomeReward
+from ponder.tasks.mixture import TaskMixture
+from ponder.train.policy_gradient import GRPO
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective
+
+RL_GROUP = 16  # answers to each of 32 problems in a step of GRPO
 
 
 def recipe(
@@ -39,29 +47,33 @@ def recipe(
     steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None,
     betas: Annotated[tuple[float, ...], "of implicit reward models"] = (0.05, 0.2, 1.0),
     batch_size: Annotated[Count, "problems whose answers are in a step of a reward model"] = 32,
+    rl_steps: Annotated[int, "of GRPO on the verdicts, before answers are judged; 0: none"] = 0,
+    more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    from dataclasses import replace
-
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     stages, first = learning.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * samples)
-    every, batch = Samples(n, b.sampling), {"batch_size": batch_size}
+    every = Samples(n, b.sampling)
+    others = {name: replace(learning, task=Validation(build_task(name, {}, "more-tasks"))) for name in more_tasks}
+    if rl_steps:
+        learned = TaskMixture((learning.task, *(o.task for o in others.values()))) if others else learning.task
+        rl = learning.rl_job(first, RL_GROUP, GRPO(kl=None), seed, rl_steps, None, task=learned, problems_per_step=32)
+        stages, first = [*stages, Stage("rl", rl)], "stage:rl"
+    sampled = {"outcomes": learning} | {f"outcomes-{name}": other for name, other in others.items()}
+    outcomes = tuple(f"stage:{name}" for name in sampled)
+
+    def judge(objective: RewardObjective, rate: float | None) -> TrainRewardModel:
+        job = b.train_reward_model(outcomes[0], first, objective, seed, steps, rate, batch_size=batch_size)
+        return replace(job, data=outcomes)
+
     stages += [
-        Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
-        Stage("right", Harvest(("stage:outcomes",), "chains", max_per_problem=samples, tokenizer=first)),
+        *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
+        Stage("right", Harvest(outcomes, "chains", max_per_problem=samples, tokenizer=first)),
         Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None)),
-        Stage("orm", b.train_reward_model("stage:outcomes", first, OutcomeReward(), seed, steps, lr, **batch)),
-        *(
-            Stage(
-                f"implicit-{beta:g}",
-                b.train_reward_model(
-                    "stage:outcomes", first, ImplicitReward(beta), seed, steps, implicit_lr or lr, **batch
-                ),
-            )
-            for beta in betas
-        ),
+        Stage("orm", judge(OutcomeReward(), lr)),
+        *(Stage(f"implicit-{beta:g}", judge(ImplicitReward(beta), implicit_lr or lr)) for beta in betas),
         Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]

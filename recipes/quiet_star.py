@@ -24,8 +24,9 @@ Thoughts help as far as the base can work things out: of its samples, 93 %, 28 %
 before (seed 1 broke off too early). REINFORCE keeps them right, and makes them little better; without it they are
 forgotten. From marks that mean nothing, thinking is not found in so short a time.
 
-With `--model` and `--task` a language model reads the gold answers of that task. Its marks begin as copies of `---`, as
-in the paper, and must each be one token that the answers do not use.
+With `--model` and `--task` a language model reads the gold answers of that task: their first `--lookahead-tokens`. Its
+marks begin as copies of `---`, as in the paper, and must each be one token that the answers do not use. A model that
+works things out already has thoughts to begin with: give `--model` a run of `cold_start` or `grpo`.
 """
 
 from typing import Annotated, Any
@@ -60,6 +61,9 @@ def recipe(
     operations: Annotated[Count, "of the tiny model's problems", When("model", "tiny")] = 3,
     base_steps: Annotated[Count, "of the tiny model's reading", When("model", "tiny")] = 1000,
     max_thought_tokens: Annotated[Count, "of a language model's thought", When("model", other_than=("tiny",))] = 12,
+    lookahead_tokens: Annotated[
+        Count, "of a language model's answer that a thought should help to predict", When("model", other_than=("tiny",))
+    ] = 16,
     thought_tokens: Annotated[
         str, "a language model's marks, with a comma between", When("model", other_than=("tiny",))
     ] = "[,]",
@@ -86,6 +90,7 @@ def recipe(
         lr, copied = lr or b.sft.lr, _two_tokens("thought-tokens-like", thought_tokens_like)
         read = {"data": b.task, "model": b.model, "max_thought_tokens": max_thought_tokens, "template": b.template}
         read["thought_tokens"] = _two_tokens("thought-tokens", thought_tokens)
+        read["lookahead_tokens"] = lookahead_tokens
 
     def job(steps: int, thoughts: int, beta: float = 1.0, like: tuple[str, str] | None = copied) -> QuietStar:
         return QuietStar(

@@ -159,6 +159,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
     ("run judges", "betas"): ({}, (0.1, 0.3)),
+    ("run judges", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run guided_search", "widths"): ({}, (4, 8)),
     ("run guided_search", "simulations"): ({}, (8,)),
     ("run guided_search", "reading"): ({}, "ratio"),
@@ -170,6 +171,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run genrm", "max_tokens"): ({"model": "smollm2"}, 9),
     ("run quiet_star", "template"): ({"model": "smollm2"}, "plain"),
     ("run quiet_star", "max_thought_tokens"): ({"model": "smollm2"}, 9),
+    ("run quiet_star", "lookahead_tokens"): ({"model": "smollm2"}, 9),
     ("run quiet_star", "thought_tokens"): ({"model": "smollm2"}, "(,)"),
     ("run quiet_star", "thought_tokens_like"): ({"model": "smollm2"}, ":,;"),
 }

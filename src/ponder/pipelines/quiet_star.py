@@ -211,15 +211,22 @@ async def evaluate_held_out(job: QuietStar, policy: PonderPolicy, learner: Quiet
     )
     results: dict[str, list[float]] = {name: [] for name in ("test/plain", "test/talk", "right/plain", "right/talk")}
     with torch.no_grad():
-        for one, own in zip(texts, thoughts, strict=True):
-            packed = pack_thoughts(
-                [one], [own], learner.thought_tokens, 1 if one.at_every_token else job.lookahead_tokens
-            )
+        for begin in range(0, len(texts), job.batch_size):
+            part = slice(begin, begin + job.batch_size)
+            ahead = 1 if texts[begin].at_every_token else job.lookahead_tokens
+            packed = pack_thoughts(texts[part], thoughts[part], learner.thought_tokens, ahead)
             outputs = learner.forward(packed)
-            results["test/plain"].append(float(-outputs.plain_P.mean()))
-            results["test/talk"].append(float(-outputs.talk_P.mean()))
-            results["right/plain"].append(float(outputs.plain_hits_P.all()))
-            results["right/talk"].append(float(outputs.hits_P.all()))
+            read = {
+                "test/plain": -outputs.plain_P,
+                "test/talk": -outputs.talk_P,
+                "right/plain": outputs.plain_hits_P,
+                "right/talk": outputs.hits_P,
+            }
+            counts = np.bincount(packed.text_of_P)
+            for name, values_P in read.items():
+                sums = np.bincount(packed.text_of_P, values_P.cpu().double().numpy())
+                each = sums == counts if name.startswith("right/") else sums / counts
+                results[name] += each.astype(float).tolist()
     means = {name: bootstrap_mean(values) for name, values in results.items()}
     summary = {
         name: {"mean": m.mean, "low": m.low, "high": m.high, "problems": len(problems)} for name, m in means.items()

@@ -8,7 +8,8 @@ its position:
     r_i        = sum_ahead log p_talk_i - mean over the thoughts of that position
     loss       = mean_i [ -sum_ahead log p_talk_i  -  beta max(r_i, 0) log p(thought_i) ]
 
-For small models: unlike the other learners it keeps a row of logits for every predicted token. Shapes:
+Unlike the other learners it keeps rows of logits for the predicted tokens of texts, though not for those of thoughts.
+Shapes:
 N thoughts, P predictions (each thought's next tokens), Q tokens of thoughts, T tokens of all, E width, V vocabulary.
 """
 
@@ -26,6 +27,7 @@ from ponder import settings
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.nets.tree_attention import make_tree_attention
+from ponder.train.chunked_lm_head import token_logprobs
 from ponder.train.distributed import NOT_SHARDED
 from ponder.train.flops import pass_flops
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
@@ -68,10 +70,16 @@ class PackedThoughts:
     target_Q: Indices
     thought_of_Q: Indices
     position_N: Indices  # thoughts with the same number are compared with each other
+    text_of_N: Indices
 
     @property
     def count(self) -> int:
         return len(self.position_N)
+
+    @property
+    def text_of_P(self) -> Indices:
+        """The text that a prediction is of."""
+        return self.text_of_N[self.thought_of_P]
 
 
 def pack_thoughts(
@@ -83,7 +91,7 @@ def pack_thoughts(
     ids: list[int] = []
     lengths: list[int] = []
     parents: list[int] = []
-    plain, thought, target, of, before, own, own_of, place = ([] for _ in range(8))  # type: ignore[var-annotated]
+    plain, thought, target, of, before, own, own_of, place, text_of = ([] for _ in range(9))  # type: ignore[var-annotated]
 
     def segment(tokens: Iterable[int], parent: int) -> int:
         """Append a segment and return the position of its first token."""
@@ -94,7 +102,7 @@ def pack_thoughts(
         return len(ids) - len(tokens)
 
     places = 0
-    for text, by_place in zip(texts, thoughts, strict=True):
+    for text_number, (text, by_place) in enumerate(zip(texts, thoughts, strict=True)):
         where: dict[int, int] = {}  # position of each token of the text that is laid out so far
         start, trunk, last = 0, -1, 0  # `last`: the last token that predicts something
         for j, here in zip(text.thought_positions, by_place, strict=True):
@@ -119,12 +127,13 @@ def pack_thoughts(
                 target.append(text.tokens[j + 1])
                 of.append(len(place))
                 place.append(places)
+            text_of += [text_number] * max(1, len(here))
             places += 1
         if last >= start:
             at = segment(text.tokens[start : last + 1], trunk)
             where |= {start + i: at + i for i in range(last + 1 - start)}
     at_plain = [where[j] for where, j in plain]
-    arrays = (np.asarray(x, np.int64) for x in (at_plain, thought, target, of, before, own, own_of, place))
+    arrays = (np.asarray(x, np.int64) for x in (at_plain, thought, target, of, before, own, own_of, place, text_of))
     return PackedThoughts(np.asarray(ids, np.int64), lengths, parents, *arrays)
 
 
@@ -276,8 +285,11 @@ class QuietLearner:
         plain_PV, thought_PV = net.logits(plain_PE), net.logits(thought_PE)
         weight_P = at_least_float32(self.mixing(plain_PE, thought_PE))
         talk_PV = mix_logits(plain_PV, thought_PV, weight_P)
-        own_QV = net.logits(hidden_TE[packed.source_Q]).log_softmax(-1)
-        own_Q = own_QV.gather(-1, torch.from_numpy(packed.target_Q).to(device)[:, None])[:, 0]
+        own_Q = plain_PV.new_zeros(0)
+        if len(packed.target_Q):  # a step without thoughts has none
+            thought_token_Q = torch.from_numpy(packed.target_Q).to(device)
+            states_QE = hidden_TE[packed.source_Q]
+            own_Q, _ = token_logprobs(states_QE, net.lm_head.weight, thought_token_Q, 1.0, net.banned_token)
         thought_N = own_Q.new_zeros(packed.count).index_add(0, torch.from_numpy(packed.thought_of_Q).to(device), own_Q)
         return ThoughtLogprobs(
             plain_PV.log_softmax(-1).gather(-1, target)[:, 0], talk_PV.gather(-1, target)[:, 0], weight_P,
