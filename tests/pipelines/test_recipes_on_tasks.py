@@ -145,3 +145,19 @@ def test_custom_task_object_can_be_given_in_python() -> None:
     import _bases
 
     assert _bases.find_base("m", task).task is task
+
+
+def test_judges_are_of_the_policy_after_rl_and_learn_from_all_tasks() -> None:
+    stages = {
+        s.name: s.job for s in built("judges", model="m", task="addition", more_tasks=("countdown",), rl_steps=3).stages
+    }
+    assert stages["rl"].steps == 3 and stages["rl"].task.name == "addition+countdown"
+    assert {stages[name].model for name in ("outcomes", "outcomes-countdown", "orm", "test")} == {"stage:rl"}
+    assert stages["orm"].data == stages["implicit-0.2"].data == ("stage:outcomes", "stage:outcomes-countdown")
+    assert stages["outcomes-countdown"].task.name == "countdown" and stages["test"].task.name == "addition"
+    assert "rl" not in {s.name for s in built("judges", model="m", task="addition").stages}
+
+
+def test_quiet_star_predicts_as_much_of_an_answer_as_is_asked() -> None:
+    jobs = [s.job for s in built("quiet_star", model="m", task="addition", lookahead_tokens=9).stages]
+    assert {job.lookahead_tokens for job in jobs} == {9}

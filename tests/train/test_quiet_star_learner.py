@@ -220,3 +220,11 @@ def test_no_thoughts_is_plain_training() -> None:
         assert leaf.grad is not None
         assert torch.allclose(result[f"net.{name}"].double(), leaf.grad, atol=1e-5), name
     assert not any(result[f"mixing.{n}"].any() for n, _ in made.mixing.named_parameters())
+
+
+def test_predictions_know_their_text() -> None:
+    texts = [QuietText(ids([1, 2, 3, 4]), 2, False), QuietText(ids([1, 5, 6]), 1), QuietText(ids([2, 3]), 1)]
+    thoughts = [[[ids([9]), ids([9, 9])]], [[ids([9])], []], [[]]]
+    packed = pack_thoughts(texts, thoughts, (START, END), 2)
+    assert packed.text_of_N.tolist() == [0, 0, 1, 1, 2]
+    assert packed.text_of_P.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
