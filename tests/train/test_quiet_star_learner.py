@@ -19,6 +19,7 @@ from ponder.train.optimizer import AdamW
 from ponder.train.quiet_star_learner import (
     QuietLearner,
     QuietText,
+    SampledThoughts,
     mix_logits,
     pack_thoughts,
     thought_loss,
@@ -224,7 +225,7 @@ def test_no_thoughts_is_plain_training() -> None:
 
 def test_predictions_know_their_text() -> None:
     texts = [QuietText(ids([1, 2, 3, 4]), 2, False), QuietText(ids([1, 5, 6]), 1), QuietText(ids([2, 3]), 1)]
-    thoughts = [[[ids([9]), ids([9, 9])]], [[ids([9])], []], [[]]]
+    thoughts: SampledThoughts = [[[ids([9]), ids([9, 9])]], [[ids([9])], []], [[]]]
     packed = pack_thoughts(texts, thoughts, (START, END), 2)
     assert packed.text_of_N.tolist() == [0, 0, 1, 1, 2]
     assert packed.text_of_P.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
