@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from harness import make_parser, report
-from ponder.train.distributed import current_group
+from ponder.train.distributed import current_group, sum_in_place
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -32,8 +32,7 @@ class SummedLearner(Learner):
 
     def _backward(self, *args: Any, **named: Any) -> Any:
         sums = super()._backward(*args, **named)
-        for gradient in self.master_weights.gradients_or_zeros():
-            dist.all_reduce(gradient)
+        sum_in_place(self.master_weights.gradients_or_zeros())  # as `DataParallelGroup.all_reduce` does with more ranks
         return sums
 
 

@@ -63,8 +63,8 @@ class DataParallelGroup:
 
     def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """Sum in place over all processes."""
-        for t in tensors if self.size > 1 else ():
-            dist.all_reduce(t)
+        if self.size > 1:
+            sum_in_place(tensors)
 
     def all_reduce_named(self, values: dict[str, Tensor], use_max: bool = False) -> dict[str, Tensor]:
         """Sum named numbers over all processes, or take the largest of each. A missing name counts as 0."""
@@ -88,6 +88,17 @@ class DataParallelGroup:
     def broadcast_bytes(self, payload: bytes) -> bytes:
         """The payload of rank 0."""
         return self.all_gather_bytes(payload if self.is_main else b"")[0]
+
+
+def sum_in_place(tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None) -> None:
+    """Sum tensors of one type over the ranks of a group, all of them in one call: hundreds of small ones would each cost
+    the host a launch."""
+    from torch.distributed.distributed_c10d import _coalescing_manager  # a torch without distributed has none
+
+    if tensors:
+        with _coalescing_manager(group):
+            for t in tensors:
+                dist.all_reduce(t, group=group)
 
 
 SINGLE_PROCESS = DataParallelGroup()

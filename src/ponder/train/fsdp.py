@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ponder.errors import UsageError
 from ponder.nets.decoder import Decoder
 from ponder.nets.quantized_linear import QuantizedLinear
-from ponder.train.distributed import ShardMesh
+from ponder.train.distributed import ShardMesh, sum_in_place
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -65,9 +65,7 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
 def sum_over_copies(rows: Sequence[Tensor], shards: ShardMesh, device: torch.device) -> None:
     """Sum this rank's rows of the gradients in place with those of the other copies."""
     if shards.copies > 1:
-        group = _mesh(device.type, shards, dist.group.WORLD)["copies"].get_group()
-        for t in rows:
-            dist.all_reduce(t, group=group)
+        sum_in_place(rows, _mesh(device.type, shards, dist.group.WORLD)["copies"].get_group())
 
 
 @lru_cache(maxsize=1)
@@ -80,12 +78,12 @@ def _mesh(device: str, shards: ShardMesh, world: object) -> DeviceMesh:
     return init_device_mesh(device, (shards.copies, shards.shard_size), mesh_dim_names=("copies", "shards"))
 
 
-def drop_gathered(net: nn.Module) -> None:
+def drop_gathered(net: Decoder) -> None:
     """Drop what a pass without gradients has gathered and kept, of the outermost weights and, with one rank, of blocks:
     an update would not reach it."""
-    for part in net.modules():
+    for part in (*net.layers, net):  # what `shard_network` shards
         if hasattr(part, "reshard"):
-            part.reshard()  # type: ignore[operator]
+            part.reshard()
 
 
 @torch.no_grad()
@@ -101,10 +99,8 @@ def copy_whole_weights(learned: Mapping[str, Tensor], net: Decoder, shards: Shar
 
 def local_rows(t: Tensor) -> Tensor:
     """This rank's rows of a sharded tensor, not copied; of any other tensor all."""
-    if type(t) in (Tensor, nn.Parameter):  # most are: a sharded one is of another type
-        return t
-    with torch.no_grad():
-        return t.to_local() if hasattr(t, "to_local") else t
+    rows: Tensor = getattr(t, "_local_tensor", t)  # what `to_local` returns without gradient, for every weight in each step
+    return rows
 
 
 def whole_tensor(t: Tensor) -> Tensor:
