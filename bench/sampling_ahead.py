@@ -204,27 +204,34 @@ class Sums:
 
 
 class StepClock(NoProgress):
-    """When each step ended, and how long publishing the weights after it took."""
+    """When each step ended; after it, how long the learner waited to go on, and until the sampler had new weights."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
         self.publish_seconds: list[float] = []
+        self.loaded_seconds: list[float] = []
 
     def step(self, done: int, total: int, metrics: Any, traces: Any) -> None:
         self.ends.append(time.perf_counter())
 
-    def timed(self, publish: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        async def run(sampler: Any, version: int) -> None:
+    def timed(self, begin_publish: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def run(sampler: Any, version: int) -> Any:
             began = time.perf_counter()
-            await publish(sampler, version)
+            loading = await begin_publish(sampler, version)
             self.publish_seconds.append(time.perf_counter() - began)
+            loading.add_done_callback(lambda _: self.loaded_seconds.append(time.perf_counter() - began))
+            return loading
 
         return run
 
 
+WAYS = {"in-turn": (0, 0), "two": (1, 1), "one": (1, 0)}  # staleness and replicas
+
+
 def measure_processes(args: Any) -> None:
     """The time of a step: one process in turn, one process that samples ahead, and learner and sampler apart."""
-    ways = {"one process, in turn": (0, 0), "two processes, staleness 1": (1, 1), "one process, staleness 1": (1, 0)}
+    names = {"in-turn": "one process, in turn", "two": "two processes, staleness 1", "one": "one process, staleness 1"}
+    ways = {names[way]: WAYS[way] for way in args.ways}
     out: dict[str, Any] = {}
     settings = {name: getattr(args, name) for name in ("model", "steps", "problems", "group_size", "max_tokens")}
     row = {"part": "processes", "hardware": hardware(args.device), "versions": versions(), "commit": commit()}
@@ -240,8 +247,8 @@ def measure_processes(args: Any) -> None:
             )  # fmt: skip
             run, began, clock = Path(folder) / f"{staleness}-{replicas}", time.perf_counter(), StepClock()
             with (
-                patch.object(SamplerCopy, "publish", clock.timed(SamplerCopy.publish)),
-                patch.object(ReplicaPolicy, "publish", clock.timed(ReplicaPolicy.publish)),
+                patch.object(SamplerCopy, "begin_publish", clock.timed(SamplerCopy.begin_publish)),
+                patch.object(ReplicaPolicy, "begin_publish", clock.timed(ReplicaPolicy.begin_publish)),
             ):
                 job(run, clock)
             rows, seconds = read_metrics(run), np.diff(clock.ends)  # publishing included
@@ -250,7 +257,7 @@ def measure_processes(args: Any) -> None:
                 "step_seconds": float(np.median(seconds[args.steps // 3 :])),  # kernels are compiled in the first
                 "all_step_seconds": seconds.tolist(), "staleness": staleness, "replicas": replicas,
                 "oldest": max(r.get("staleness/max", 0.0) for r in rows), "times": times,
-                "publish_seconds": clock.publish_seconds,
+                "publish_seconds": clock.publish_seconds, "loaded_seconds": clock.loaded_seconds,
                 "whole_run_seconds": time.perf_counter() - began,
             }  # fmt: skip
             if args.out is not None:
@@ -261,7 +268,10 @@ def measure_processes(args: Any) -> None:
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--part", choices=["overlap", "accuracy", "demo", "processes"], default="overlap")
-    flags.add_argument("--model", default="smollm2", help="of --part processes, as the next four")
+    flags.add_argument("--model", default="smollm2", help="of --part processes, as the next five")
+    flags.add_argument(
+        "--ways", nargs="+", choices=sorted(WAYS), default=list(WAYS), help="processes that learn and sample"
+    )
     flags.add_argument("--problems", type=int, default=32, help="of each step")
     flags.add_argument("--group-size", type=int, default=8)
     flags.add_argument("--max-tokens", type=int, default=192, help="of each answer")

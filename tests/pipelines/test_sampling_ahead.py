@@ -200,6 +200,41 @@ def test_next_batch_is_sampled_while_the_learner_works() -> None:
     assert asyncio.run(run())
 
 
+class LoadsOnRequest(SamplerCopy):
+    """Has published weights when the event is set."""
+
+    loaded: asyncio.Event
+
+    async def begin_publish(self, version: int) -> asyncio.Task[None]:
+        async def load() -> None:
+            await self.loaded.wait()
+            self.version = version
+
+        return asyncio.create_task(load())
+
+
+def test_learner_goes_on_while_the_sampler_loads_weights() -> None:
+    """A batch begins when the sampler has the weights that allow it; the batch before is there without waiting."""
+    job, state = replace(JOB, staleness=1), TrainingState()
+    sampler = LoadsOnRequest(char_policy())
+
+    async def run() -> list[Trace]:
+        sampler.loaded = asyncio.Event()
+        async with SamplingAhead(job, sampler, state) as ahead:
+            for step in (1, 2):
+                await ahead.take(state)
+                state.step = step
+                if step == 1:
+                    await ahead.publish(sampler, state)
+            await asyncio.sleep(0.05)
+            assert sampler.version == 0 and not ahead.ready_batches()  # batch 2 has not begun
+            sampler.loaded.set()
+            await ahead.publish(sampler, state)
+            return await ahead.take(state)
+
+    assert {age for age in token_ages(asyncio.run(run()), 2)} <= {0, 1}
+
+
 def test_work_that_began_is_finished_before_it_is_cancelled() -> None:
     finished: list[str] = []
 

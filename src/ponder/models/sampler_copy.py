@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 
 import torch
@@ -27,6 +28,11 @@ class SamplerCopy(PonderPolicy):
                 if new.requires_grad:
                     own.copy_(new)
             self.version = version
+
+    async def begin_publish(self, version: int) -> asyncio.Task[None]:
+        """As `publish`: the weights are here when this returns."""
+        await self.publish(version)
+        return asyncio.create_task(asyncio.sleep(0))
 
     async def close(self) -> None:
         self.engine.close()

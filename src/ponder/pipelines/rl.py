@@ -332,10 +332,10 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                 if job.eval_every and ((step + 1) % job.eval_every == 0 or step + 1 == job.steps):
                     metrics |= await evaluate_held_out(job, policy, step + 1, watch)
                 session.record(state, metrics, rollouts, sum(t.cost.flops for t in rollouts))
-            if sampler is not None:
+            if sampler is not None and ahead is not None:
+                await ahead.publish(sampler, session.state)
+            elif sampler is not None:
                 await sampler.publish(session.state.step)
-            if ahead is not None:
-                ahead.begin_batches(session.state)
             scores = (t.steps[i].scores.get(verifier.name) for t in rollouts for i in t.answers())
             verdicts.append(count_verdicts(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):

@@ -91,8 +91,8 @@ class DataParallelGroup:
 
 
 def sum_in_place(tensors: Sequence[Tensor], group: dist.ProcessGroup | None = None) -> None:
-    """Sum tensors of one type over the ranks of a group, all of them in one call: hundreds of small ones would each cost
-    the host a launch."""
+    """Sum tensors of one type over the ranks of a group, all in one call: hundreds of calls would each cost the host a
+    launch."""
     from torch.distributed.distributed_c10d import _coalescing_manager  # a torch without distributed has none
 
     if tensors:

@@ -99,7 +99,7 @@ def copy_whole_weights(learned: Mapping[str, Tensor], net: Decoder, shards: Shar
 
 def local_rows(t: Tensor) -> Tensor:
     """This rank's rows of a sharded tensor, not copied; of any other tensor all."""
-    rows: Tensor = getattr(t, "_local_tensor", t)  # what `to_local` returns without gradient, for every weight in each step
+    rows: Tensor = getattr(t, "_local_tensor", t)  # as `to_local` without gradient; asked of all weights in each step
     return rows
 
 

@@ -27,7 +27,7 @@ from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLos
 from ponder.models.replicas.replica_process import REPLICA_MODULE, ReplicaProcess, SlotProcess, open_child
 from ponder.nets import lora
 from ponder.nets.config import to_hf
-from ponder.nets.publish_weights import WeightPublisher
+from ponder.nets.publish_weights import WeightManifest, WeightPublisher
 from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.weight_transports import WeightTransport, pick_transport
 from ponder.types import Completion, Ids, Sampling, ids
@@ -103,11 +103,25 @@ class ReplicaPolicy(BasePolicy):
     async def publish(self, version: int) -> None:
         """The original's weights, as they are now, are this version, which all replicas have when this returns. One
         that is lost meanwhile gets it when it is restarted."""
-        async with self._publishing:
+        await (await self.begin_publish(version))
+
+    async def begin_publish(self, version: int) -> asyncio.Task[None]:
+        """As `publish`, but the original may learn on as soon as this returns: its weights were copied. The task ends
+        when all replicas have them."""
+        await self._publishing.acquire()
+        try:
             manifest = self._publisher.publish(version, lora.merged_weights(self.original.net))
-            self.version = version
-            self._pool.router.forget()
-            results = await asyncio.gather(*(r.load(manifest) for r in self._pool.ready), return_exceptions=True)
+        except BaseException:
+            self._publishing.release()
+            raise
+        self.version = version
+        self._pool.router.forget()
+        loading = asyncio.create_task(self._load(manifest))
+        loading.add_done_callback(lambda _: self._publishing.release())
+        return loading
+
+    async def _load(self, manifest: WeightManifest) -> None:
+        results = await asyncio.gather(*(r.load(manifest) for r in self._pool.ready), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException) and not isinstance(result, ReplicaLost):
                 raise result

@@ -4,7 +4,8 @@ The batch of step b may begin when version b - S of the weights is published, wi
 batches of steps v to v + S are sampled at the same time, and no token is older than S versions when it is learned from:
 its age is b less the version that it was sampled with. Batches are paced before they begin, and so nothing that was
 sampled is thrown away. When new weights come, answers in flight go on with them; their log-probabilities stay those of
-the weights that sampled each token, which a rollout correction needs.
+the weights that sampled each token, which a rollout correction needs. The learner does not wait while a sampler in
+another process loads them: it has a batch to go on with.
 
 Nothing of this is saved. A run that resumes at version v begins the batches of steps v to v + S again.
 """
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -53,6 +54,14 @@ class AsyncJob(Protocol):
     def seed(self) -> int: ...
 
 
+class Sampler(Protocol):
+    """A policy with weights of its own."""
+
+    async def begin_publish(self, version: int) -> asyncio.Task[None]:
+        """The learner's weights, as they are now, are this version. The task ends when the sampler has it."""
+        ...
+
+
 @dataclass(slots=True)
 class BatchAhead:
     """The batch of a coming step."""
@@ -63,8 +72,8 @@ class BatchAhead:
 
 
 class SamplingAhead:
-    """A context manager. `take` waits for the batch of the step that is next. Once the sampler has the weights after
-    that step, `begin_batches` begins what they allow."""
+    """A context manager. `take` waits for the batch of the step that is next. After that step, `publish` gives the
+    sampler its weights; once it has them, the batches that they allow begin."""
 
     def __init__(self, job: AsyncJob, sampler: Policy, state: TrainingState, verifier: Scorer | None = None) -> None:
         self.job, self.sampler = job, sampler
@@ -73,6 +82,7 @@ class SamplingAhead:
         self._batches: dict[int, BatchAhead] = {}
         self._begun = state.step  # steps whose batch has begun, or is done
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
+        self._publication: asyncio.Task[None] | None = None  # of the newest version
         self.begin_batches(state)
 
     async def __aenter__(self) -> SamplingAhead:
@@ -81,11 +91,28 @@ class SamplingAhead:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        tasks = [batch.own_traces for batch in self._batches.values()]
+        tasks: list[asyncio.Task[Any]] = [batch.own_traces for batch in self._batches.values()]
+        if self._publication is not None:
+            if kind is None:
+                await self._publication
+            tasks.append(self._publication)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._learner_thread.shutdown()
+
+    async def publish(self, sampler: Sampler, state: TrainingState) -> None:
+        """Give the sampler version `state.step` of the weights. Returns when they are copied: the learner may change
+        them then. The sampler loads them meanwhile, and the batches that they allow begin after that."""
+        if self._publication is not None:
+            await self._publication  # of the version before, without whose batches there is nothing to learn from
+        loading = await sampler.begin_publish(state.step)
+
+        async def begin_when_loaded() -> None:
+            await loading
+            self.begin_batches(state)
+
+        self._publication = asyncio.create_task(begin_when_loaded())
 
     def begin_batches(self, state: TrainingState) -> None:
         """Begin what version `state.step` of the weights allows. The sampler has that version, or a newer one."""
