@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, RecordingProgress, run_async
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import load_policy
+from ponder.models.replicas.ledger import read_ledger
+from ponder.models.replicas.replica_policy import LEDGER_FILE
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.pipelines.label import Label
@@ -29,6 +31,7 @@ from ponder.pipelines.rewards.step_labelling import (
     StepLabeller,
     steps_to_label,
 )
+from ponder.pipelines.training.open_sampler import REPLICAS_FOLDER
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, job_json, read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
@@ -224,6 +227,21 @@ def base(folder: Path) -> str:
 
 def by_problem(traces: Iterable[Trace]) -> list[Trace]:
     return sorted(traces, key=lambda trace: trace.problem.id)
+
+
+@pytest.mark.nightly
+def test_replicas_label_as_one_process(tmp_path: Path) -> None:
+    sampling = Sampling(max_tokens=12)
+    job = Label(
+        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Samples(3, sampling), separator="1", limit=6,
+        labeller=MathShepherd(max_completions=2, sampling=sampling), device="cpu", dtype="float32",
+    )  # fmt: skip
+    alone = job(tmp_path / "alone")
+    spread = replace(job, replicas=1)(tmp_path / "spread")
+    for one, two in zip(by_problem(alone), by_problem(spread), strict=True):
+        assert [(s.text, s.scores) for s in one.steps] == [(s.text, s.scores) for s in two.steps]
+    counts = read_ledger(tmp_path / "spread" / REPLICAS_FOLDER / LEDGER_FILE)
+    assert counts is not None and counts.asked == counts.answered > 3
 
 
 def test_label_job_resumes(tmp_path: Path) -> None:

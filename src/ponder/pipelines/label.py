@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,8 +26,10 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.labelled_traces import check_same_tokens
 from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import solve
-from ponder.protocols import NoProgress, Progress
+from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
+from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE
@@ -55,12 +58,16 @@ class Label(ComputeFields, BaseJob):
     separator: Annotated[str | None, "where a step ends; none: steps as they are"] = "\n"
     limit: Annotated[int, "the first so many training problems"] = 100
     max_concurrency: MaxConcurrency = 32
+    replicas: Replicas = 0
+    verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
         resolve_names(self)
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
         self.check_at_least_one("limit", "max_concurrency")
+        check_replicas(self.replicas)
+        check_verifier_workers(self.verifier_workers)
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is for `data`: a task's training problems are never held out")
 
@@ -122,15 +129,15 @@ async def label(
     problems = [t.problem for t in answered.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
 
-    async def work(problem: Problem) -> Trace:
+    async def work(problem: Problem, sampler: Policy, verifier: Scorer) -> Trace:
         if job.data:
             trace = answered[problem_key(problem)]
             check_same_tokens(trace, policy)
         else:
-            trace = await solve(problem, job.strategy, policy, job.task.verifier)
+            trace = await solve(problem, job.strategy, sampler, verifier)
         if job.separator:
             trace = split_steps(trace, policy.text, job.separator)
-        await job.labeller(trace, policy, job.task.verifier)
+        await job.labeller(trace, sampler, verifier)
         return trace
 
     def metrics(traces: Collection[Trace]) -> dict[str, float]:
@@ -138,10 +145,14 @@ async def label(
         run.write_metrics(len(traces) - 1, values)
         return values
 
-    return await solve_many(
-        problems, work, run, progress, max_concurrency=job.max_concurrency, report_every=job.max_concurrency,
-        retry_failed=False, metrics=metrics,
-    )  # fmt: skip
+    async with (
+        over_replicas(policy, job.replicas, run.folder, job.seed) as sampler,
+        over_verifier_workers(job.task, job.verifier_workers, run.folder) as grader,
+    ):
+        return await solve_many(
+            problems, partial(work, sampler=sampler, verifier=grader), run, progress,
+            max_concurrency=job.max_concurrency, report_every=job.max_concurrency, retry_failed=False, metrics=metrics,
+        )  # fmt: skip
 
 
 def _read_answers(place: str, report: FilterReport, include_held_out: bool) -> list[Trace]:
