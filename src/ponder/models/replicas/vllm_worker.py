@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,10 +62,16 @@ class PonderWorkerExtension:
 
 def end_with_owner(pid: int) -> None:
     """End this process when the replica process that started vLLM ends, however that ends."""
-    owner = os.pidfd_open(pid)
+    try:
+        owner = os.pidfd_open(pid)
+    except OSError:  # a kernel without it, or a process that is gone: look every second
+        owner = -1
 
     def wait() -> None:
-        select.select([owner], [], [])
+        if owner >= 0:
+            select.select([owner], [], [])
+        while owner < 0 and os.path.exists(f"/proc/{pid}"):
+            time.sleep(1.0)
         os._exit(1)
 
     threading.Thread(target=wait, name="owner", daemon=True).start()
