@@ -148,6 +148,25 @@ def test_same_flops_gives_the_smaller_model_more_samples() -> None:
     assert monkeys.same_flops(data, 4) == (pytest.approx(0.4), pytest.approx(0.5))
 
 
+def family(shares: list[float], flops: float) -> dict[str, Any]:
+    return {"samples": 1000, "share right": shares, "flops per sample": flops, "tokens per sample": 10.0}
+
+
+def test_sizes_of_a_family_are_one_curve_shifted_along_log_k() -> None:
+    """Chances of 0.08 and of 0.02 at all problems: 1 - (1 - p)^k, nearly one curve of k p."""
+    data = {"large": family([0.08] * 3, 400.0), "small": family([0.02] * 3, 100.0)}
+    exact = math.log(1 - monkeys.ANCHOR) / math.log(1 - 0.08)
+    assert monkeys.k_at(data["large"], monkeys.ANCHOR) == pytest.approx(exact, rel=0.02)
+    shift = monkeys.shift_of_sizes(data)
+    assert shift["factor"] == pytest.approx(math.log(0.92) / math.log(0.98), rel=0.05)
+    assert shift["gap after"] < 0.02 < 0.2 < shift["gap"]
+    same = monkeys.same_coverage(data, 1)
+    assert same["samples"] == pytest.approx(math.log(0.92) / math.log(0.98), rel=0.05)
+    assert same["flops"] == pytest.approx(same["samples"] / 4) and same["price"] == pytest.approx(1 / same["samples"])
+    assert math.isnan(monkeys.k_at(family([0.0, 0.5], 1.0), monkeys.ANCHOR))
+    assert monkeys.k_at(data["large"], 0.04) == pytest.approx(0.5)
+
+
 def test_kinds_of_tokens() -> None:
     text = "3+4=7\n7+10=17\n#### 17"
     kinds = tokens.token_kinds(text, len(text) + 1)

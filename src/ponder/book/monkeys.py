@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ponder.book.figure import (
+    POSITIVE,
     SHARE,
     FigureRun,
     SeedData,
@@ -30,12 +31,21 @@ from ponder.book.sampled_answers import (
 )
 from ponder.book.word_problem_start import start_line
 from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
-from ponder.measure.figures.canvas import FigureWithData, log_spaced_ints, make_panels, set_cost_axis, set_k_axis
+from ponder.measure.figures.canvas import (
+    FigureWithData,
+    format_amount,
+    log_spaced_ints,
+    make_panels,
+    set_cost_axis,
+    set_k_axis,
+)
 from ponder.measure.figures.theme import COLOURS, MARKERS
 
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
 EQUAL_FLOPS = (1, 4, 16)  # samples of the model whose FLOPs the smaller one gets
+ANCHOR = 0.8  # the coverage at which the curves of a family are laid on each other
+NEARLY_ALL = 0.99  # the coverage from which curves no longer tell sizes apart
 SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "majority": "majority",
     "best": "best by log-probability",
@@ -60,7 +70,8 @@ class Monkeys:
     claim = (
         "Coverage, the share of problems that some sample solves, grows over orders of magnitude of samples as exp(a"
         " k^b); majority vote and other selection without a verifier stop growing far below it; a smaller model with"
-        " more samples can reach more for the same FLOPs."
+        " more samples can reach more for the same FLOPs, or for less money; and the curves of a family are one curve,"
+        " shifted along log k."
     )
     models = ("tiny", "smollm2", "any")
 
@@ -136,10 +147,26 @@ class Monkeys:
             axes.set_xticks([])
             axes.set_ylabel("right samples, %")
             axes.legend(fontsize=7, loc="upper left")
+            if len(panels) > 4:
+                axes = panels[4]
+                for i, (size, label) in enumerate(_sizes(data)):
+                    at = [k_at(d[size], ANCHOR) for d in data]
+                    for j, (d, start) in enumerate(zip(data, at, strict=True)):
+                        x = [n / start for n in k]
+                        named = {"label": label} if j == 0 else {}
+                        axes.plot(x, d[size]["coverage"], color=COLOURS[i], marker=MARKERS[i], ms=3, lw=0.8, **named)
+                        add("shifted", f"{label}, seed {list(seeds)[j]}", x, d[size]["coverage"])
+                axes.set_xscale("log")
+                axes.set_xlim(0.02, 20)
+                axes.set_xlabel(f"k, in those that cover {100 * ANCHOR:.0f} %")
+                axes.set_title("sizes shifted along log k", fontsize=9)
+                axes.set_ylim(0, 1.02)
+                axes.legend(fontsize=7, loc="best")
             panels[0].set_ylabel("share of problems")
             add("problems", "share right", list(range(len(own))), [p for p, _ in own])
 
-        return FigureWithData(make_panels(4, paint, "", size=(3.8, 3.2)), tuple(rows))
+        panels = 5 if len(_sizes(data)) > 1 else 4
+        return FigureWithData(make_panels(panels, paint, "", size=(3.8, 3.2)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -171,7 +198,40 @@ class Monkeys:
             "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
             f" k = {FIT_UP_TO} at the k above, in points:",
             *markdown_table(["", "a", "b", "error", "error of the prediction"], laws),
+            *self._cost_lines(data),
             *self._verdict_lines(data, k, of),
+        ]
+
+    def _cost_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """What a covered problem costs, and what samples of the smaller model may cost to be worth it."""
+        samples = [n for n in EQUAL_FLOPS if n <= data[0]["large"]["samples"]]
+        rows = []
+        for size, label in _sizes(data):
+            for n in samples:
+                covered = [float(np.mean(covered_problems(d[size], n))) for d in data]
+                each = [
+                    [n * d[size][f"{unit} per sample"] / c for d, c in zip(data, covered, strict=True)]
+                    for unit in ("tokens", "flops")
+                ]
+                one = format_over_problems(covered_problems(data[0][size], n))
+                share = format_interval(covered, bounds=SHARE) if len(data) > 1 else one
+                rows.append([label, str(n), share, *(format_amount(float(np.mean(x))) for x in each)])
+        head = ["", "samples", "covered, %", "tokens for a covered problem", "FLOPs for a covered problem"]
+        lines = ["What a covered problem costs, where a verifier picks the right sample:", *markdown_table(head, rows)]
+        if len(_sizes(data)) < 2:
+            return lines
+        rows = []
+        for n in samples:
+            found = [same_coverage(d, n) for d in data]
+            rows.append(
+                [str(n), *(format_interval([x[key] for x in found], 1, 2, bounds=POSITIVE)
+                           for key in ("samples", "flops", "price"))]
+            )  # fmt: skip
+        return [
+            *lines,
+            "Samples with which the smaller model covers as much as so many of the model. Prices of APIs are not ours"
+            " to know; the last column says at which price of a token, in that of the model's, both cost the same:",
+            *markdown_table(["samples of the model", "of the smaller one", "FLOPs, in the model's", "price"], rows),
         ]
 
     def _verdict_lines(self, data: Sequence[SeedData], k: Sequence[int], of: Sequence[int]) -> list[str]:
@@ -210,6 +270,16 @@ class Monkeys:
                     f" {format_interval([x for _, x in both], bounds=SHARE)}. The smaller one covers more:"
                     f" **{held_above(gaps)}**"
                 )
+            shifts = [shift_of_sizes(d) for d in data]
+            before, after = ([s[key] for s in shifts] for key in ("gap", "gap after"))
+            closer = [x - y for x, y in zip(before, after, strict=True)]
+            lines.append(
+                f"- the smaller one's curve, shifted by a factor of"
+                f" {format_interval([s['factor'] for s in shifts], 1, 1, bounds=POSITIVE)} in k, at which both cover"
+                f" {100 * ANCHOR:.0f} %, lies {format_interval(after, bounds=SHARE)} points off the model's in the"
+                f" mean, unshifted {format_interval(before, bounds=SHARE)}. The shift brings them closer:"
+                f" **{held_above(closer)}**"
+            )
         return [*lines, "", sampling_cost_line([d["cost"] for d in data]), ""]
 
 
@@ -299,6 +369,50 @@ def same_flops(d: SeedData, k: int) -> tuple[float, float]:
     samples = k * large["flops per sample"] / small["flops per sample"]
     at = (float(np.interp(np.log(x), np.log(m["k"]), m["coverage"])) for x, m in ((samples, small), (k, large)))
     return next(at), next(at)
+
+
+def coverage_of_all_k(size: SeedData) -> tuple[Any, Any]:
+    """Every k, and the coverage there."""
+    total = size["samples"]
+    right = [round(share * total) for share in size["share right"]]
+    k = np.arange(1, total + 1)
+    return k, pass_at_k([total] * len(right), right, k.tolist()).mean(axis=0)
+
+
+def k_at(size: SeedData, coverage: float) -> float:
+    """The k at which coverage is reached, between whole numbers by log k; below 1 sample as far as one falls short."""
+    k, curve = coverage_of_all_k(size)
+    if coverage <= curve[0]:
+        return float(coverage / curve[0])
+    if coverage > curve[-1]:
+        return float("nan")
+    at = int(np.argmax(curve >= coverage))
+    return float(np.exp(np.interp(coverage, curve[at - 1 : at + 1], np.log(k[at - 1 : at + 1]))))
+
+
+def same_coverage(d: SeedData, n: int) -> dict[str, float]:
+    """Samples of the smaller model that cover as much as n of the model; their FLOPs, in the model's; and the price of
+    a token, in that of the model's, at which both cost the same."""
+    small, large = d["small"], d["large"]
+    samples = k_at(small, float(np.mean(covered_problems(large, n))))
+    flops, tokens = (
+        samples * small[f"{unit} per sample"] / (n * large[f"{unit} per sample"]) for unit in ("flops", "tokens")
+    )
+    return {"samples": samples, "flops": flops, "price": 1 / tokens}
+
+
+def shift_of_sizes(d: SeedData) -> dict[str, float]:
+    """By which factor in k the smaller model's curve is shifted to meet the model's at the anchor, and how far the two
+    are apart in the mean over log k, before and after, up to where the model covers nearly all."""
+    factor = k_at(d["small"], ANCHOR) / k_at(d["large"], ANCHOR)
+    k = np.geomspace(1, k_at(d["large"], NEARLY_ALL), 50)
+    (all_k, small), (_, large) = coverage_of_all_k(d["small"]), coverage_of_all_k(d["large"])
+    model = np.interp(np.log(k), np.log(all_k), large)
+
+    def gap(samples: Any) -> float:
+        return float(np.abs(np.interp(np.log(samples), np.log(all_k), small) - model).mean())
+
+    return {"factor": factor, "gap": gap(k), "gap after": gap(k * factor)}
 
 
 def _sizes(data: Sequence[SeedData]) -> list[tuple[str, str]]:
