@@ -20,6 +20,7 @@ from ponder.filter_report import FilterReport
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.make_problems import MakeProblems, MakeProblemsResult, make_problems
 from ponder.pipelines.problems.filters import Filters, without_instruction
+from ponder.pipelines.problems.reapply_filters import FILTER_NAMES, apply_filters, read_made_problems
 from ponder.pipelines.problems.solve_rate import SolveRate
 from ponder.pipelines.problems.sources import check_parents
 from ponder.protocols import NoProgress, Progress
@@ -416,6 +417,32 @@ def test_max_kept_limits_the_selection(templates: str, tmp_path: Path):
 
 def ask(*questions: str) -> list[Problem]:
     return [synthetic_problem(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
+
+
+def test_believed_answers_and_duplicates_are_kept_and_can_be_filtered_later(parents: str, tmp_path: Path):
+    def repeats(question: str, sample: int) -> str:
+        """Writes one of three problems, the first with a wrong answer."""
+        if "<problem>" not in question:
+            return adds(question, sample)
+        kind = sum(figures(question)) % 3
+        return WRITTEN.format(q=f"Add {kind} and 100 in your head.", a=kind + 100 if kind else 3)
+
+    everything = Filters(dedup_threshold=0, keep_duplicates=True)
+    job = MakeProblems("write", file=parents, question_column="question", count=12, model="m", samples_per_solver=4,
+                       min_votes=0, min_pass_rate=0.0, max_pass_rate=1.0, filters=everything)  # fmt: skip
+    result = ran(job, tmp_path / "run", Speaks(repeats))
+    made = read_made_problems(tmp_path / "run")
+    assert [one.problem.id for one in made] == [row["id"] for row in result.rows]
+    assert [one.rate.pass_rate for one in made] == [row["pass_rate"] for row in result.rows]
+    assert all(bool(one.solutions) == bool(one.rate.pass_rate) for one in made)
+    assert apply_filters(made, (), ()) == made
+    report = FilterReport()
+    kept = apply_filters(made, ("duplicates",), (), report)
+    assert len(kept) == len({one.question for one in made}) == report.stages["duplicates"] < len(made)
+    assert not apply_filters(made, ("contamination",), [one.problem for one in made])
+    strict = replace(job, min_votes=2, min_pass_rate=0.01, max_pass_rate=0.95, filters=PLAIN)
+    left = ran(strict, tmp_path / "strict", Speaks(repeats)).rows
+    assert [one.problem.id for one in apply_filters(made, FILTER_NAMES, ())] == [row["id"] for row in left]
 
 
 def test_filters_by_hand():

@@ -21,6 +21,7 @@ FIGURES: dict[str, str] = {
     "connect-four": "ponder.book.connect_four",
     "r1-zero": "ponder.book.r1_zero",
     "self-improvement": "ponder.book.self_improvement",
+    "synthetic": "ponder.book.synthetic",
     "algorithms": "ponder.book.algorithms",
     "reward-hacking": "ponder.book.reward_hacking",
     "over-optimisation": "ponder.book.over_optimisation",

@@ -43,7 +43,7 @@ def problems(
     solver_max_tokens: Annotated[int | None, "tokens of an attempt; default: --max-tokens", *_WITH_SOLVER] = None,
     min_votes: Annotated[
         int,
-        "attempts that must give the answer, at least",
+        "attempts that must give the answer, at least; 0: it is believed",
         *_WITH_SOLVER,
         When("operation", other_than=("templates", "filter")),
     ] = 2,

@@ -96,7 +96,7 @@ class MakeProblems(ComputeFields, BaseJob):
     solvers: tuple[str, ...] = ()  # none named: the model itself
     samples_per_solver: int = 8  # of each solver
     solver_sampling: Sampling = Sampling(max_tokens=1024)
-    min_votes: int = 2  # samples that must give the answer
+    min_votes: int = 2  # samples that must give the answer; 0: it is believed as it is
     # `module:function` from a question to all its answers: there must be exactly one
     exact_solver: str | None = field(default=None, metadata=names_code())
     min_pass_rate: float = 0.01  # pass rates
@@ -124,10 +124,10 @@ class MakeProblems(ComputeFields, BaseJob):
         for operator in self.operators:
             if operator not in (known := OPERATORS.get(self.source, ())):
                 raise UnknownName(f"operator of {self.source}", operator, known)
-        least = min(self.count, self.max_concurrency, self.min_votes, self.max_kept or 1, self.examples + 1)
+        least = min(self.count, self.max_concurrency, self.max_kept or 1, self.examples + 1, self.min_votes + 1)
         if least < 1 or self.max_kept == 0 or self.samples_per_solver < 0:
             raise UsageError(
-                "count, max_concurrency, min_votes and max_kept must be at least 1; examples and samples_per_solver "
+                "count, max_concurrency and max_kept must be at least 1; min_votes, examples and samples_per_solver "
                 "at least 0"
             )
         if not 0 <= self.min_pass_rate <= self.max_pass_rate <= 1:
@@ -387,7 +387,7 @@ async def _keep_solved(
 def _is_agreed(rate: SolveRate, job: MakeProblems, report: FilterReport) -> bool:
     if not report.record("attempts judged", rate.pass_rate is not None, "undecided"):
         return False
-    if job.source in TRUSTED_SOURCES:
+    if job.source in TRUSTED_SOURCES or not job.min_votes:
         return True
     enough = sum(rate.correct_by_solver) >= job.min_votes
     why = "another answer is as frequent" if enough else f"fewer than {job.min_votes} samples give its answer"

@@ -17,8 +17,12 @@ HARVEST_FILE = "data.jsonl"  # the rows of a harvest in its run directory
 
 def filter_report_lines(folder: Path) -> list[str]:
     """The filter report of a run directory, for people."""
-    stored = json.loads((folder / FILTER_REPORT_FILE).read_text(encoding="utf-8"))
-    return FilterReport.from_json(stored).lines()
+    return read_filter_report(folder).lines()
+
+
+def read_filter_report(folder: Path) -> FilterReport:
+    """The filter report of a run directory."""
+    return FilterReport.from_json(json.loads((folder / FILTER_REPORT_FILE).read_text(encoding="utf-8")))
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -26,7 +26,8 @@ class Filters:
 
     `decontaminate_against`: a question must not share `ngram` words in a row (8, as for s1K) with a held-out question
     of these tasks, unless many questions hold those words. `embedder`: a function `module:function` from texts to
-    vectors, which finds near duplicates in place of MinHash.
+    vectors, which finds near duplicates in place of MinHash. `keep_duplicates`: leave duplicates in, to learn what
+    dropping them is worth.
     """
 
     min_chars: int = 10  # characters
@@ -37,6 +38,7 @@ class Filters:
     embedder: str | None = field(default=None, metadata=names_code())
     decontaminate_against: tuple[Task, ...] = ()
     ngram: int = 8
+    keep_duplicates: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_chars <= self.max_chars:
@@ -50,7 +52,7 @@ class Filters:
         """Refuse at once what would fail later, after much work."""
         if self.embedder is not None:
             registry.import_object(self.embedder)
-        elif self.dedup_threshold:
+        elif self.dedup_threshold and not self.keep_duplicates:
             near_duplicates([], self.dedup_threshold)
         for task in self.decontaminate_against:
             without_instruction(task).test[:1]
@@ -61,10 +63,10 @@ class Filters:
         """The problems to keep, in order; of duplicates the first. `source_task`: the task that they are made from,
         whose test problems must not come back word for word."""
         left = [p for p in problems if self._has_fitting_text(bare_question(p), report)]
-        left = _without_duplicates(
-            left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", report
-        )
-        if self.dedup_threshold and left:
+        if not self.keep_duplicates:
+            same = exact_duplicates([bare_question(p) for p in left])
+            left = _without_duplicates(left, same, "not a repetition", "word for word", report)
+        if self.dedup_threshold and left and not self.keep_duplicates:
             texts = [bare_question(p) for p in left]
             same = (
                 near_duplicates(texts, self.dedup_threshold)
