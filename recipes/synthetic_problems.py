@@ -56,12 +56,13 @@ EXAMPLES = 1  # shown to a model that writes
 CONTEXT = 128  # tokens: six numbers and their lines
 MAX_TOKENS = 64
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
+BATCH_SIZE = 32  # answers in a step; there are a few hundred
 REPLY = ("<problem>", "</problem>\n<answer>", "</answer>")
 
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
-    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 300,
+    template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 200,
     seeds: Annotated[int, "problems to start from"] = 128, count: Annotated[int, "problems to make in each way"] = 256,
     samples: Annotated[int, "attempts at each problem"] = 8,
     templates: Annotated[str | None, "a file of templates; None: those of sums, and none for another task"] = None,
@@ -69,6 +70,7 @@ def recipe(
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
+    steps = steps or (60 if model == "tiny" else None)
     sums = task is None and model == "tiny"
     if sums:
         b = sums_base(b, max_tokens)
@@ -103,7 +105,9 @@ def recipe(
     def learn(name: str, made: Sequence[str], filters: tuple[FilterName, ...]) -> None:
         runs = tuple(f"stage:{way}-made" for way in made)
         data = FilteredAnswers(b.task, runs, filters, max_per_problem)
-        stages.append(Stage(f"{name}-tune", replace(b.fine_tune("", first, seed, steps, lr), data=data)))
+        stages.append(
+            Stage(f"{name}-tune", replace(b.fine_tune("", first, seed, steps, lr, batch_size=BATCH_SIZE), data=data))
+        )
         stages.append(Stage(f"{name}-accuracy", b.evaluate(f"stage:{name}-tune", seed)))
 
     for name in (*GIVEN, *ways):

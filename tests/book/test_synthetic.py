@@ -25,15 +25,16 @@ def test_every_other_example_is_a_request_with_a_reply_that_is_right() -> None:
     tests = {p.question for p in data.test}
     for index in range(1, 60, 2):
         request = data.train[index]
-        question, answer = parse_reply(data.gold(request))
+        reply = parse_reply(data.gold(request))
+        assert not isinstance(reply, str)
+        question, answer = reply
         assert str(sum(map(int, question.removesuffix("=").split("+")))) == answer and question not in tests
     assert data.gold(data.train[0]).endswith(f"#### {data.train[0].answer}")
 
 
 def test_sentences_of_requests_are_single_tokens() -> None:
     jobs = stages_of()
-    tokenizer = jobs["start"].model.build.__self__  # the scratch model itself
-    words, parents = tokenizer.words, list(jobs["write-made"].task.train)
+    words, parents = jobs["start"].model.words, list(jobs["write-made"].task.train)
     for source, operators in (("write", ()), ("evolve", ("constraint", "steps")), ("backward", ())):
         for request in writing_requests(source, parents, operators, 4, 1, 0):  # type: ignore[arg-type]
             text = request.question

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic.formula import Formula, NoExactValue
@@ -82,6 +83,7 @@ class InferredTemplate:
     formula: Formula
 
 
+@lru_cache(maxsize=4096)  # each problem is changed several times
 def infer_template(question: str, answer: str) -> InferredTemplate | None:
     """None where there is no such way, or more than one, or where words hide numbers."""
     gold = parse_plain_number(answer).value
