@@ -47,6 +47,7 @@ DEVICE = "cuda" if GPU else "cpu"
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PONDER_DECODE_KERNELS", "1")
     if not GPU:  # each takes a millisecond to interpret
         monkeypatch.setattr(graph_buffers, "_MIN_SHARED_ITEMS", 2)
 
@@ -98,8 +99,12 @@ def same(kind: str | Decoder, requests: Sequence[Request], **more: Any) -> list[
     return ours
 
 
+@pytest.mark.parametrize("decode_kernels", ["0", "1"])
 @pytest.mark.parametrize("kind", list(CONFIGS))
-def test_graphs_generate_same_tokens_as_plain_runner(kind: str) -> None:
+def test_graphs_generate_same_tokens_as_plain_runner(
+    kind: str, decode_kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PONDER_DECODE_KERNELS", decode_kernels)
     rules = [{"temperature": 0.0}, {"temperature": 1.3}]
     same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
 

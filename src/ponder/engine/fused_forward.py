@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.engine import decode_forward
 from ponder.engine.adapter_columns import MERGED, OUTPUTS_PER_TILE, AdapterRows, LowRank, PassAdapters
 from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
@@ -36,6 +37,13 @@ def decode(
     """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
     prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
     """
+    if not chunks and decode_forward.is_supported(w, adapters):
+        step, has_sums = decode_forward.DecodeStep(w, b, rows, adapters), samples and not has_truncation
+        attend = _decode_attention(w, cache, b, rows, has_shared, step.pdl)
+        chunk_size = decode_forward.run_layers(step, attend, has_sums)
+        if samples:
+            _sample(w.config.vocab, b, rows, has_truncation, chunk_size if has_sums else 0, step.pdl and has_sums)
+        return w.embedding[:0]
     stream = w.embedding.index_select(0, b.last_tokens[:rows])
     attend = _decode_attention(w, cache, b, rows, has_shared)
     if chunks:
@@ -107,8 +115,10 @@ def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention)
     return attend
 
 
-def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool) -> LayerAttention:
-    """Attention of one new token of each row."""
+def _decode_attention(
+    w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool, pdl: bool = False
+) -> LayerAttention:
+    """Attention of one new token of each row. `pdl`: the kernels are launched while those before them run."""
     from ponder.engine import triton_kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
@@ -117,6 +127,7 @@ def _decode_attention(w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: in
         cos, sin = w.rope_tables[layer.rope_index]
         q_weight, k_weight = _qk_norm_weights(layer, qkv)
         kind = {"WINDOW": layer.window, **_head_constants(w, layer), **_tile_constants(c.head_dim, qkv.dtype)}
+        kind |= decode_forward.launch_options(pdl)
         if has_shared:
             k.shared_prefix_attention[(max_shared_items(rows), c.kv_heads)](
                 qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
@@ -211,23 +222,28 @@ def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
     w.ban_tokens(logits)
 
 
-def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:
-    """Sample from `logits` into `last_tokens`, `tokens` and `logprobs`."""
+def _sample(
+    vocab: int, b: GraphBuffers, rows: int, has_truncation: bool, summed_chunk_size: int = 0, pdl: bool = False
+) -> None:
+    """Sample from `logits` into `last_tokens`, `tokens` and `logprobs`. `summed_chunk_size`: of the chunks of which the
+    sums are known already, 0: they are not."""
     from ponder.engine import triton_kernels as k
 
-    logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
+    size = summed_chunk_size or VOCAB_CHUNK_SIZE
+    logits, chunks = b.logits[:rows], -(-vocab // size)
     if has_truncation:
         k.truncation_threshold[(rows,)](
             logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8
         )
-    k.chunk_sums[(rows, chunks)](
-        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks,
-        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE,
-    )  # fmt: skip
+    if not summed_chunk_size:
+        k.chunk_sums[(rows, chunks)](
+            logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks,
+            TRIM=has_truncation, N=size,
+        )  # fmt: skip
     k.sample_token[(rows,)](
         logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens,
         b.logprobs, b.last_tokens, b.positions, b.step, vocab, chunks, b.tokens.shape[1],
-        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=next_power_of_two(chunks),
+        TRIM=has_truncation, N=size, C=next_power_of_two(chunks), **decode_forward.launch_options(pdl),
     )  # fmt: skip
     b.step.add_(1)
 

@@ -93,7 +93,7 @@ class FusedWeights:
             )
         self.embedding, self.head, self.norm = net.embed_tokens.weight, net.lm_head.weight, net.norm.weight
         self.embed_pictures = net.embed  # of prompts that show some: waits for the device, so no graph holds it
-        self._banned = net.banned_token
+        self.banned_token = net.banned_token
         self.addresses = parameter_addresses(net)
         at, half = torch.arange(c.context + more, device=net.device), c.head_dim // 2
         self.rope_tables = []
@@ -104,8 +104,8 @@ class FusedWeights:
 
     def ban_tokens(self, logits_BV: Tensor) -> None:
         """No row may sample a vocabulary's image token."""
-        if self._banned is not None:
-            logits_BV[:, self._banned].fill_(BANNED_LOGIT)
+        if self.banned_token is not None:
+            logits_BV[:, self.banned_token].fill_(BANNED_LOGIT)
 
     @torch.no_grad()
     def requantize(self) -> None:

@@ -11,6 +11,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+try:
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+    HAS_PDL = True
+except ImportError:  # an older triton
+    HAS_PDL = False
+
+
+@triton.jit
+def wait_for_previous(PDL: tl.constexpr):
+    """PDL: the kernel was launched while the one before it still ran (programmatic dependent launch). Wait until that
+    one has ended, then let the next one be launched."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
 
 @triton.jit
 def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl.constexpr, E: tl.constexpr):
@@ -71,7 +87,7 @@ def _online_softmax(query, k, v, seen, scale, top, total, mixed):
 def shared_prefix_attention(
     qkv, cache, positions, cos, sin, q_weight, eps, items, entry_rows, slots, counts, out, tops, totals, scale,
     slots_in_cache, size,
-    WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
+    PDL: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Keys of a shared segment, read once for all its rows. One program per item and key head.
@@ -80,6 +96,7 @@ def shared_prefix_attention(
     has G places in `out`, `tops` and `totals` for each key head. `counts[0]` items are real.
     """
     item, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    wait_for_previous(PDL)
     if item < tl.load(counts):
         begin, length = tl.load(items + item * 5), tl.load(items + item * 5 + 1)
         position, entry = tl.load(items + item * 5 + 2), tl.load(items + item * 5 + 3)
@@ -120,7 +137,7 @@ def shared_prefix_attention(
 def decode_attention(
     qkv, cache, positions, tail_slots, starts, cos, sin, q_weight, k_weight, eps, row_entries, row_entry_ends, parts,
     tops, totals, out, scale, slots_in_cache, size, table_width,
-    WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
+    PDL: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Attention of each row's newest token. Stores its key and value in its slot, attends to them and to the row's
@@ -132,6 +149,7 @@ def decode_attention(
     row, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
     used, real = m < G, d < size
+    wait_for_previous(PDL)
     at, start = tl.load(positions + row), tl.load(starts + row)
     length = (at - start).to(tl.int32)  # keys before its own
     angle = at * (size // 2)
@@ -407,11 +425,12 @@ def chunk_sums(
 @triton.jit
 def sample_token(
     logits, temperature, min_logit, greedy, uniforms, tops, sums, best, tokens, logprobs, last_tokens, positions, step,
-    vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
+    vocabulary, chunks, steps, PDL: tl.constexpr, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Sample the first token whose cumulative probability exceeds the row's uniform number, with its log-probability.
     The token becomes the row's last one, and the position advances by one. One program per row."""
     row = tl.program_id(0)
+    wait_for_previous(PDL)
     now = tl.load(step)
     c = tl.arange(0, C)
     there = c < chunks

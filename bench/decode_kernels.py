@@ -1,0 +1,364 @@
+"""A decoding step on a GPU, kernel by kernel: is each right, how fast is it with which tile, and the whole step?
+
+    python bench/decode_kernels.py --out kernels.json
+    python bench/decode_kernels.py --parts passes profile --rows 256 1024
+
+Parts: `check` compares kernels with torch and a step with the other way to compute it; `sweep` times every product
+with tiles of several sizes, over the weights of all layers; `attention` the same for attention; `passes` times whole
+steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran; `profile` lists their
+kernels. Every part is written when it is done. The weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.engine import decode_forward, fused_forward
+from ponder.engine.attention_plan import AttentionPlan, KVSegment
+from ponder.engine.decode_forward import DecodeStep, Tile
+from ponder.engine.fused_weights import FusedWeights
+from ponder.engine.graph_batch import side_stream
+from ponder.engine.graph_buffers import GraphBuffers
+from ponder.engine.kv_cache import KVCache
+from ponder.nets.config import DecoderConfig
+from training_harness import SHAPES, initialise_on
+
+PARTS = ("check", "sweep", "attention", "passes", "profile")
+SMALL_SHAPE = DecoderConfig("llama", 300, 64, 2, 4, 2, 16, mlp_width=128, context=512, eos=(2,))  # to try it out
+LINEAR_TILES = [
+    Tile(64, 32, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 8, 3),
+    Tile(64, 32, 64, 4, 4, True), Tile(32, 64, 64, 4, 4), Tile(128, 64, 64, 4, 3), Tile(128, 128, 64, 8, 3),
+    Tile(32, 32, 64, 4, 4, True), Tile(128, 32, 64, 4, 4), Tile(64, 64, 64, 4, 4, True), Tile(16, 32, 64, 4, 5),
+    Tile(32, 16, 64, 4, 5), Tile(64, 32, 64, 4, 6), Tile(64, 16, 64, 4, 5), Tile(16, 16, 64, 2, 5),
+]  # fmt: skip
+LONG_TILES = [  # for many inputs and few outputs
+    Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), Tile(64, 64, 128, 4, 3), Tile(32, 32, 128, 4, 4, True),
+    Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 8, 4),
+]  # fmt: skip
+HEAD_TILES = [
+    Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 3), Tile(128, 256, 64, 8, 3),
+    Tile(64, 256, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(16, 128, 64, 4, 5),
+]  # fmt: skip
+TILES = {
+    "gate_up": LINEAR_TILES,
+    "down": LONG_TILES[:3] + LINEAR_TILES[:4] + LONG_TILES[3:] + LINEAR_TILES[4:],
+    "qkv": LINEAR_TILES,
+    "out": LINEAR_TILES[:4] + LONG_TILES[:2] + LINEAR_TILES[4:],
+    "head": HEAD_TILES,
+}
+ATTENTION_TILES = [  # keys at a time, warps, stages
+    (64, 2, 3), (64, 4, 3), (32, 2, 3), (32, 1, 3), (64, 1, 3), (128, 4, 3), (32, 2, 4), (64, 2, 2), (64, 4, 2),
+    (128, 4, 2), (32, 1, 4), (64, 2, 4), (16, 1, 4),
+]  # fmt: skip
+_REPLAYS = 10
+
+
+class Bench:
+    """A network with random weights, a filled cache, and rows in the middle of their completions."""
+
+    def __init__(self, config: DecoderConfig, device: str, rows: int, position: int, shared: int) -> None:
+        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+        self.device, self.max_rows, self.position, self.shared = device, rows, position, shared
+        self.net = initialise_on(config, device, dtype)
+        self.weights = FusedWeights(self.net, 64)
+        own = position + 32 - shared
+        slots = rows // 8 * shared + rows * own + shared + 1
+        self.cache = KVCache(config, slots, self.net.device, dtype)
+        for kv in self.cache.kv:
+            kv.normal_(0, 0.5)
+        self.buffers = GraphBuffers(self.net, rows, slots - 1)
+        b, draw = self.buffers, torch.Generator().manual_seed(0)
+        b.last_tokens.copy_(torch.randint(config.vocab, (rows,), generator=draw))
+        b.uniforms.copy_(torch.rand(b.uniforms.shape, generator=draw, dtype=torch.float64))
+        first = rows // 8 * shared + shared
+        self.own_slots = [first + r * own + np.arange(own, dtype=np.int32) for r in range(rows)]
+        self.shared_slots = [r // 8 * shared + np.arange(shared, dtype=np.int32) for r in range(rows)]
+
+    def lay_out(self, rows: int, has_shared: bool) -> None:
+        """Rows of groups of eight that share their prompts, read once (`has_shared`) or by each row."""
+        b = self.buffers
+        if has_shared:
+            segments = [
+                KVSegment(list(range(r, min(r + 8, rows))), 0, [self.shared_slots[r]]) for r in range(0, rows, 8)
+            ]
+            b.write_shared(AttentionPlan(segments, self.own_slots[:rows], [self.shared] * rows), rows)
+        for r in range(rows):
+            tail = self.own_slots[r] if has_shared else np.concatenate([self.shared_slots[r], self.own_slots[r]])
+            b.tail_slots[r, : len(tail)] = torch.from_numpy(tail)
+        b.tail_starts.fill_(self.shared if has_shared else 0)
+        b.positions.fill_(self.position)
+        b.step.zero_()
+
+    def step(self, rows: int, has_shared: bool) -> Callable[[], None]:
+        """A whole step, after which the rows are where they were."""
+        b = self.buffers
+        tokens = b.last_tokens.clone()
+
+        def work() -> None:
+            fused_forward.decode(self.weights, self.cache, b, rows, True, has_shared)
+            b.positions.fill_(self.position)
+            b.last_tokens.copy_(tokens)
+            b.step.zero_()
+
+        return work
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """Of one run, in a CUDA graph."""
+        replay = self.captured(work)
+        replay()
+        if self.device != "cuda":
+            began = time.perf_counter()
+            replay()
+            return time.perf_counter() - began
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        best = float("inf")
+        for _ in range(3):
+            begin.record()
+            for _ in range(_REPLAYS):
+                replay()
+            end.record()
+            end.synchronize()
+            best = min(best, begin.elapsed_time(end) / 1e3 / _REPLAYS)
+        return best
+
+    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        if self.device != "cuda":
+            return work
+        with side_stream(self.net.device):
+            work()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+
+@contextmanager
+def decode_kernels(on: bool) -> Iterator[None]:
+    old = os.environ.get("PONDER_DECODE_KERNELS", "")
+    os.environ["PONDER_DECODE_KERNELS"] = str(int(on))
+    try:
+        yield
+    finally:
+        os.environ["PONDER_DECODE_KERNELS"] = old
+
+
+def check(bench: Bench, rows: int) -> dict[str, Any]:
+    """The largest difference of each kernel from float32 torch, relative to the largest number; of a step's logits and
+    log-probabilities from the other way's; and whether two runs are equal."""
+    w, b = bench.weights, bench.buffers
+    step, layer = DecodeStep(w, b, rows), w.layers[0]
+    found: dict[str, Any] = {}
+
+    def compare(name: str, ours: Tensor, right: Tensor) -> None:
+        found[name] = ((ours.float() - right).abs().max() / right.abs().max()).item()
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], weight.float(), w.config.norm_eps)
+
+    step.embed()
+    x = w.embedding[b.last_tokens[:rows]].float()
+    compare("embed", step.stream, x)
+    step.compute_qkv(layer)
+    first = layer.block.input_layernorm.weight
+    compare("qkv", step.qkv, norm(x, first) @ layer.qkv.weight.float().T)
+    step.mixed.normal_()
+    step.add_attention(layer)
+    x = x + step.mixed.float() @ layer.out.weight.float().T
+    compare("out", step.stream, x)
+    x = step.stream.float().clone()
+    step.compute_gated(layer)
+    gate, up = (norm(x, layer.block.post_attention_layernorm.weight) @ layer.gate_up.weight.float().T).chunk(2, 1)
+    compare("gate_up", step.gated, torch.nn.functional.silu(gate) * up)
+    step.add_feedforward(layer, w.norm)
+    x = x + step.gated.float() @ layer.down.weight.float().T
+    compare("down", step.stream, x)
+    size = step.compute_logits(True)
+    logits = norm(step.stream, w.norm) @ w.head.float().T
+    compare("head", b.logits[:rows], logits)
+    chunks = -(-w.config.vocab // size)
+    tops, sums = (t.view(-1)[: rows * chunks].view(rows, chunks) for t in (b.chunk_max, b.chunk_sum))
+    compare("head_logsumexp", (tops + sums.log()).logsumexp(1), logits.logsumexp(1))
+
+    def one_step(kernels: bool, has_shared: bool) -> tuple[Tensor, Tensor, Tensor]:
+        with decode_kernels(kernels):
+            bench.lay_out(rows, has_shared)
+            bench.step(rows, has_shared)()
+        return b.logits[:rows].clone(), b.tokens[:rows, 0].clone(), b.logprobs[:rows, 0].clone()
+
+    for has_shared in (False, True):
+        old, new, again = one_step(False, has_shared), one_step(True, has_shared), one_step(True, has_shared)
+        apart = (new[0].log_softmax(-1) - old[0].log_softmax(-1)).abs()
+        found["shared" if has_shared else "own"] = {
+            "logprob_difference_max": apart.max().item(),
+            "logprob_difference_mean": apart.mean().item(),
+            "same_tokens": (new[1] == old[1]).float().mean().item(),
+            "repeats_exactly": all(torch.equal(x, y) for x, y in zip(new, again, strict=True)),
+            "logprob_of_token_off": (
+                new[0].log_softmax(-1).gather(1, new[1].long()[:, None])[:, 0] - new[2]
+            ).abs().max().item(),
+        }  # fmt: skip
+    return found
+
+
+def sweep_steps(bench: Bench, kind: str, rows: int, tile: Tile) -> float:
+    """Microseconds of one product with this tile: over all layers, so that weights come from memory."""
+    w, step = bench.weights, DecodeStep(bench.weights, bench.buffers, rows, tiles={kind: tile})
+    step.sums.fill_(1.0)
+    for x in (step.scaled, step.mixed, step.gated, step.stream):
+        x.zero_()
+
+    def work() -> None:
+        if kind == "head":
+            step.compute_logits(True)
+            return
+        for layer in w.layers:
+            if kind == "qkv":
+                step.compute_qkv(layer)
+            elif kind == "out":
+                step.add_attention(layer)
+            elif kind == "gate_up":
+                step.compute_gated(layer)
+            else:
+                step.add_feedforward(layer, w.norm)
+
+    return bench.seconds(work) * 1e6 / (1 if kind == "head" else len(w.layers))
+
+
+def attention_microseconds(bench: Bench, rows: int, keys: int, warps: int, stages: int, has_shared: bool) -> float:
+    """Of one layer's attention."""
+    w, b = bench.weights, bench.buffers
+    step, real = DecodeStep(w, b, rows), fused_forward._tile_constants
+
+    def tile(size: int, dtype: torch.dtype) -> dict[str, int]:
+        return real(size, dtype) | {"N": keys, "num_warps": warps, "num_stages": stages}
+
+    step.qkv.normal_()
+    fused_forward._tile_constants = tile
+    try:
+        attend = fused_forward._decode_attention(w, bench.cache, b, rows, has_shared, step.pdl)
+
+        def work() -> None:
+            for i, layer in enumerate(w.layers):
+                attend(i, layer, step.qkv, step.mixed)
+
+        return bench.seconds(work) * 1e6 / len(w.layers)
+    finally:
+        fused_forward._tile_constants = real
+
+
+def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:
+    """Kernels of a step: their number, and their microseconds in all."""
+    bench.lay_out(rows, has_shared)
+    replay, times = bench.captured(bench.step(rows, has_shared)), 5
+    replay()
+    if bench.device != "cuda":
+        return []
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+        for _ in range(times):
+            replay()
+        torch.cuda.synchronize()
+    kernels = [
+        {"kernel": e.key[:120], "count": e.count / times, "microseconds": e.self_device_time_total / times}
+        for e in recorded.key_averages()
+        if e.self_device_time_total
+    ]
+    return sorted(kernels, key=lambda k: -k["microseconds"])
+
+
+def main() -> None:
+    own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    own.add_argument("--shape", default="smollm2-135m", choices=[*SHAPES, "small"])
+    own.add_argument("--device", default="cuda")
+    own.add_argument("--rows", type=int, nargs="+", default=[256, 1024, 64])
+    own.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    own.add_argument("--position", type=int, default=230, help="tokens before the newest")
+    own.add_argument("--shared", type=int, default=60, help="of them, shared by eight rows each")
+    own.add_argument("--tiles", type=int, default=99, help="of each product at most")
+    own.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after them")
+    own.add_argument("--out", type=Path)
+    args = own.parse_args()
+    began, result = time.perf_counter(), dict[str, Any](shape=args.shape, errors={})
+    config = SMALL_SHAPE if args.shape == "small" else SHAPES[args.shape]
+
+    def save() -> None:
+        if args.out is not None:
+            args.out.write_text(json.dumps(result, indent=1))
+
+    def attempt(part: str, key: str, work: Callable[[], Any]) -> Any:
+        """Keep a result, or why there is none."""
+        if time.perf_counter() - began > args.seconds:
+            return None
+        at = time.perf_counter()
+        try:
+            with torch.inference_mode():
+                value = work()
+        except Exception:
+            result["errors"][f"{part} {key}"] = traceback.format_exc()[-1500:]
+            value = None
+        result.setdefault(part, {})[key] = value
+        save()
+        print(f"{part} {key}: {json.dumps(value)[:300]} ({time.perf_counter() - at:.1f} s)", flush=True)
+        return value
+
+    bench = Bench(config, args.device, max(args.rows), args.position, args.shared)
+    print(f"ready after {time.perf_counter() - began:.1f} s", flush=True)
+    if "check" in args.parts:
+        for rows in args.rows:
+            attempt("check", f"{rows}", lambda rows=rows: check(bench, rows))
+    if "sweep" in args.parts:
+        best: dict[tuple[str, int], tuple[float, Tile]] = {}
+        for i in range(min(args.tiles, max(map(len, TILES.values())))):
+            for kind, tiles in TILES.items():
+                for rows in args.rows if i < len(tiles) else ():
+                    took = attempt(
+                        "sweep", f"{kind} {rows} {tuple(tiles[i])}",
+                        lambda kind=kind, rows=rows, tile=tiles[i]: sweep_steps(bench, kind, rows, tile),
+                    )  # fmt: skip
+                    if took is not None:
+                        best[kind, rows] = min(best.get((kind, rows), (1e9, tiles[i])), (took, tiles[i]))
+        for (kind, rows), (_, tile) in best.items():
+            tiles = decode_forward.TILES[kind] | {rows: tile}
+            decode_forward.TILES[kind] = dict(sorted(tiles.items()))
+        result["best"] = {f"{kind} {rows}": [took, *tile] for (kind, rows), (took, tile) in best.items()}
+    if "attention" in args.parts:
+        for rows in args.rows:
+            for has_shared in (False, True):
+                bench.lay_out(rows, has_shared)
+                for tile in ATTENTION_TILES[: args.tiles]:
+                    attempt(
+                        "attention", f"{rows} {'shared' if has_shared else 'own'} {tile}",
+                        lambda rows=rows, tile=tile, s=has_shared: attention_microseconds(bench, rows, *tile, s),
+                    )  # fmt: skip
+    for part in ("passes", "profile"):
+        for rows in args.rows if part in args.parts else ():
+            for has_shared in (False, True):
+                for kernels in (False, True):
+
+                    def work(part=part, rows=rows, has_shared=has_shared, kernels=kernels) -> Any:  # type: ignore[no-untyped-def]
+                        with decode_kernels(kernels):
+                            bench.lay_out(rows, has_shared)
+                            if part == "profile":
+                                return profile(bench, rows, has_shared)
+                            return bench.seconds(bench.step(rows, has_shared)) * 1e6
+
+                    name = f"{rows} {'shared' if has_shared else 'own'} {'decode_kernels' if kernels else 'before'}"
+                    attempt(part, name, work)
+    save()
+
+
+if __name__ == "__main__":
+    main()

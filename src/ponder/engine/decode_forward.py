@@ -1,0 +1,211 @@
+"""A decoding step by the kernels of decode_kernels.py: five in each layer, instead of eight and more.
+
+For networks whose products are so short that launching them and passing results on takes longer than computing. Others,
+and passes with prefill or adapters of their own for each row, take the way of fused_forward.py.
+
+Shapes as in triton_kernels.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ponder.engine.adapter_columns import MERGED, AdapterRows, PassAdapters
+from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
+from ponder.engine.graph_buffers import GraphBuffers
+from ponder.nets.power_of_two import next_power_of_two
+
+LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
+
+MAX_WIDTH = 1024  # of a residual stream, for which these kernels are faster than cuBLAS's and those between
+_LINE = 64  # entries of two bytes in a line of the second-level cache
+
+
+class Tile(NamedTuple):
+    """What one program computes: `m` rows and `n` outputs, from `k` inputs at a time."""
+
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+    fetches: bool = False  # weights before the kernel before it has ended
+
+    def constants(self) -> dict[str, int]:
+        return {"M": self.m, "N": self.n, "K": self.k, "num_warps": self.warps, "num_stages": self.stages}
+
+
+# Tiles of each product, by the largest number of rows that they serve.
+TILES: dict[str, dict[int, Tile]] = {
+    "qkv": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 32, 64, 4, 4), 256: Tile(64, 32, 64, 4, 4),
+            1024: Tile(128, 64, 64, 4, 3)},
+    "out": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 16, 64, 4, 4), 256: Tile(32, 32, 64, 4, 4),
+            1024: Tile(64, 64, 64, 4, 4)},
+    "gate_up": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 32, 64, 4, 4), 256: Tile(64, 64, 64, 4, 3),
+                1024: Tile(128, 64, 64, 8, 3)},
+    "down": {16: Tile(16, 16, 128, 4, 4), 64: Tile(32, 16, 128, 4, 4), 256: Tile(32, 32, 128, 4, 4),
+             1024: Tile(64, 64, 64, 4, 4)},
+    "head": {16: Tile(16, 128, 64, 4, 4), 64: Tile(64, 128, 64, 4, 4), 256: Tile(128, 128, 64, 8, 4),
+             1024: Tile(128, 128, 64, 8, 4)},
+}  # fmt: skip
+
+
+def tile_for(product: str, rows: int) -> Tile:
+    tiles = TILES[product]
+    return next((tile for most, tile in tiles.items() if rows <= most), tiles[max(tiles)])
+
+
+def row_classes() -> list[int]:
+    """Numbers of rows of which each has tiles of its own."""
+    return sorted({most for tiles in TILES.values() for most in tiles})
+
+
+def is_supported(w: FusedWeights, adapters: PassAdapters = None) -> bool:
+    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=1 asks for them."""
+    c, kind = w.config, w.embedding.dtype
+    return (
+        os.environ.get("PONDER_DECODE_KERNELS") == "1"
+        and not c.gemma
+        and c.width <= MAX_WIDTH
+        and w.banned_token is None
+        and not isinstance(adapters, AdapterRows)
+        and all(linear.scale is None and linear.dense is not None for linear in w.linears())
+        and (not w.embedding.is_cuda or (kind in (torch.bfloat16, torch.float16) and _capability(w) >= 8))
+    )
+
+
+def overlaps_kernels(w: FusedWeights) -> bool:
+    """Whether a kernel can be launched while the one before it runs."""
+    from ponder.engine import triton_kernels as k
+
+    return k.HAS_PDL and w.embedding.is_cuda and _capability(w) >= 9
+
+
+def _capability(w: FusedWeights) -> int:
+    return torch.cuda.get_device_capability(w.embedding.device)[0]
+
+
+class _Product:
+    """A matrix product of the step: its tile and grid, and what its kernel is compiled for."""
+
+    def __init__(self, tile: Tile, rows: int, wide: int, width: int, pdl: bool) -> None:
+        self.grid = (-(-width // tile.n), -(-rows // tile.m))
+        self.constants: dict[str, Any] = {
+            **tile.constants(), **launch_options(pdl), "FETCH": pdl and tile.fetches, "WIDE": wide, "WIDTH": width,
+            "LINES": next_power_of_two(-(-wide // _LINE)),
+        }  # fmt: skip
+
+    def parts(self) -> dict[str, int]:
+        """Of the sums of squares that it wrote."""
+        return {"PARTS": self.grid[0], "P": next_power_of_two(self.grid[0])}
+
+
+def launch_options(pdl: bool) -> dict[str, bool]:
+    """`pdl`: the kernel is launched while the one before it runs, and waits for it by itself."""
+    return {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
+
+
+class DecodeStep:
+    """The kernels of one step of so many rows, and what they pass on."""
+
+    def __init__(
+        self, w: FusedWeights, b: GraphBuffers, rows: int, adapters: PassAdapters = None,
+        tiles: Mapping[str, Tile] | None = None,
+    ) -> None:  # fmt: skip
+        c, new = w.config, w.embedding.new_empty
+        self.weights, self.buffers, self.rows, self.adapters = w, b, rows, adapters
+        self.tiles = {name: tile_for(name, rows) for name in TILES} | dict(tiles or {})
+        self.pdl = overlaps_kernels(w)
+        heads, mixed = (c.heads + 2 * c.kv_heads) * c.head_dim, c.heads * c.head_dim
+
+        def product(name: str, wide: int, width: int) -> _Product:
+            return _Product(self.tiles[name], rows, wide, width, self.pdl)
+
+        self._qkv, self._out = product("qkv", c.width, heads), product("out", mixed, c.width)
+        self._gate_up, self._down = product("gate_up", c.width, c.mlp_width), product("down", c.mlp_width, c.width)
+        self.stream, self.scaled = new(rows, c.width), new(rows, c.width)
+        self.qkv, self.mixed, self.gated = new(rows, heads), new(rows, mixed), new(rows, c.mlp_width)
+        self.sums = new(rows, max(self._out.grid[0], self._down.grid[0]), dtype=torch.float32)
+
+    def embed(self) -> None:
+        """From `last_tokens` to the stream."""
+        from ponder.engine import decode_kernels as k
+
+        w, c = self.weights, self.weights.config
+        k.embed_rows[(self.rows,)](
+            self.buffers.last_tokens, w.embedding, w.layers[0].block.input_layernorm.weight, self.stream, self.scaled,
+            self.sums, self.rows,
+            WIDE=c.width, E=next_power_of_two(c.width), **self._down.parts(), **launch_options(self.pdl),
+        )  # fmt: skip
+
+    def compute_qkv(self, layer: FusedLayer) -> None:
+        from ponder.engine import decode_kernels as k
+
+        weight, bias = self._weight(layer.qkv), layer.qkv.bias
+        k.normed_linear[self._qkv.grid](
+            self.scaled, self.sums, weight, weight if bias is None else bias, self.qkv, self.rows,
+            self.weights.config.norm_eps,
+            BIAS=bias is not None, **self._down.parts(), **self._qkv.constants,
+        )  # fmt: skip
+
+    def add_attention(self, layer: FusedLayer) -> None:
+        self._add_to_stream(self._out, self.mixed, layer.out, layer.block.post_attention_layernorm.weight)
+
+    def compute_gated(self, layer: FusedLayer) -> None:
+        from ponder.engine import decode_kernels as k
+
+        weight, bias = self._weight(layer.gate_up), layer.gate_up.bias
+        k.normed_gated_linear[self._gate_up.grid](
+            self.scaled, self.sums, weight, weight if bias is None else bias, self.gated, self.rows,
+            self.weights.config.norm_eps,
+            BIAS=bias is not None, GELU=layer.block.mlp.gelu, **self._out.parts(), **self._gate_up.constants,
+        )  # fmt: skip
+
+    def add_feedforward(self, layer: FusedLayer, next_norm_weight: Tensor) -> None:
+        self._add_to_stream(self._down, self.gated, layer.down, next_norm_weight)
+
+    def compute_logits(self, has_sums: bool) -> int:
+        """`logits`; with `has_sums` also the sums of each chunk of the vocabulary. Returns the chunks' size."""
+        from ponder.engine import decode_kernels as k
+
+        w, c, b, tile = self.weights, self.weights.config, self.buffers, self.tiles["head"]
+        chunks = -(-c.vocab // tile.n)
+        k.head_logits[(-(-self.rows // tile.m), chunks)](
+            self.scaled, self.sums, w.head, b.temperature, b.logits, b.chunk_max, b.chunk_sum, b.chunk_argmax,
+            self.rows, c.norm_eps,
+            SUMS=has_sums, WIDE=c.width, WIDTH=c.vocab, CHUNKS=chunks,
+            **self._down.parts(), **tile.constants(), **launch_options(self.pdl),
+        )  # fmt: skip
+        return tile.n
+
+    def _add_to_stream(self, product: _Product, x: Tensor, linear: FusedLinear, norm_weight: Tensor) -> None:
+        from ponder.engine import decode_kernels as k
+
+        weight = self._weight(linear)
+        k.residual_linear[product.grid](
+            x, weight, weight if linear.bias is None else linear.bias, self.stream, norm_weight, self.scaled, self.sums,
+            self.rows,
+            BIAS=linear.bias is not None, PARTS=product.grid[0], **product.constants,
+        )  # fmt: skip
+
+    def _weight(self, linear: FusedLinear) -> Tensor:
+        return linear.merged if self.adapters is MERGED and linear.merged is not None else linear.weight
+
+
+def run_layers(step: DecodeStep, attend: LayerAttention, has_sums: bool) -> int:
+    """From `last_tokens` to `logits`. Returns the size of the chunks whose sums there are, if it was asked for them."""
+    w = step.weights
+    norms = [*(layer.block.input_layernorm.weight for layer in w.layers[1:]), w.norm]
+    step.embed()
+    for i, (layer, next_norm) in enumerate(zip(w.layers, norms, strict=True)):
+        step.compute_qkv(layer)
+        attend(i, layer, step.qkv, step.mixed)
+        step.add_attention(layer)
+        step.compute_gated(layer)
+        step.add_feedforward(layer, next_norm)
+    return step.compute_logits(has_sums)
