@@ -35,7 +35,7 @@ from ponder.engine.kv_cache import KVCache
 from ponder.nets.config import DecoderConfig
 from training_harness import SHAPES, initialise_on
 
-PARTS = ("check", "sweep", "attention", "passes", "profile")
+PARTS = ("check", "sweep", "passes", "attention", "profile")
 SMALL_SHAPE = DecoderConfig("llama", 300, 64, 2, 4, 2, 16, mlp_width=128, context=512, eos=(2,))  # to try it out
 LINEAR_TILES = [
     Tile(64, 32, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 8, 3),
@@ -215,7 +215,8 @@ def check(bench: Bench, rows: int) -> dict[str, Any]:
 
 def sweep_steps(bench: Bench, kind: str, rows: int, tile: Tile) -> float:
     """Microseconds of one product with this tile: over all layers, so that weights come from memory."""
-    w, step = bench.weights, DecodeStep(bench.weights, bench.buffers, rows, tiles={kind: tile})
+    w, others = bench.weights, dict.fromkeys(("out", "down"), Tile(32, 32, 64, 4, 4))
+    step = DecodeStep(w, bench.buffers, rows, tiles={**others, kind: tile})
     step.sums.fill_(1.0)
     for x in (step.scaled, step.mixed, step.gated, step.stream):
         x.zero_()
@@ -314,6 +315,16 @@ def main() -> None:
         print(f"{part} {key}: {json.dumps(value)[:300]} ({time.perf_counter() - at:.1f} s)", flush=True)
         return value
 
+    def sweep_attention() -> None:
+        for rows in args.rows:
+            for has_shared in (False, True):
+                bench.lay_out(rows, has_shared)
+                for tile in ATTENTION_TILES[: args.tiles]:
+                    attempt(
+                        "attention", f"{rows} {'shared' if has_shared else 'own'} {tile}",
+                        lambda rows=rows, tile=tile, s=has_shared: attention_microseconds(bench, rows, *tile, s),
+                    )  # fmt: skip
+
     bench = Bench(config, args.device, max(args.rows), args.position, args.shared)
     print(f"ready after {time.perf_counter() - began:.1f} s", flush=True)
     if "check" in args.parts:
@@ -334,17 +345,11 @@ def main() -> None:
             tiles = decode_forward.TILES[kind] | {rows: tile}
             decode_forward.TILES[kind] = dict(sorted(tiles.items()))
         result["best"] = {f"{kind} {rows}": [took, *tile] for (kind, rows), (took, tile) in best.items()}
-    if "attention" in args.parts:
+    for part in [part for part in ("passes", "attention", "profile") if part in args.parts]:
+        if part == "attention":
+            sweep_attention()
+            continue
         for rows in args.rows:
-            for has_shared in (False, True):
-                bench.lay_out(rows, has_shared)
-                for tile in ATTENTION_TILES[: args.tiles]:
-                    attempt(
-                        "attention", f"{rows} {'shared' if has_shared else 'own'} {tile}",
-                        lambda rows=rows, tile=tile, s=has_shared: attention_microseconds(bench, rows, *tile, s),
-                    )  # fmt: skip
-    for part in ("passes", "profile"):
-        for rows in args.rows if part in args.parts else ():
             for has_shared in (False, True):
                 for kernels in (False, True):
 

@@ -95,14 +95,15 @@ class _Product:
 
     def __init__(self, tile: Tile, rows: int, wide: int, width: int, pdl: bool) -> None:
         self.grid = (-(-width // tile.n), -(-rows // tile.m))
+        self.parts = self.grid[0]  # of the sums of squares, if it writes them
         self.constants: dict[str, Any] = {
             **tile.constants(), **launch_options(pdl), "FETCH": pdl and tile.fetches, "WIDE": wide, "WIDTH": width,
             "LINES": next_power_of_two(-(-wide // _LINE)),
         }  # fmt: skip
 
-    def parts(self) -> dict[str, int]:
-        """Of the sums of squares that it wrote."""
-        return {"PARTS": self.grid[0], "P": next_power_of_two(self.grid[0])}
+    def parts_constant(self) -> int:
+        """At least 32: few different ones are compiled."""
+        return max(32, next_power_of_two(self.parts))
 
 
 def launch_options(pdl: bool) -> dict[str, bool]:
@@ -139,8 +140,8 @@ class DecodeStep:
         w, c = self.weights, self.weights.config
         k.embed_rows[(self.rows,)](
             self.buffers.last_tokens, w.embedding, w.layers[0].block.input_layernorm.weight, self.stream, self.scaled,
-            self.sums, self.rows,
-            WIDE=c.width, E=next_power_of_two(c.width), **self._down.parts(), **launch_options(self.pdl),
+            self.sums, self.rows, self._down.parts,
+            WIDE=c.width, E=next_power_of_two(c.width), P=self._down.parts_constant(), **launch_options(self.pdl),
         )  # fmt: skip
 
     def compute_qkv(self, layer: FusedLayer) -> None:
@@ -149,8 +150,8 @@ class DecodeStep:
         weight, bias = self._weight(layer.qkv), layer.qkv.bias
         k.normed_linear[self._qkv.grid](
             self.scaled, self.sums, weight, weight if bias is None else bias, self.qkv, self.rows,
-            self.weights.config.norm_eps,
-            BIAS=bias is not None, **self._down.parts(), **self._qkv.constants,
+            self._down.parts, self.weights.config.norm_eps,
+            BIAS=bias is not None, P=self._down.parts_constant(), **self._qkv.constants,
         )  # fmt: skip
 
     def add_attention(self, layer: FusedLayer) -> None:
@@ -162,8 +163,8 @@ class DecodeStep:
         weight, bias = self._weight(layer.gate_up), layer.gate_up.bias
         k.normed_gated_linear[self._gate_up.grid](
             self.scaled, self.sums, weight, weight if bias is None else bias, self.gated, self.rows,
-            self.weights.config.norm_eps,
-            BIAS=bias is not None, GELU=layer.block.mlp.gelu, **self._out.parts(), **self._gate_up.constants,
+            self._out.parts, self.weights.config.norm_eps,
+            BIAS=bias is not None, GELU=layer.block.mlp.gelu, P=self._out.parts_constant(), **self._gate_up.constants,
         )  # fmt: skip
 
     def add_feedforward(self, layer: FusedLayer, next_norm_weight: Tensor) -> None:
@@ -177,9 +178,9 @@ class DecodeStep:
         chunks = -(-c.vocab // tile.n)
         k.head_logits[(-(-self.rows // tile.m), chunks)](
             self.scaled, self.sums, w.head, b.temperature, b.logits, b.chunk_max, b.chunk_sum, b.chunk_argmax,
-            self.rows, c.norm_eps,
+            self.rows, self._down.parts, c.norm_eps,
             SUMS=has_sums, WIDE=c.width, WIDTH=c.vocab, CHUNKS=chunks,
-            **self._down.parts(), **tile.constants(), **launch_options(self.pdl),
+            P=self._down.parts_constant(), **tile.constants(), **launch_options(self.pdl),
         )  # fmt: skip
         return tile.n
 
@@ -189,8 +190,8 @@ class DecodeStep:
         weight = self._weight(linear)
         k.residual_linear[product.grid](
             x, weight, weight if linear.bias is None else linear.bias, self.stream, norm_weight, self.scaled, self.sums,
-            self.rows,
-            BIAS=linear.bias is not None, PARTS=product.grid[0], **product.constants,
+            self.rows, product.parts,
+            BIAS=linear.bias is not None, **product.constants,
         )  # fmt: skip
 
     def _weight(self, linear: FusedLinear) -> Tensor:

@@ -31,10 +31,10 @@ def _fetch(weight, first, WIDTH: tl.constexpr, WIDE: tl.constexpr, N: tl.constex
 
 
 @triton.jit
-def _norm_scale(sums, m, eps, PARTS: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr):
+def _norm_scale(sums, m, parts, eps, P: tl.constexpr, WIDE: tl.constexpr):
     """What the RMS norm multiplies rows `m` by, from the sums of squares of their parts."""
     p = tl.arange(0, P)
-    squares = tl.load(sums + m[:, None] * PARTS + p[None, :], mask=(p < PARTS)[None, :], other=0.0)
+    squares = tl.load(sums + m[:, None] * parts + p[None, :], mask=(p < parts)[None, :], other=0.0)
     return 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDE + eps)
 
 
@@ -57,13 +57,13 @@ def _product(x, weight, m, n, WIDE: tl.constexpr, M: tl.constexpr, N: tl.constex
     return total
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts"])
 def embed_rows(
-    tokens, embedding, weight, stream, scaled, sums, rows,
-    PDL: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, E: tl.constexpr,
+    tokens, embedding, weight, stream, scaled, sums, rows, parts,
+    PDL: tl.constexpr, WIDE: tl.constexpr, P: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
     """Embeddings of each row's token, the same times a norm's weight, and their sum of squares as the first of
-    PARTS. One program per row."""
+    `parts`. One program per row."""
     row = tl.program_id(0)
     wait_for_previous(PDL)
     at = tl.arange(0, E)
@@ -74,13 +74,13 @@ def embed_rows(
     tl.store(scaled + row * WIDE + at, (x.to(tl.float32) * w.to(tl.float32)).to(x.dtype), mask=real)
     squares = tl.sum(x.to(tl.float32) * x.to(tl.float32), 0)
     p = tl.arange(0, P)
-    tl.store(sums + row * PARTS + p, tl.where(p == 0, squares, 0.0), mask=p < PARTS)
+    tl.store(sums + row * parts + p, tl.where(p == 0, squares, 0.0), mask=p < parts)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts"])
 def normed_linear(
-    x, sums, weight, bias, out, rows, eps,
-    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr,
+    x, sums, weight, bias, out, rows, parts, eps,
+    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, P: tl.constexpr,
     WIDE: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """out [rows, WIDTH] = the norm of a stream times the transpose of a matrix [WIDTH, WIDE]; `x` is the stream times
@@ -92,17 +92,17 @@ def normed_linear(
     m, n = tl.program_id(1) * M + tl.arange(0, M), first + tl.arange(0, N)
     inside = tl.minimum(m, rows - 1)
     total = _product(x, weight, inside, tl.minimum(n, WIDTH - 1), WIDE, M, N, K)
-    y = total * _norm_scale(sums, inside, eps, PARTS, P, WIDE)[:, None]
+    y = total * _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
     if BIAS:
         y += tl.load(bias + n, mask=n < WIDTH, other=0.0).to(tl.float32)[None, :]
     there = (m < rows)[:, None] & (n < WIDTH)[None, :]
     tl.store(out + m[:, None] * WIDTH + n[None, :], y.to(out.dtype.element_ty), mask=there)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts"])
 def normed_gated_linear(
-    x, sums, weight, bias, out, rows, eps,
-    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr, PARTS: tl.constexpr,
+    x, sums, weight, bias, out, rows, parts, eps,
+    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr,
     P: tl.constexpr, WIDE: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     K: tl.constexpr,
 ):  # fmt: skip
@@ -121,7 +121,7 @@ def normed_gated_linear(
         a = _load_tile(own, k, WIDE, K)
         gate = tl.dot(a, tl.trans(_load_tile(row, k, WIDE, K)), gate, input_precision="ieee")
         up = tl.dot(a, tl.trans(_load_tile(row + WIDTH * WIDE, k, WIDE, K)), up, input_precision="ieee")
-    scale = _norm_scale(sums, inside, eps, PARTS, P, WIDE)[:, None]
+    scale = _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
     gate, up = gate * scale, up * scale
     if BIAS:
         gate += tl.load(bias + n, mask=n < WIDTH, other=0.0).to(tl.float32)[None, :]
@@ -137,14 +137,14 @@ def normed_gated_linear(
     tl.store(out + m[:, None] * WIDTH + n[None, :], y.to(dtype), mask=there)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts"])
 def residual_linear(
-    x, weight, bias, stream, norm_weight, scaled, sums, rows,
-    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, WIDE: tl.constexpr,
+    x, weight, bias, stream, norm_weight, scaled, sums, rows, parts,
+    PDL: tl.constexpr, FETCH: tl.constexpr, BIAS: tl.constexpr, WIDE: tl.constexpr,
     WIDTH: tl.constexpr, LINES: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """stream [rows, WIDTH] += x [rows, WIDE] times the transpose of a matrix [WIDTH, WIDE]; then `scaled` and `sums` of
-    the next norm. One program per tile of N outputs, which are one of PARTS, and M rows."""
+    the next norm. One program per tile of N outputs, which are one of `parts`, and M rows."""
     part = tl.program_id(0)
     if FETCH:
         _fetch(weight, part * N, WIDTH, WIDE, N, LINES)
@@ -161,13 +161,13 @@ def residual_linear(
     w = tl.load(norm_weight + n, mask=n < WIDTH, other=0.0).to(tl.float32)
     real = tl.where(there, new.to(tl.float32), 0.0)
     tl.store(scaled + place, (real * w[None, :]).to(old.dtype), mask=there)
-    tl.store(sums + m * PARTS + part, tl.sum(real * real, 1), mask=m < rows)
+    tl.store(sums + m * parts + part, tl.sum(real * real, 1), mask=m < rows)
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit(do_not_specialize=["rows", "parts"])
 def head_logits(
-    x, sums, weight, temperature, logits, tops, totals, best, rows, eps,
-    PDL: tl.constexpr, SUMS: tl.constexpr, PARTS: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr,
+    x, sums, weight, temperature, logits, tops, totals, best, rows, parts, eps,
+    PDL: tl.constexpr, SUMS: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr,
     WIDTH: tl.constexpr, CHUNKS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     """Logits in float32. SUMS: also what `chunk_sums` computes of them, in chunks of N tokens. One program per M rows
@@ -177,7 +177,7 @@ def head_logits(
     m, n = tl.program_id(0) * M + tl.arange(0, M), chunk * N + tl.arange(0, N)
     inside = tl.minimum(m, rows - 1)
     total = _product(x, weight, inside, tl.minimum(n, WIDTH - 1), WIDE, M, N, K)
-    y = total * _norm_scale(sums, inside, eps, PARTS, P, WIDE)[:, None]
+    y = total * _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
     there = (m < rows)[:, None] & (n < WIDTH)[None, :]
     tl.store(logits + m[:, None].to(tl.int64) * WIDTH + n[None, :], y, mask=there)
     if SUMS:
