@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,15 @@ def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:
     return sorted(kernels, key=lambda k: -k["microseconds"])
 
 
+def whole_step(bench: Bench, part: str, rows: int, has_shared: bool, kernels: bool) -> Any:
+    """Its kernels, or its microseconds."""
+    with decode_kernels(kernels):
+        bench.lay_out(rows, has_shared)
+        if part == "profile":
+            return profile(bench, rows, has_shared)
+        return bench.seconds(bench.step(rows, has_shared)) * 1e6
+
+
 def main() -> None:
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--shape", default="smollm2-135m", choices=[*SHAPES, "small"])
@@ -322,14 +332,14 @@ def main() -> None:
                 for tile in ATTENTION_TILES[: args.tiles]:
                     attempt(
                         "attention", f"{rows} {'shared' if has_shared else 'own'} {tile}",
-                        lambda rows=rows, tile=tile, s=has_shared: attention_microseconds(bench, rows, *tile, s),
+                        partial(attention_microseconds, bench, rows, *tile, has_shared),
                     )  # fmt: skip
 
     bench = Bench(config, args.device, max(args.rows), args.position, args.shared)
     print(f"ready after {time.perf_counter() - began:.1f} s", flush=True)
     if "check" in args.parts:
         for rows in args.rows:
-            attempt("check", f"{rows}", lambda rows=rows: check(bench, rows))
+            attempt("check", f"{rows}", partial(check, bench, rows))
     if "sweep" in args.parts:
         best: dict[tuple[str, int], tuple[float, Tile]] = {}
         for i in range(min(args.tiles, max(map(len, TILES.values())))):
@@ -337,13 +347,12 @@ def main() -> None:
                 for rows in args.rows if i < len(tiles) else ():
                     took = attempt(
                         "sweep", f"{kind} {rows} {tuple(tiles[i])}",
-                        lambda kind=kind, rows=rows, tile=tiles[i]: sweep_steps(bench, kind, rows, tile),
+                        partial(sweep_steps, bench, kind, rows, tiles[i]),
                     )  # fmt: skip
                     if took is not None:
                         best[kind, rows] = min(best.get((kind, rows), (1e9, tiles[i])), (took, tiles[i]))
         for (kind, rows), (_, tile) in best.items():
-            tiles = decode_forward.TILES[kind] | {rows: tile}
-            decode_forward.TILES[kind] = dict(sorted(tiles.items()))
+            decode_forward.TILES[kind] = dict(sorted({**decode_forward.TILES[kind], rows: tile}.items()))
         result["best"] = {f"{kind} {rows}": [took, *tile] for (kind, rows), (took, tile) in best.items()}
     for part in [part for part in ("passes", "attention", "profile") if part in args.parts]:
         if part == "attention":
@@ -352,16 +361,8 @@ def main() -> None:
         for rows in args.rows:
             for has_shared in (False, True):
                 for kernels in (False, True):
-
-                    def work(part=part, rows=rows, has_shared=has_shared, kernels=kernels) -> Any:  # type: ignore[no-untyped-def]
-                        with decode_kernels(kernels):
-                            bench.lay_out(rows, has_shared)
-                            if part == "profile":
-                                return profile(bench, rows, has_shared)
-                            return bench.seconds(bench.step(rows, has_shared)) * 1e6
-
                     name = f"{rows} {'shared' if has_shared else 'own'} {'decode_kernels' if kernels else 'before'}"
-                    attempt(part, name, work)
+                    attempt(part, name, partial(whole_step, bench, part, rows, has_shared, kernels))
     save()
 
 

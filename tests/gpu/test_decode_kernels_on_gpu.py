@@ -42,7 +42,7 @@ def test_decode_kernels_give_the_same_logprobs(kind: str, rows: int, monkeypatch
         b.tail_slots[:, :STEPS] = torch.arange(rows * STEPS, device="cuda").view(rows, STEPS)
         b.temperature.fill_(0.8)
         b.uniforms.uniform_(generator=torch.Generator("cuda").manual_seed(1))
-        seen = []
+        seen: list[torch.Tensor] = []
         with torch.inference_mode():
             for now in tokens:  # the same tokens on both ways
                 b.last_tokens.copy_(now)
