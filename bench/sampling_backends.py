@@ -118,9 +118,11 @@ class AsyncBackend(Backend):
 class Ponder(AsyncBackend):
     def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
+        from ponder.garbage_collector import ignore_imported_objects
         from ponder.models.load import load_policy
 
         self.policy = load_policy(setting.folder, device=setting.device, dtype=setting.dtype)
+        ignore_imported_objects()  # as the command line does
         self.policy.eos = self.policy.engine.eos = frozenset()
         self.policy.engine.cache_bytes = int(setting.cache_gib * 2**30)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ponder.errors import UsageError
-from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, prompt_trace, user_messages
+from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, prompt_trace, tokens_fit, user_messages
 
 
 def tree() -> Trace:
@@ -142,3 +142,18 @@ def test_token_ids_are_never_rounded_or_wrapped(wrong: Any) -> None:
     with pytest.raises(UsageError, match="token ids are whole numbers"):
         ids(wrong)
     assert ids([]).dtype == ids(np.array([3], np.uint8)).dtype == ids(range(3)).dtype == np.int32
+
+
+def test_sampling_settings_that_passed_once_are_checked_for_their_types_and_seeds() -> None:
+    passed = Sampling(max_tokens=7, top_k=1, seed=3)
+    assert Sampling(max_tokens=7, top_k=1, seed=4) == passed.with_seed(4)
+    for wrong in ({"top_k": True}, {"top_k": 1.0}, {"seed": -1}, {"seed": True}, {"stop": ["a", ""]}):
+        with pytest.raises(UsageError):
+            Sampling(**{"max_tokens": 7, "top_k": 1, **wrong})
+    assert type(Sampling(max_tokens=7, top_k=1, seed=np.int64(4)).seed) is int  # type: ignore[arg-type]
+
+
+def test_tokens_fit_the_vocabulary() -> None:
+    assert tokens_fit(ids([0, 9]), 10) and not tokens_fit(ids([10]), 10) and not tokens_fit(ids([-1]), 10)
+    assert tokens_fit(ids([-1, 9]), 10, pictures=True) and not tokens_fit(ids([-1, 10]), 10, pictures=True)
+    assert not tokens_fit(np.array([2**32]), 10)

@@ -54,6 +54,22 @@ class Sampling:
     token_stats: Annotated[tuple[str, ...], "also return these of TOKEN_STATS for each token"] = ()
 
     def __post_init__(self) -> None:
+        """Check all fields. A search makes many alike, and each is checked by the policy and again by the engine, so
+        settings that passed are remembered."""
+        try:
+            if _settings_key(self) in _passed:
+                if self.seed is not None:
+                    object.__setattr__(self, "seed", _seed("seed", self.seed))
+                return
+        except TypeError:  # a list where a tuple should be
+            pass
+        self._check_fields()
+        if not (self.named_token_ids or self.stop or self.token_stats):  # (1,) and (True,) would be one key
+            if len(_passed) >= _MAX_PASSED:
+                _passed.clear()
+            _passed.add(_settings_key(self))
+
+    def _check_fields(self) -> None:
         for value, (name, default, check) in zip(_field_values(self), _FIELDS, strict=True):
             if value is default:  # most of them, and a server makes several of these for each request
                 continue
@@ -133,6 +149,8 @@ class Sampling:
     @property
     def named_token_ids(self) -> tuple[int, ...]:
         """All token ids in these settings."""
+        if not (self.allowed_token_ids or self.forced_token_ids or self.stop_token_ids or self.logit_bias):
+            return ()
         return (
             *self.allowed_token_ids,
             *self.forced_token_ids,
@@ -214,3 +232,12 @@ _FIELD_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 _FIELDS = tuple((field.name, field.default, _FIELD_CHECKS[field.name]) for field in fields(Sampling))
 _SLOTS: tuple[Any, ...] = tuple(getattr(Sampling, name) for name, _, _ in _FIELDS)
 _field_values = attrgetter(*(name for name, _, _ in _FIELDS))
+_values_without_seed = attrgetter(*(name for name, _, _ in _FIELDS if name != "seed"))
+_passed: set[tuple[Any, ...]] = set()  # keys of settings that passed all checks
+_MAX_PASSED = 1024
+
+
+def _settings_key(sampling: Sampling) -> tuple[Any, ...]:
+    """All values except the seed, with their types: 1 and True are equal."""
+    values = _values_without_seed(sampling)
+    return (*values, *map(type, values))

@@ -18,6 +18,7 @@ from ponder.cluster.job_cluster import on_cluster
 from ponder.cluster.job_place import open_place
 from ponder.cluster.process_host import end_with_launcher
 from ponder.errors import RunError, UsageError
+from ponder.garbage_collector import ignore_imported_objects
 from ponder.pipelines.job.base_job import as_job
 from ponder.pipelines.job.one_process import trains_over_ranks
 from ponder.pipelines.job.progress_lines import resume_progress
@@ -103,6 +104,7 @@ def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, r
         with job_progress(job, folder, stop, json) as progress:
             with remove_failed_start(folder):
                 trained = finished_model(job, folder)
+                ignore_imported_objects()
                 result = trained or job(folder, progress)
     if json:
         print_json({"event": "done", "run": str(folder), **described.summary_json(folder, result), **before.to_json()})

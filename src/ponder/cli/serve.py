@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder.cli import shared_flags as opt
 from ponder.errors import MissingExtra, UsageError
+from ponder.garbage_collector import ignore_imported_objects
 from ponder.settings import When
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def serve(
         service = Service(load_served_models(models, template, device, dtype, replicas=replicas), limits)
         if traces is not None:
             _record(service, traces, models, template, episode_seconds, stack)
+        ignore_imported_objects()
         _run(service, guard, listener, access_log)
     return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -85,26 +86,33 @@ def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
             node = node.parent
         if row.node in readers:
             readers[row.node].append(r)
-    runs = sorted(readers, key=lambda n: n.end)  # parents first: no run is empty
+    runs = sorted(readers, key=_end_of)  # parents first: no run is empty
     for node in reversed(runs):
-        if node.parent in readers:
-            readers[node.parent] += readers[node]
-    segments: dict[RadixNode, KVSegment] = {}  # by each of their runs
+        above_it = readers.get(node.parent)  # type: ignore[arg-type]  # the root, of no row, is not in there
+        if above_it is not None:
+            above_it += readers[node]
+    segment_of: dict[RadixNode, KVSegment] = {}  # by each of their runs
+    segments: list[KVSegment] = []
     alone: dict[int, list[Slots]] = {}
     for node in runs:
         readers_here = readers[node]
         if len(readers_here) == 1:
             alone.setdefault(readers_here[0], []).append(node.slots)
             continue
-        above = segments.get(node.parent) if node.parent is not None else None
+        above = segment_of.get(node.parent)  # type: ignore[arg-type]
         if above is None or len(above.rows) != len(readers_here):
-            above = KVSegment(sorted(readers_here), node.end - len(node))
+            above = KVSegment(sorted(readers_here), node.end - len(node.tokens))
+            segments.append(above)
         above.slot_runs.append(node.slots)
-        segments[node] = above
+        segment_of[node] = above
     tails, starts = [], []
     for r, row in enumerate(rows):
         assert row.node is not None
-        own = np.asarray(row.slots, np.int32)
-        tails.append(np.concatenate([*alone[r], own]) if r in alone else own)
-        starts.append(row.node.end + len(own) - len(tails[-1]))
-    return AttentionPlan(list(dict.fromkeys(segments.values())), tails, starts)
+        own = np.array(row.slots, np.int32)
+        tail = np.concatenate([*alone[r], own]) if r in alone else own
+        tails.append(tail)
+        starts.append(row.node.end + len(own) - len(tail))
+    return AttentionPlan(segments, tails, starts)
+
+
+_end_of = attrgetter("end")

@@ -354,15 +354,16 @@ class Engine:
         if not rows:
             return
         tokens_BS, logprobs_BS = in_flight.results()
-        seqs = [in_flight.seqs[i] for i in rows]
+        seqs = in_flight.seqs
+        if len(rows) < len(seqs):
+            seqs, tokens_BS, logprobs_BS = [seqs[i] for i in rows], tokens_BS[rows], logprobs_BS[rows]
         lengths = [len(seq.token_ids) for seq in seqs]
         discards = self._runner is None or not self._runner.stops_at_end
-        failed = append_sampled(
-            tokens_BS[rows], logprobs_BS[rows], seqs, self.eos, self.stop_check, in_flight.version, discards
-        )
+        failed = append_sampled(tokens_BS, logprobs_BS, seqs, self.eos, self.stop_check, in_flight.version, discards)
         now = time.perf_counter()
+        share = (now - max(in_flight.start_time, self._collected_at)) / len(seqs)
         for seq in seqs:
-            seq.seconds += (now - max(in_flight.start_time, self._collected_at)) / len(seqs)
+            seq.seconds += share
         self._collected_at = now
         self._deliver(seqs, lengths, failed)
         if self._run_in_flight is not None:
@@ -375,16 +376,19 @@ class Engine:
         scheduler, calls = self._scheduler, self.mailbox.calls
         assert scheduler is not None
         self.on_tokens(sum(len(seq.token_ids) for seq in seqs) - sum(lengths))  # may raise: before any delivery
+        closed: dict[asyncio.AbstractEventLoop, bool] = {}
         for seq in seqs:
             call = calls.get(seq)
             if call is None:
                 continue  # another sequence of the same call has failed
-            if call.loop.is_closed():  # without cancelling: no caller is left
+            if (is_closed := closed.get(call.loop)) is None:
+                is_closed = closed[call.loop] = call.loop.is_closed()
+            if is_closed:  # without cancelling: no caller is left
                 self._abort(call)
             elif seq in failed:
                 self._abort(call)
                 self.mailbox.reject(call, failed[seq])
-            else:
+            elif call.on_chunk is not None:
                 self.mailbox.emit(seq)
         self.mailbox.flush()
         finished = [seq for seq in seqs if seq.stop is not None and seq in calls]

@@ -19,6 +19,7 @@ from ponder.types import Ids
 
 Slots = NDArray[np.int32]
 _NONE = np.empty(0, np.int32)
+_TOKEN_BYTES = _NONE.itemsize
 
 
 class OutOfSlots(Exception):
@@ -97,14 +98,15 @@ class RadixTree:
         """The node at which the longest cached prefix of these tokens ends. A node is split there if necessary."""
         if adapter not in self.roots:
             self.roots[adapter] = RadixNode(self, None, _NONE, _NONE, 0)
-        node, at, whole = self.roots[adapter], 0, tokens.tobytes()
-        while at < len(tokens) and (child := node.children.get(int(tokens[at]))) is not None:
-            if whole.startswith(child.key, at * tokens.itemsize):  # the usual case: compare the whole run at once
-                node, same = child, len(child.tokens)
+        tokens = np.ascontiguousarray(tokens, np.int32)
+        node, at, number, whole = self.roots[adapter], 0, len(tokens), tokens.tobytes()
+        values = memoryview(whole).cast("i")  # its items are plain integers
+        while at < number and (child := node.children.get(values[at])) is not None:
+            if whole.startswith(child.key, at * _TOKEN_BYTES):  # the usual case: compare the whole run at once
+                node = child
             else:
-                same = _common_prefix_length(child.tokens, tokens[at:])
-                node = self._split(child, same)
-            at += same
+                node = self._split(child, _common_prefix_length(child.tokens, tokens[at:]))
+            at = node.end
         return node
 
     def add(self, parent: RadixNode, tokens: Ids, slots: Slots, filled: int) -> RadixNode:

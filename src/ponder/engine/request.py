@@ -13,7 +13,7 @@ from ponder import memory_check
 from ponder.engine import rng
 from ponder.engine.radix_tree import RadixNode
 from ponder.errors import UsageError
-from ponder.types import Floats, Ids, Sampling, StopReason
+from ponder.types import Floats, Ids, Sampling, StopReason, tokens_fit
 from ponder.validate import short_repr
 
 
@@ -90,6 +90,12 @@ class SequenceState:
             return self.request.prefix
         return np.append(self.request.prefix, np.asarray(self.token_ids, np.int32))
 
+    def tokens_between(self, start: int, stop: int) -> Ids:
+        """The same as `tokens[start:stop]`, without a copy of the whole."""
+        prefix = self.request.prefix
+        sampled = np.asarray(self.token_ids[max(0, start - len(prefix)) : max(0, stop - len(prefix))], np.int32)
+        return np.concatenate([prefix[start:stop], sampled]) if start < len(prefix) else sampled
+
     @property
     def length(self) -> int:
         return len(self.request.prefix) + len(self.token_ids)
@@ -138,5 +144,5 @@ def check_request(request: Request, vocab: int, pictures: bool = False) -> None:
 def check_tokens(tokens: Any, vocab: int, pictures: bool = False) -> None:
     """`pictures`: ids below 0 stand for places of pictures."""
     sound = isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype.kind == "i" and len(tokens)
-    if not sound or (tokens.min() < 0 and not pictures) or tokens.max() >= vocab:
+    if not sound or not tokens_fit(tokens, vocab, pictures):
         raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {vocab}")

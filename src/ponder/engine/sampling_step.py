@@ -70,26 +70,35 @@ def append_sampled(
     """Append tokens that the device sampled several at a time, up to each sequence's end. Returns those that failed.
     `discards`: tokens after the end were sampled too, in vain."""
     failed: dict[SequenceState, Exception] = {}
-    ends_BS = np.isin(tokens_BS, list(eos))
+    ends_BS = np.isin(tokens_BS, list(eos)) if eos else np.zeros(tokens_BS.shape, np.bool_)
     steps = tokens_BS.shape[1]
     left_B = np.zeros(len(seqs), np.int64)
     for b, seq in enumerate(seqs):
         try:
-            left_B[b] = seq.sampling.max_tokens - len(seq.token_ids)
-            if seq.sampling.ignore_eos:
+            sampling = seq.request.sampling
+            left_B[b] = sampling.max_tokens - len(seq.token_ids)
+            if sampling.ignore_eos:
                 ends_BS[b] = False
-            if seq.sampling.stop_token_ids:
-                ends_BS[b] |= np.isin(tokens_BS[b], seq.sampling.stop_token_ids)
+            if sampling.stop_token_ids:
+                ends_BS[b] |= np.isin(tokens_BS[b], sampling.stop_token_ids)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
-    counts_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
+    end_B = np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps + 1)
+    counts_B = np.minimum(np.minimum(end_B, steps), left_B)
     finite_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= counts_B[:, None])).all(1)
-    rows = zip(seqs, tokens_BS.tolist(), logprobs_BS.tolist(), counts_B.tolist(), finite_B.tolist(), strict=True)
-    for seq, tokens, logprobs, count, finite in rows:
+    goes_on_B = finite_B & (steps < end_B) & (steps < left_B)  # its tokens end nothing; a stop string may
+    same_versions = [version] * steps
+    columns = (x.tolist() for x in (tokens_BS, logprobs_BS, counts_B, finite_B, goes_on_B))
+    for seq, tokens, logprobs, count, finite, goes_on in zip(seqs, *columns, strict=True):
         if seq in failed:
             continue
         if not finite:
             failed[seq] = _sampling_error(False)
+            continue
+        if goes_on and not seq.request.sampling.stop:  # the usual case
+            seq.token_ids += tokens
+            seq.logprobs += logprobs
+            seq.versions += same_versions
             continue
         try:
             length, size = len(seq.token_ids), 1 if seq.sampling.stop else count

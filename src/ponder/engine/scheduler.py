@@ -268,7 +268,7 @@ class Scheduler:
         if isinstance(item, SequenceState):
             slots = np.asarray(item.slots, np.int32)
             filled = min(len(slots), item.length - 1 - node.end)  # other slots were for tokens never sampled
-            tokens = item.tokens[node.end : node.end + filled]
+            tokens = item.tokens_between(node.end, node.end + filled)
             item.slots = []
         else:
             assert item.uncached is not None

@@ -20,7 +20,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.models.turn_bridge import TurnBridge
 from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema, takes_tools, without_tool_roles
-from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, StopReason, ids
+from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, StopReason, ids, tokens_fit
 from ponder.validate import short_repr
 
 T = TypeVar("T")
@@ -104,8 +104,7 @@ class BasePolicy(SeedStream, ABC):
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
             raise UsageError(f"n is {short_repr(n)}; ask for at least one completion")
         memory_check.require_memory(n * memory_check.COMPLETION_BYTES, n=n)
-        lowest = -(2**31) if self.sees else 0
-        if prefix.ndim != 1 or not len(prefix) or prefix.min() < lowest or prefix.max() >= self.vocab_size:
+        if prefix.ndim != 1 or not len(prefix) or not tokens_fit(prefix, self.vocab_size, self.sees):
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self.vocab_size}")
         if self.image_token is not None and self.image_token in sampling.named_token_ids:
             raise UsageError(f"token {self.image_token} stands for pictures, which no model writes: leave it out")
