@@ -26,6 +26,7 @@ from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training import session
+from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
 from ponder.train.learner import Learner
@@ -178,3 +179,24 @@ def test_kl_term_alone_is_not_checked() -> None:
         step.advantages = step.advantages * 0
     assert learner.objective.trains_zero_advantage and session._shortest(learner, traces) == [second]
     assert session._shortest(learner, [first]) == []
+
+
+class PhaseRecorder(NoProgress):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+
+def test_resumed_run_with_compiled_blocks_makes_a_small_pass_first(
+    run_compiled_block: list[int], tmp_path: Path
+) -> None:
+    """What the compiler meets first has the sizes of the checks, and the run goes on as if it had not been resumed."""
+    job, seen = replace(JOB, steps=2, save_every=1), PhaseRecorder()
+    whole = job(tmp_path / "whole")
+    replace(job, steps=1)(tmp_path / "parts")
+    resumed = job(tmp_path / "parts", seen)
+    assert seen.phases[:3] == ["load", "compile", "sample"] and "check" not in seen.phases
+    for name, weight in whole.net.state_dict().items():
+        assert torch.equal(weight, resumed.net.state_dict()[name])

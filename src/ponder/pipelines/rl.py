@@ -30,7 +30,7 @@ from ponder.pipelines.job.named_fields import OptionalStrategyOrName, TaskOrName
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.tool_fields import ToolFields
-from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
+from ponder.pipelines.preflight.run_checks import PreflightReport, compile_at_check_sizes, preflight_rl, run_preflight
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -290,6 +290,9 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         if job.preflight and not session.state.step and not learner.sharded:  # whose checks need whole weights
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
+        elif session.state.step and learner.compiled and not learner.sharded:
+            watch.phase("compile")
+            await compile_at_check_sizes(job, policy, learner, critic)
         policy.on_tokens = watch.tokens
         at_start: dict[str, float] = {}
         if job.eval_every and not session.state.step:
