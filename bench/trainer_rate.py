@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 
-from harness import make_parser, median_seconds, report
+from harness import RESULTS, make_parser, median_seconds, report
+from ponder.nets import lora
 from ponder.nets.config import to_hf
 from training_harness import SHAPES, matmul_rate, model_flops, random_decoder, random_groups, time_updates
 
+LORA_RANK = 16
 
-def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int) -> tuple[float, int]:
+
+def peer(
+    shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int, adapters: bool
+) -> tuple[float, int]:
     """Seconds of a step, and bytes at most."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -32,7 +37,14 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
         config = AutoConfig.from_pretrained(folder)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    if adapters:
+        model.requires_grad_(False)
+        for name, linear in [*model.model.layers.named_modules()]:
+            if isinstance(linear, torch.nn.Linear):
+                parent, _, last = name.rpartition(".")
+                setattr(model.model.layers.get_submodule(parent), last, _AdaptedLinear(linear))
+    learned = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learned, lr=1e-6, fused=True)
     ids = torch.randint(3, config.vocab_size, (sequences, tokens), device=device)
 
     def step() -> None:
@@ -40,7 +52,7 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
             logits = model(row[None], use_cache=False).logits[0, :-1].float()
             loss = torch.nn.functional.cross_entropy(logits, row[1:]) / sequences
             loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(learned, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -48,6 +60,21 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
         torch.cuda.reset_peak_memory_stats()
     took = median_seconds(step, repeats=steps, warmup=2, device=device)
     return took, torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
+class _AdaptedLinear(torch.nn.Module):
+    """A frozen layer with a low-rank adapter beside it."""
+
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        kind = {"device": base.weight.device, "dtype": base.weight.dtype}
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, LORA_RANK, bias=False, **kind)
+        self.up = torch.nn.Linear(LORA_RANK, base.out_features, bias=False, **kind)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.base(x) + self.up(self.down(x))
+        return y
 
 
 def main() -> None:
@@ -59,6 +86,12 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=5)
     flags.add_argument("--dtype", choices=["float32", "bfloat16"])
     flags.add_argument("--gradient-checkpointing", action="store_true")
+    flags.add_argument("--states", choices=["float32", "int8", "cpu"], default="float32", help="of the optimiser")
+    flags.add_argument("--lora", action="store_true", help="train adapters of rank 16 in place of the weights")
+    flags.add_argument("--profile", action="store_true", help="also what kinds of kernels one more step consists of")
+    flags.add_argument("--no-peer", action="store_true", help="measure ponder alone; nothing is kept then")
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     flags.add_argument("--promised", type=float, help="the share of the matrix rate that was promised")
     args = flags.parse_args()
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
@@ -67,28 +100,37 @@ def main() -> None:
     rate = matmul_rate(args.device, dtype)
     work = random_groups(config, args.sequences, 1, 16, args.tokens - 16)
     counted = model_flops(config, work)
+    if args.lora:  # frozen weights need no gradient: two products in place of three
+        counted -= model_flops(config, work, attention=False) / 3
     theirs: dict[str, Any] = {}
-    if importlib.util.find_spec("transformers") is not None:
+    if importlib.util.find_spec("transformers") is not None and not args.no_peer:
         try:
-            took, most = peer(args.shape, args.tokens, args.sequences, args.device, dtype, args.steps)
+            took, most = peer(args.shape, args.tokens, args.sequences, args.device, dtype, args.steps, args.lora)
             theirs = {"share": counted / took / rate, "seconds": took, "bytes": most}
         except torch.OutOfMemoryError as why:
             theirs = {"share": None, "failed": str(why).partition(". ")[0]}
         if args.device == "cuda":
             torch.cuda.empty_cache()
     net = random_decoder(args.shape, args.device, dtype)
+    if args.lora:
+        lora.attach(net, lora.LoRA(rank=LORA_RANK), seed=0)
     ours = time_updates(
         net,
         work,
         args.device,
         args.steps,
+        states=args.states,
+        profile=args.profile,
         max_tokens_per_microbatch=args.max_tokens_per_microbatch,
         gradient_checkpointing=args.gradient_checkpointing,
     )
     kind = str(dtype).removeprefix("torch.")
+    suffix = ("_lora" if args.lora else "") + ("" if args.states == "float32" else f"_{args.states}")
+    how = f", LoRA of rank {LORA_RANK}" if args.lora else ""
+    how += "" if args.states == "float32" else f", {args.states} states"
     report(
-        f"trainer_rate_{args.shape.replace('-', '_').replace('.', '_')}_{args.tokens // 1024}k",
-        f"{args.shape} shape, {kind}: GRPO's update on {args.sequences} sequences of {args.tokens} tokens, "
+        f"trainer_rate_{args.shape.replace('-', '_').replace('.', '_')}_{args.tokens // 1024}k{suffix}",
+        f"{args.shape} shape, {kind}{how}: GRPO's update on {args.sequences} sequences of {args.tokens} tokens, "
         "share of the measured matrix rate",
         counted / ours.seconds / rate,
         {"transformers": theirs.get("share")},
@@ -105,7 +147,10 @@ def main() -> None:
             "max_tokens_per_microbatch": args.max_tokens_per_microbatch,
             "recompute": args.gradient_checkpointing,
             "tokens_per_second": args.sequences * args.tokens / ours.seconds,
+            "kernels": ours.kernels,
+            "note": args.note,
         },
+        results=args.results,
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ SHAPES = {
     "qwen2.5-1.5b": DecoderConfig(
         "qwen2", 151936, 1536, 28, 12, 2, 128, mlp_width=8960, context=65536, rope=RopeConfig(1e6), qkv_bias=True,
         eos=(2,),
+    ),
+    "qwen2.5-7b": DecoderConfig(
+        "qwen2", 152064, 3584, 28, 28, 4, 128, mlp_width=18944, context=65536, rope=RopeConfig(1e6),
+        tied_embeddings=False, qkv_bias=True, eos=(2,),
     ),
 }  # fmt: skip
 
@@ -117,11 +122,15 @@ class UpdateCost:
     seconds: float  # of one step: the median
     every: list[float]
     bytes: int  # at most, on the device
+    kernels: dict[str, Any] = field(default_factory=dict)  # of one more step, see `time_kernels`
 
 
-def time_updates(net: Decoder, traces: list[Trace], device: str, steps: int, **settings: object) -> UpdateCost:
+def time_updates(
+    net: Decoder, traces: list[Trace], device: str, steps: int, states: str = "float32", profile: bool = False,
+    **settings: object,
+) -> UpdateCost:  # fmt: skip
     """GRPO's update as the trainer does it: forward, loss, backward, clipping, AdamW on float32 masters."""
-    learner = Learner(net, GRPO(kl=None), AdamW(lr=1e-6), **settings)  # type: ignore[arg-type]
+    learner = Learner(net, GRPO(kl=None), AdamW(lr=1e-6, states=states), **settings)  # type: ignore[arg-type]
     times = []
     for i in range(steps + 2):  # two to warm up: compilation, and then its second look at sizes
         if i == 2 and device == "cuda":
@@ -131,4 +140,43 @@ def time_updates(net: Decoder, traces: list[Trace], device: str, steps: int, **s
         times.append(synchronize(device) - began)
         assert args["grad_norm"] > 0
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
-    return UpdateCost(sorted(times[2:])[steps // 2], times[2:], peak)
+    kernels = time_kernels(lambda: learner.step(traces), device) if profile else {}
+    return UpdateCost(sorted(times[2:])[steps // 2], times[2:], peak, kernels)
+
+
+# Parts of a training step, by what the names of their kernels contain; the first that fits.
+_KERNEL_KINDS = {
+    "attention": ("flash", "fmha", "flex", "attention"),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "splitk", "_mm", "linear"),
+    "optimiser": ("multi_tensor", "adam", "foreach"),
+    "copies": ("memcpy", "memset", "copy", "direct_copy", "catarray"),
+    "fused short operations": ("triton",),
+}
+
+
+def time_kernels(work: Callable[[], Any], device: str, listed: int = 25) -> dict[str, Any]:
+    """Milliseconds of each kind of kernel in one run of `work`, the longest kernels, and the whole while profiled."""
+    from torch.profiler import ProfilerActivity, profile
+
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
+    with profile(activities=kinds) as seen:
+        began = synchronize(device)
+        work()
+        whole = synchronize(device) - began
+    times: dict[str, list[float]] = {}
+    for event in seen.events():
+        on_device = str(event.device_type).endswith("CUDA")
+        if on_device == (device == "cuda"):
+            spent = event.self_device_time_total if on_device else event.self_cpu_time_total
+            times.setdefault(event.name, []).append(spent / 1000)
+    sums: dict[str, float] = dict.fromkeys([*_KERNEL_KINDS, "other"], 0.0)
+    for name, many in times.items():
+        fits = (kind for kind, parts in _KERNEL_KINDS.items() if any(part in name.lower() for part in parts))
+        sums[next(fits, "other")] += sum(many)
+    longest = sorted(times.items(), key=lambda item: -sum(item[1]))[:listed]
+    return {
+        "whole_ms": 1000 * whole,
+        "kernels_ms": sum(sums.values()),
+        "kinds_ms": sums,
+        "longest": [{"name": name[:120], "calls": len(many), "ms": sum(many)} for name, many in longest],
+    }
