@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class _AdaptedLinear(torch.nn.Module):
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--shape", choices=list(SHAPES), default="qwen3-0.6b")
+    flags.add_argument("--layers", type=int, help="fewer than the shape has: to fill compile caches, or to try it out")
     flags.add_argument("--tokens", type=int, default=16384, help="of each sequence")
     flags.add_argument("--sequences", type=int, default=4, help="of each step")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=16384)
@@ -95,6 +97,8 @@ def main() -> None:
     flags.add_argument("--promised", type=float, help="the share of the matrix rate that was promised")
     args = flags.parse_args()
     dtype = getattr(torch, args.dtype or ("bfloat16" if args.device == "cuda" else "float32"))
+    if args.layers:
+        SHAPES[args.shape] = replace(SHAPES[args.shape], layers=args.layers, windows=())
     config = SHAPES[args.shape]
 
     rate = matmul_rate(args.device, dtype)
