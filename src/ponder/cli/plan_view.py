@@ -87,7 +87,7 @@ def job_rows(plan: RunPlan) -> list[tuple[str, str]]:
     others = (
         "curriculum", "dynamic_sampling_rounds", "epochs_per_batch", "minibatches", "teacher", "lora", "frozen_layers",
         "train_parts",
-        "gradient_checkpointing", "seed",
+        "gradient_checkpointing", "fp8", "seed",
     )  # fmt: skip
     changed = {n: short_repr(getattr(job, n)) for n in others if n in non_default_fields(job)}
     return rows + ([("besides", ", ".join(f"{n} {v}" for n, v in changed.items()))] if changed else [])

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ponder.nets import rope
+from ponder.nets import fp8_linear, rope
 from ponder.nets.config import DecoderConfig
 from ponder.nets.mrope import tree_positions
 from ponder.nets.picture_embedding import PictureCaches, PictureEncoder, QwenEncoder, TileEncoder, embed_pictures
@@ -53,11 +53,11 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(c.head_dim, c.norm_eps, c.gemma)
         self.qk_norm = c.qk_norm
 
-    def forward(self, x_TE: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x_TE: Tensor, rotary: tuple[Tensor, Tensor], fp8: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [T, H, D], keys and values [T, K, D] of each token, before attention."""
-        q = self.q_proj(x_TE).view(-1, self.heads, self.head_dim)
-        k = self.k_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
-        v = self.v_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
+        q = fp8_linear.linear(self.q_proj, x_TE, fp8).view(-1, self.heads, self.head_dim)
+        k = fp8_linear.linear(self.k_proj, x_TE, fp8).view(-1, self.kv_heads, self.head_dim)
+        v = fp8_linear.linear(self.v_proj, x_TE, fp8).view(-1, self.kv_heads, self.head_dim)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         return rope.rotate(q, *rotary), rope.rotate(k, *rotary), v
@@ -71,10 +71,10 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.mlp_width, c.width, bias=c.mlp_bias)
         self.gelu = c.activation == "gelu_tanh"
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate_proj(x)
+    def forward(self, x: Tensor, fp8: bool = False) -> Tensor:
+        gate = fp8_linear.linear(self.gate_proj, x, fp8)
         gate = F.gelu(gate, approximate="tanh") if self.gelu else F.silu(gate)
-        return self.down_proj(gate * self.up_proj(x))
+        return fp8_linear.linear(self.down_proj, gate * fp8_linear.linear(self.up_proj, x, fp8), fp8)
 
 
 class Block(nn.Module):
@@ -89,42 +89,57 @@ class Block(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.gemma = c.gemma
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn, compiled: bool = False) -> Tensor:
-        """`compiled` runs it as fused kernels. Hooks around it are not compiled: FSDP gathers the weights in them."""
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        attend: AttentionFn,
+        compiled: bool = False,
+        fp8: bool = False,
+    ) -> Tensor:
+        """`compiled` runs it as fused kernels. Hooks around it are not compiled: FSDP gathers the weights in them.
+        `fp8`: with matrix products in 8-bit floats (fp8_linear.py)."""
         if compiled:
-            return run_compiled_block(self, x, rotary, attend)
+            return run_compiled_block(self, x, rotary, attend, fp8)
         own = self.self_attn
-        return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
+        qkv = self.compute_qkv(x, rotary, fp8)
+        return self.finish_block(x, attend(own.layer, *qkv, scale=own.scale, window=own.window), fp8)
 
-    def forward_any_layer(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+    def forward_any_layer(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn, fp8: bool = False
+    ) -> Tensor:
         """As `forward`, without the layer's index, for each of which it would be compiled again."""
         own = self.self_attn
-        return self.finish_block(x, attend(-1, *self.compute_qkv(x, rotary), scale=own.scale, window=own.window))
+        qkv = self.compute_qkv(x, rotary, fp8)
+        return self.finish_block(x, attend(-1, *qkv, scale=own.scale, window=own.window), fp8)
 
-    def compute_qkv(self, x: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        return self.self_attn(self.input_layernorm(x), rotary)
+    def compute_qkv(self, x: Tensor, rotary: tuple[Tensor, Tensor], fp8: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn(self.input_layernorm(x), rotary, fp8)
 
-    def finish_block(self, x: Tensor, mixed_THD: Tensor) -> Tensor:
-        mixed = self.self_attn.o_proj(mixed_THD.flatten(1))
+    def finish_block(self, x: Tensor, mixed_THD: Tensor, fp8: bool = False) -> Tensor:
+        mixed = fp8_linear.linear(self.self_attn.o_proj, mixed_THD.flatten(1), fp8)
         if self.gemma:  # norms on both sides of each block
             x = x + self.post_attention_layernorm(mixed)
-            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), fp8))
         x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x), fp8)
 
 
-def run_compiled_block(block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
+def run_compiled_block(
+    block: Block, x: Tensor, rotary: tuple[Tensor, Tensor], attend: AttentionFn, fp8: bool = False
+) -> Tensor:
     """A block, compiled once for all layers: the operations between matrix products become one kernel.
 
     An attention that cannot be compiled runs between two compiled halves.
     """
     own = block.self_attn
+    if fp8:
+        fp8_linear.prepare_compiler()
     if getattr(attend, "can_compile", False):
-        return compile_once(Block.forward_any_layer)(block, x, rotary, attend)
-    mixed_THD = attend(
-        own.layer, *compile_once(Block.compute_qkv)(block, x, rotary), scale=own.scale, window=own.window
-    )
-    return compile_once(Block.finish_block)(block, x, mixed_THD)
+        return compile_once(Block.forward_any_layer)(block, x, rotary, attend, fp8)
+    qkv = compile_once(Block.compute_qkv)(block, x, rotary, fp8)
+    mixed_THD = attend(own.layer, *qkv, scale=own.scale, window=own.window)
+    return compile_once(Block.finish_block)(block, x, mixed_THD, fp8)
 
 
 class Decoder(nn.Module):
@@ -148,11 +163,19 @@ class Decoder(nn.Module):
         self.compute_dtype: torch.dtype | None = None  # where the weights are stored in another (see train/fsdp.py)
         self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
+    def forward(
+        self,
+        ids_T: Tensor,
+        positions_T: Tensor,
+        attend: AttentionFn,
+        compiled: bool = False,
+        fp8: bool = False,
+    ) -> Tensor:
         """Hidden states [T, E] after the last norm; `logits` computes logits from them.
 
         `positions_T` may be [3, T], for models whose positions have three components (`tree_positions`).
-        `compiled` fuses the blocks: for many passes over many tokens on a GPU.
+        `compiled` fuses the blocks: for many passes over many tokens on a GPU. `fp8`: their matrix products are
+        computed in 8-bit floats; embeddings, norms, attention and the head are not.
         """
         x = self.embed(ids_T, compiled)
         if self.config.gemma:
@@ -164,9 +187,9 @@ class Decoder(nn.Module):
         for block, window in zip(self.layers, self.config.windows, strict=True):
             rotary = rotaries[1] if self.config.local_rope is not None and window is not None else rotaries[0]
             if self.gradient_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(Block.__call__, block, x, rotary, attend, compiled, use_reentrant=False)
+                x = checkpoint(Block.__call__, block, x, rotary, attend, compiled, fp8, use_reentrant=False)
             else:
-                x = block(x, rotary, attend, compiled)
+                x = block(x, rotary, attend, compiled, fp8)
         return self.norm(x)
 
     def embed(self, ids_T: Tensor, compiled: bool = False) -> Tensor:

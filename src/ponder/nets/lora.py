@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ponder import staging
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
-from ponder.nets import model_files
+from ponder.nets import fp8_linear, model_files
 from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
 from ponder.nets.model_files import TensorEntry
@@ -98,8 +98,8 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
 def _with_short_forward(layer_class: Any) -> Any:
     """peft's layer with the one branch of its forward that is used here. Its own is too much for torch's compiler."""
 
-    def forward(self: Any, x: Tensor) -> Tensor:
-        out: Tensor = self.base_layer(x)
+    def forward(self: Any, x: Tensor, fp8: bool = False) -> Tensor:
+        out: Tensor = fp8_linear.linear(self.base_layer, x, fp8)
         if self._disable_adapters:
             return out
         return out + self.lora_B["default"](self.lora_A["default"](x)) * self.scaling["default"]

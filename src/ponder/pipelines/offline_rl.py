@@ -119,7 +119,7 @@ def train_offline(job: OfflineRL, run: Run, watch: Progress) -> PonderPolicy:
         policy.net, job.algorithm, job.optimizer.over(job.steps), temperature=groups.temperature,
         max_tokens_per_microbatch=job.max_tokens_per_microbatch, gradient_checkpointing=job.gradient_checkpointing,
         frozen_layers=job.frozen_layers, train_parts=job.train_parts, process_group=current_group(), fsdp=job.fsdp,
-        shard_size=job.shard_size, sequence_parallel=job.sequence_parallel,
+        shard_size=job.shard_size, sequence_parallel=job.sequence_parallel, fp8=job.fp8,
     )  # fmt: skip
     in_turns = any(step.turn for trace in groups.traces for step in trace.steps)
     with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:

@@ -148,7 +148,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
         net, job.algorithm, job.optimizer.over(job.steps), max_tokens_per_microbatch=job.max_tokens_per_microbatch,
-        gradient_checkpointing=job.gradient_checkpointing,
+        gradient_checkpointing=job.gradient_checkpointing, fp8=job.fp8,
         frozen_layers=job.frozen_layers, train_parts=job.train_parts,
         head_only=job.head_only, process_group=current_group(), fsdp=job.fsdp, shard_size=job.shard_size,
         sequence_parallel=job.sequence_parallel,

@@ -423,6 +423,7 @@ def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | No
         "epochs_per_batch": job.epochs_per_batch,
         "minibatches": job.minibatches,
         "process_group": current_group(),
+        "fp8": job.fp8,
         "fsdp": job.fsdp,
         "shard_size": job.shard_size,
         "sequence_parallel": job.sequence_parallel,

@@ -183,6 +183,7 @@ def build_sft_learner(job: FineTune, policy: PonderPolicy) -> Learner:
         job.optimizer.over(job.steps),
         max_tokens_per_microbatch=job.max_tokens_per_microbatch,
         gradient_checkpointing=job.gradient_checkpointing,
+        fp8=job.fp8,
         frozen_layers=job.frozen_layers,
         train_parts=job.train_parts,
         reference=teacher,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ponder import settings
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
-from ponder.nets import lora
+from ponder.nets import fp8_linear, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
@@ -74,7 +74,8 @@ class Learner:
     `readout` is what is read from the network; by default log-probabilities at `temperature`. `reference` is the model
     that KL terms, preferences and distillation compare with; by default the network as it is now, shared where it can
     be. `max_tokens_per_microbatch` (0: what suits the device) and `gradient_checkpointing` change the memory that a
-    step takes, not its gradient. `frozen_layers`, `train_parts` and `head_only`: see `freeze_layers`.
+    step takes, not its gradient. `fp8`: the blocks' matrix products are computed in 8-bit floats, of the reference's
+    passes too (nets/fp8_linear.py). `frozen_layers`, `train_parts` and `head_only`: see `freeze_layers`.
 
     With a `process_group` of several ranks every rank calls the same methods with the same traces. `fsdp` shards what
     learns over them, or over each `shard_size` of them, so that several copies learn the same: `net` is then a sharded
@@ -98,6 +99,7 @@ class Learner:
         train_parts: Sequence[str] = (),
         head_only: bool = False,
         gradient_checkpointing: bool = False,
+        fp8: bool = False,
         reference: Decoder | None = None,
         process_group: DataParallelGroup = SINGLE_PROCESS,
         fsdp: bool = False,
@@ -109,6 +111,9 @@ class Learner:
         settings.check_finite(optimizer)
         self.objective, self.process_group, self.rollout_correction = objective, process_group, rollout_correction
         self.readout = LogprobReadout(temperature) if readout is None else readout
+        if fp8:
+            fp8_linear.check_supported(net, net.device)
+        self.fp8 = fp8
         freeze_layers(net, frozen_layers, head_only, train_parts)
         joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
         self.sharded = fsdp and joined  # with one rank, too
@@ -366,11 +371,11 @@ class Learner:
         if sequences is None:
             attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
             positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
-            return net(local, positions, attend, compiled)[batch.source_N], None
+            return net(local, positions, attend, compiled, self.fp8)[batch.source_N], None
         sliced = SlicedTreeAttention(batch.lengths, batch.parents, sequences, net.device)
         own = sliced.slice
         positions = net.tree_positions(local, sliced.positions_T, batch.lengths, batch.parents)[..., own]
-        hidden_tE = net(local[own], positions, sliced, compiled)
+        hidden_tE = net(local[own], positions, sliced, compiled, self.fp8)
         rows = ((batch.source_N >= own.start) & (batch.source_N < own.stop)).nonzero()[:, 0]
         return hidden_tE[batch.source_N[rows] - own.start], rows
 
