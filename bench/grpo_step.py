@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -119,6 +120,8 @@ def trl_steps(
     options: Any, dtype: str, between: Callable[[], None] = lambda: None, vllm: bool = False
 ) -> list[dict[str, float]]:
     """Seconds of each of TRL's steps; `between` is called after each. `vllm`: it samples, in this process."""
+    if vllm:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # TRL writes its weights into vLLM's network
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
