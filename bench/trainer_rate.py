@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from harness import RESULTS, make_parser, median_seconds, report
 from ponder.nets import lora
 from ponder.nets.config import to_hf
-from training_harness import SHAPES, matmul_rate, model_flops, random_decoder, random_groups, time_updates
+from training_harness import SHAPES, UpdateCost, matmul_rate, model_flops, random_decoder, random_groups, time_updates
 
 LORA_RANK = 16
 
@@ -90,6 +90,7 @@ def main() -> None:
     flags.add_argument("--gradient-checkpointing", action="store_true")
     flags.add_argument("--states", choices=["float32", "int8", "cpu"], default="float32", help="of the optimiser")
     flags.add_argument("--lora", action="store_true", help="train adapters of rank 16 in place of the weights")
+    flags.add_argument("--fp8", action="store_true", help="with FP8 products in the blocks, and without")
     flags.add_argument("--profile", action="store_true", help="also what kinds of kernels one more step consists of")
     flags.add_argument("--no-peer", action="store_true", help="measure ponder alone; nothing is kept then")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
@@ -118,26 +119,37 @@ def main() -> None:
     net = random_decoder(args.shape, args.device, dtype)
     if args.lora:
         lora.attach(net, lora.LoRA(rank=LORA_RANK), seed=0)
-    ours = time_updates(
-        net,
-        work,
-        args.device,
-        args.steps,
-        states=args.states,
-        profile=args.profile,
-        max_tokens_per_microbatch=args.max_tokens_per_microbatch,
-        gradient_checkpointing=args.gradient_checkpointing,
-    )
+
+    def measure(fp8: bool) -> UpdateCost:
+        return time_updates(
+            net,
+            work,
+            args.device,
+            args.steps,
+            states=args.states,
+            profile=args.profile,
+            max_tokens_per_microbatch=args.max_tokens_per_microbatch,
+            gradient_checkpointing=args.gradient_checkpointing,
+            fp8=fp8,
+        )
+
+    without = measure(fp8=False) if args.fp8 else None
+    ours = measure(args.fp8)
+    peers = {"transformers": theirs.get("share")}
+    if without is not None:
+        peers["ponder without FP8"] = counted / without.seconds / rate
     kind = str(dtype).removeprefix("torch.")
     suffix = ("_lora" if args.lora else "") + ("" if args.states == "float32" else f"_{args.states}")
+    suffix += "_fp8" if args.fp8 else ""
     how = f", LoRA of rank {LORA_RANK}" if args.lora else ""
     how += "" if args.states == "float32" else f", {args.states} states"
+    how += ", FP8 products in the blocks" if args.fp8 else ""
     report(
         f"trainer_rate_{args.shape.replace('-', '_').replace('.', '_')}_{args.tokens // 1024}k{suffix}",
         f"{args.shape} shape, {kind}{how}: GRPO's update on {args.sequences} sequences of {args.tokens} tokens, "
         "share of the measured matrix rate",
         counted / ours.seconds / rate,
-        {"transformers": theirs.get("share")},
+        peers,
         promised=None,
         device=args.device,
         packages=["transformers"],
@@ -152,6 +164,7 @@ def main() -> None:
             "recompute": args.gradient_checkpointing,
             "tokens_per_second": args.sequences * args.tokens / ours.seconds,
             "kernels": ours.kernels,
+            "without_fp8": None if without is None else asdict(without),
             "note": args.note,
         },
         results=args.results,
