@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fake_checkpoints import Job
 from fakes import trace_group
-from ponder.nets import lora, tree_attention
+from ponder.nets import fp8_linear, lora, tree_attention
 from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
@@ -141,6 +142,30 @@ def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dty
                 gradient_checkpointing=gradient_checkpointing,
             )
             assert gradient_angle(there.gradient(make_traces()), expected) < most
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_fp8_gradient_is_near_the_processors(compiled: bool, gradient_checkpointing: bool) -> None:
+    expected = Learner(net("cpu"), GRPO(kl=KL(0.1))).gradient(make_traces())
+    for dtype in (torch.bfloat16, torch.float32):
+        there = Learner(net("cuda", dtype), GRPO(kl=KL(0.1)), fp8=True, gradient_checkpointing=gradient_checkpointing)
+        there.compiled = compiled
+        assert 0.01 < gradient_angle(there.gradient(make_traces()), expected) < 0.4, "rounded, and the same direction"
+        assert there.step(make_traces())["grad_norm"] > 0
+
+
+def test_fp8_products_are_those_of_rounded_factors_on_a_gpu() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(256, 128, bias=False)
+    x, grad = torch.randn(200, 256), torch.randn(200, 128)  # 200 tokens: no multiple of 16
+    results = []
+    for device in ("cpu", "cuda"):
+        own, inputs = copy.deepcopy(layer).to(device), x.to(device).requires_grad_()
+        out = fp8_linear.linear(own, inputs, fp8=True)
+        out.backward(grad.to(device))
+        results.append((out.detach(), inputs.grad, own.weight.grad))
+    assert max_difference(results[1], results[0]) < 2e-3  # the forward product's sums have 14 bits
 
 
 def with_adapters(device: str, dtype: torch.dtype = torch.float32) -> Decoder:

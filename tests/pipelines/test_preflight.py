@@ -17,6 +17,7 @@ from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
+from ponder.nets import fp8_linear
 from ponder.nets.lora import LoRA
 from ponder.pipelines.preflight.checks import Check, PreflightError
 from ponder.pipelines.preflight.run_checks import preflight_sft, run_preflight
@@ -98,6 +99,14 @@ def test_other_settings_pass(job: RL) -> None:
 def test_lora_passes() -> None:
     pytest.importorskip("peft")
     assert all(c.passed for c in checked(replace(JOB, lora=LoRA(2))))
+
+
+def test_fp8_passes_with_its_own_tolerances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fp8_linear, "check_supported", lambda *_: None)  # a CPU multiplies in FP8 slowly
+    result = {c.name: c for c in checked(replace(JOB, fp8=True))}
+    assert all(c.passed for c in result.values())
+    assert "at most 0.3 in the mean" in result["log-probabilities"].value
+    assert "at most 0.5 of its norm" in result["invariance"].value
 
 
 def test_deterministic_model_passes() -> None:

@@ -22,10 +22,12 @@ from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
 MAX_LOGPROB_GAP_NATS = 1e-3  # the largest difference of two computations of a log-probability in float32
 MAX_MEAN_LOGPROB_GAP_NATS = 0.1  # the mean one in half precision; rounding alone makes 0.02 in a 135 M model
+MAX_MEAN_LOGPROB_GAP_FP8_NATS = 0.3  # with FP8 products
 MAX_GRADIENT_DIFFERENCE_FP32 = (
     5e-4  # relative difference of two gradients; 1.5e-4 by rounding in a 135 M model (Neoverse-N1)
 )
 MAX_GRADIENT_DIFFERENCE_HALF = 0.2  # the same in half precision, where 0.03 is usual
+MAX_GRADIENT_DIFFERENCE_FP8 = 0.5  # the same with FP8 products, whose scales depend on the micro-batch
 MIN_GRADIENT_SHARE = 0.01  # of the credit's sum: the scale for gradients that nearly cancel
 REFERENCE_SHIFT_NATS = 0.5  # between policy and reference when the pull of the KL term is measured
 MAX_KL_PULL_ERROR = 1e-3  # relative difference between the measured pull and the formula's, both in float32
@@ -67,6 +69,17 @@ LOGPROBS_ADVICE = (
 )
 
 
+def _is_exact(learner: Learner) -> bool:
+    return learner.net.dtype == torch.float32 and not learner.fp8
+
+
+def _max_logprob_gap(learner: Learner) -> float:
+    """The largest difference in float32, else the mean one."""
+    if learner.fp8:
+        return MAX_MEAN_LOGPROB_GAP_FP8_NATS
+    return MAX_LOGPROB_GAP_NATS if _is_exact(learner) else MAX_MEAN_LOGPROB_GAP_NATS
+
+
 def check_logprobs(e: PreflightData, truncated: bool) -> Check:
     """The learner's log-probabilities of sampled tokens are the sampler's."""
     pairs = zip(e.credited(), e.shared_prompt.sequences, strict=False)
@@ -79,9 +92,9 @@ def check_logprobs(e: PreflightData, truncated: bool) -> Check:
         )
     if not np.isfinite(gaps).all():
         return Check("log-probabilities", None, NOT_FINITE, LOGPROBS_ADVICE)
-    exact = e.policy.net.dtype == torch.float32
-    passed = gaps.max() <= MAX_LOGPROB_GAP_NATS if exact else gaps.mean() <= MAX_MEAN_LOGPROB_GAP_NATS
-    allowed = f"{MAX_LOGPROB_GAP_NATS:g}" if exact else f"{MAX_MEAN_LOGPROB_GAP_NATS:g} in the mean"
+    exact, most = _is_exact(e.learner), _max_logprob_gap(e.learner)
+    passed = (gaps.max() if exact else gaps.mean()) <= most
+    allowed = f"{most:g}" if exact else f"{most:g} in the mean"
     return Check("log-probabilities", bool(passed), f"{summary} (at most {allowed})", LOGPROBS_ADVICE)
 
 
@@ -106,7 +119,9 @@ INVARIANCE_ADVICE = (
 
 def check_gradient_invariance(e: PreflightData) -> Check:
     """The gradient does not depend on how the step is split into micro-batches and packed."""
-    tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if e.policy.net.dtype == torch.float32 else MAX_GRADIENT_DIFFERENCE_HALF
+    tolerance = MAX_GRADIENT_DIFFERENCE_FP32 if _is_exact(e.learner) else MAX_GRADIENT_DIFFERENCE_HALF
+    if e.learner.fp8:
+        tolerance = MAX_GRADIENT_DIFFERENCE_FP8
     scale = max(
         e.shared_prompt.norm(),
         MIN_GRADIENT_SHARE * sum(float(np.abs(t.weights_S).sum()) for t in e.shared_prompt.sequences),
@@ -141,7 +156,7 @@ def check_kl_term(e: PreflightData, own: bool) -> Check:
         pairs = zip(e.credited(), e.shared_prompt.sequences, strict=False)
         parts = [t.logprobs_S - s.notes["reference"][: len(t.logprobs_S)] for (_, s), t in pairs]
         gap = float(np.abs(np.concatenate(parts)).mean())
-        if gap > (MAX_LOGPROB_GAP_NATS if e.policy.net.dtype == torch.float32 else MAX_MEAN_LOGPROB_GAP_NATS):
+        if gap > _max_logprob_gap(e.learner):
             return Check("KL", False, f"the reference begins {gap:.1e} nats per token from the policy", KL_ADVICE)
         summary.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
     if term.where == "reward":
@@ -199,7 +214,7 @@ def check_gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradi
     if not learner.compiled:
         return Check(name, True, summary, GRADIENT_ADVICE)
     difference = math.hypot(*(norms[n] - plain[n] for n in learning)) / max(expected, 1e-30)
-    allowed = MAX_COMPILED_DIFFERENCE[learner.net.dtype]
+    allowed = MAX_GRADIENT_DIFFERENCE_FP8 if learner.fp8 else MAX_COMPILED_DIFFERENCE[learner.net.dtype]
     summary += f"; compiled it differs by {difference:.0e} (at most {allowed:g})"
     return Check(name, difference <= allowed, summary, GRADIENT_ADVICE)
 
