@@ -135,7 +135,8 @@ def train(words: list[str], steps: int, limit: float) -> dict[str, Any]:
             [sys.executable, __file__, "--child", str(file), *words, "--run", f"{folder}/run", "--json"],
             stdout=subprocess.PIPE, text=True, encoding="utf-8", env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
-        threading.Timer(limit, process.kill).start()
+        end = threading.Timer(limit, process.kill)
+        end.start()
         assert process.stdout is not None
         rows: list[dict[str, Any]] = []
         events: list[dict[str, Any]] = []
@@ -147,6 +148,7 @@ def train(words: list[str], steps: int, limit: float) -> dict[str, Any]:
             if len(rows) == steps:
                 time.sleep(0.3)
                 break
+        end.cancel()
         process.kill()
         process.wait()
         memory = json.loads(file.read_text("utf-8")) if file.exists() else {"peak_bytes": 0, "gpu_bytes": 0}
