@@ -1,9 +1,9 @@
 """Linear layers whose three matrix products are computed in 8-bit floats (FP8: Micikevicius et al. 2022,
 arXiv:2209.05433), for training on GPUs that have them.
 
-Before a product each factor is scaled by its own largest magnitude and rounded: inputs and weights to e4m3 (3 bits of
-mantissa), gradients to e5m2 (2 bits, more range). Sums are float32, and the result has the input's dtype. The weights
-themselves are not rounded: the optimiser's masters stay float32.
+Before a product each factor is scaled by a power of two, chosen by its largest magnitude, and rounded: inputs and
+weights to e4m3 (3 bits of mantissa), gradients to e5m2 (2 bits, more range). Sums are float32, and the result has the
+input's dtype. The weights themselves are not rounded: the optimiser's masters stay float32.
 
 Shapes: T tokens, K inputs, N outputs.
 """
@@ -85,10 +85,11 @@ class _Fp8Product(torch.autograd.Function):
 
 
 def _round(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A matrix in FP8, and the number that it has to be multiplied by."""
+    """A matrix in FP8, and the number that it has to be multiplied by. Scales are powers of two: a number is rounded
+    alike whatever else is in the matrix, unless it becomes very small."""
     amax = x.abs().amax().float().clamp(min=_MIN_AMAX)
-    largest = torch.finfo(dtype).max
-    return (x.float() * (largest / amax)).to(dtype), amax / largest
+    scale = torch.exp2(torch.floor(torch.log2(torch.finfo(dtype).max / amax)))
+    return (x.float() * scale).to(dtype), 1 / scale
 
 
 def _transpose(rounded: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
