@@ -16,7 +16,7 @@ from fakes import trace_group
 from ponder.nets import fp8_linear, lora, tree_attention
 from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.decoder import Decoder, init_decoder, project_logits
 from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
@@ -241,3 +241,17 @@ def test_a_save_is_of_its_step_though_the_next_begins_at_once(tmp_path: Path) ->
     for step in (2, 3):
         (file,) = (tmp_path / "run" / "checkpoints" / f"step-00000{step}").glob("learner*")
         assert bool((load_file(file)["weights"] == step).all())
+
+
+def test_gradient_of_logits_of_a_bfloat16_head() -> None:
+    draw = torch.Generator("cuda").manual_seed(0)
+    hidden, weight, slope = (
+        torch.randn(shape, generator=draw, device="cuda") for shape in ((33, 64), (512, 64), (33, 512))
+    )
+    low = [x.bfloat16().requires_grad_() for x in (hidden, weight)]
+    logits = project_logits(low[0], low[1], banned=7)
+    exact = [x.detach().cpu().double().requires_grad_() for x in low]
+    expected = project_logits(exact[0], exact[1], banned=7)
+    assert logits.dtype == torch.float32 and max_difference((logits.detach(),), (expected.detach(),)) < 1e-5
+    result = torch.autograd.grad(logits, low, slope)
+    assert max_difference(result, torch.autograd.grad(expected, exact, slope.cpu().double())) < 1e-2

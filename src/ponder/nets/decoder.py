@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -271,12 +271,32 @@ def project_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None = No
     `banned`: a token whose probability is 0.
     """
     if hidden_NE.device.type == "cuda" and hidden_NE.dtype != torch.float32:
-        logits_NV = torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
+        learns = torch.is_grad_enabled() and (hidden_NE.requires_grad or weight_VE.requires_grad)
+        logits_NV = (_Float32Product.apply if learns else _float32_product)(hidden_NE, weight_VE)
     else:
         logits_NV = at_least_float32(hidden_NE @ weight_VE.T)
     if banned is None:
         return logits_NV
     return logits_NV.index_fill(-1, torch.tensor([banned], device=logits_NV.device), BANNED_LOGIT)
+
+
+def _float32_product(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
+    return torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
+
+
+class _Float32Product(torch.autograd.Function):
+    """The same with a gradient, which torch has none of for a product in another dtype than its factors'."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
+        ctx.save_for_backward(hidden_NE, weight_VE)
+        return _float32_product(hidden_NE, weight_VE)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        hidden_NE, weight_VE = ctx.saved_tensors
+        slope_NV = grads[0].to(hidden_NE.dtype)
+        return slope_NV @ weight_VE, slope_NV.T @ hidden_NE
 
 
 def at_least_float32(x: Tensor) -> Tensor:
