@@ -47,6 +47,7 @@ def recipe(
     steps: Steps = None, lr: Lr = None, implicit_lr: Lr = None,
     betas: Annotated[tuple[float, ...], "of implicit reward models"] = (0.05, 0.2, 1.0),
     batch_size: Annotated[Count, "problems whose answers are in a step of a reward model"] = 32,
+    warmup_steps: Annotated[int, "of a reward model's learning rate"] = 0,
     rl_steps: Annotated[int, "of GRPO on the verdicts, before answers are judged; 0: none"] = 0,
     more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
     start: Start = None, seed: int = 0,
@@ -66,7 +67,7 @@ def recipe(
 
     def judge(objective: RewardObjective, rate: float | None) -> TrainRewardModel:
         job = b.train_reward_model(outcomes[0], first, objective, seed, steps, rate, batch_size=batch_size)
-        return replace(job, data=outcomes)
+        return replace(job, data=outcomes, optimizer=replace(job.optimizer, warmup_steps=warmup_steps))
 
     stages += [
         *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),

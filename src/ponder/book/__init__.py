@@ -10,6 +10,7 @@ from ponder.errors import UnknownName
 # The command line reads this table from the source: keep it literal.
 FIGURES: dict[str, str] = {
     "judges": "ponder.book.judges",
+    "rl-judges": "ponder.book.rl_judges",
     "search": "ponder.book.search",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",

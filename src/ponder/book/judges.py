@@ -84,18 +84,21 @@ class Judges:
         "Best of N by a judge that learned from outcomes beats majority vote, and an implicit reward model beats an"
         " outcome reward model trained on the same verdicts."
     )
-    models = ("tiny", "smollm2", "any")
+    models: tuple[str, ...] = ("tiny", "smollm2", "any")
+    on_word_problems = ON_WORD_PROBLEMS
+    compared: tuple[tuple[str, str], ...] = COMPARED
+    reads_steps = True  # ProcessBench's solutions, too
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         start = word_problem_start(run)
-        folder = run.run_recipe("judges", **({"n": MAX_N} | start | (ON_WORD_PROBLEMS if start else {})))
+        folder = run.run_recipe("judges", **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
         out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed}
         for split in SPLITS:
             out[split] = measure_answers(score_split(folder, split, task, run.device, run.dtype))
-        if start and has_processbench():
+        if start and self.reads_steps and has_processbench():
             out["processbench"] = {
                 ROWS[row].removeprefix("best by "): measure_first_errors(
                     score_solutions(str(folder / name), reading, run.device, run.dtype)
@@ -103,8 +106,9 @@ class Judges:
                 for row, name, reading in STEP_JUDGES
             }
             out["processbench"][STEP_LENGTH] = measure_first_errors(score_by_length())
-        out["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
-        out["tokens sampled"] = sum((t.cost for _, t in read_traces(folder / "outcomes")), Cost()).generated_tokens
+        outcomes = [t for path in sorted(folder.glob("outcomes*")) for _, t in read_traces(path)]
+        out["answers learned from"] = sum(len(t.answers()) for t in outcomes)
+        out["tokens sampled"] = sum((t.cost for t in outcomes), Cost()).generated_tokens
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -150,7 +154,7 @@ class Judges:
         settings = len(_implicit_names(first))
         out = [
             f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
-            f" held-out problems, {max(n)} samples of each.{_spread_line(seeds)}{start_line(first.get('task'))}",
+            f" held-out problems, {max(n)} samples of each.{_spread_line(seeds)}{self._start_line(first)}",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
             f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
@@ -160,6 +164,9 @@ class Judges:
             *self._verdict_lines(curves, seeds, n),
         ]
         return out
+
+    def _start_line(self, first: SeedData) -> str:
+        return start_line(first.get("task"))
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
         rows = []
@@ -182,7 +189,7 @@ class Judges:
         if len(seeds) == 1 and problem_shares(seeds, "majority"):
             return self._verdict_of_one(seeds)
         out = [f"**Held?** At N = {least} and more, in points:", ""]
-        for one, other in COMPARED:
+        for one, other in self.compared:
             gaps = {
                 k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= least
             }
@@ -201,7 +208,7 @@ class Judges:
     def _verdict_of_one(self, seeds: Mapping[int, SeedData]) -> list[str]:
         """The differences of one seed, paired by problem."""
         out = ["**Held?** In points, paired by problem:", ""]
-        for one, other in COMPARED:
+        for one, other in self.compared:
             first, second = problem_shares(seeds, one), problem_shares(seeds, other)
             cells = []
             for n in first:
