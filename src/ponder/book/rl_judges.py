@@ -12,8 +12,8 @@ from ponder.errors import UsageError
 TASK = "mawps"
 # Chosen on validation problems with one seed: of an outcome model at 1e-4 and an implicit one with beta 0.05 at 2e-5.
 ON_WORD_PROBLEMS: dict[str, Any] = {
-    "rl_steps": 70, "more_tasks": ("svamp",), "problems": 1300, "samples": 24, "batch_size": 16, "steps": 160,
-    "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5, "betas": (0.05,), "limit": 256, "n": 64,
+    "rl_steps": 50, "more_tasks": ("svamp",), "problems": 1300, "samples": 24, "batch_size": 16, "steps": 160,
+    "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5, "betas": (0.05,), "limit": 192, "n": 64,
 }  # fmt: skip
 
 
