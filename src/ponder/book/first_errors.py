@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ponder import event_loop
-from ponder.book.figure import SeedData, markdown_table
+from ponder.book.figure import SHARE, SeedData, format_interval, markdown_table, over_seeds
 from ponder.errors import TaskError
 from ponder.measure.statistics.verifier_metrics import first_wrong_step, score_first_errors
 from ponder.models.load_scorer import load_implicit_scorer
@@ -95,18 +95,23 @@ def guessed_f1(solutions: Solutions) -> float:
 
 
 def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
-    """What a page says of it, of one seed."""
-    first = next(iter(seeds.values()))
-    if "processbench" not in first:
+    """What a page says of it: of one seed with intervals over solutions, of several over seeds."""
+    kept = [data["processbench"] for data in seeds.values() if "processbench" in data]
+    if not kept:
         return []
-    rows = []
-    for name, found in first["processbench"].items():
-        cells = [f"{100 * found[key]:.1f}" for key in ("error accuracy", "correct accuracy")]
-        f1 = f"{100 * found['f1']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+    rows, above = [], []
+    control = kept[0].get(STEP_LENGTH)
+    for name, found in kept[0].items():
+        each = {key: [k[name][key] for k in kept] for key in ("error accuracy", "correct accuracy", "f1")}
+        low, high = found["low"], found["high"]
+        if len(kept) == 1 or name == STEP_LENGTH:  # the control learned from no seed: its interval is over solutions
+            f1 = f"{100 * found['f1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+        else:
+            f1, low = format_interval(each["f1"], bounds=SHARE), over_seeds(each["f1"], SHARE)[1]
+        cells = [f"{100 * sum(each[key]) / len(kept):.1f}" for key in ("error accuracy", "correct accuracy")]
         rows.append([name, *cells, f1, f"{100 * found['guess']:.1f}"])
-    count = next(iter(first["processbench"].values()))["solutions"]
-    control = first["processbench"].get(STEP_LENGTH)
-    above = [name for name, found in first["processbench"].items() if control and found["low"] > control["f1"]]
+        above += [name] if control and low > control["f1"] else []
+    count = next(iter(kept[0].values()))["solutions"]
     verdict = "**yes**: " + ", ".join(above) if above else "**no**"
     return [
         f"ProcessBench (Zheng et al. 2024, arXiv:2412.06559), GSM8K: {count} solutions of larger models; the threshold"
