@@ -35,7 +35,15 @@ LEFT_OUT = {
     "difficulty": "too easy or too hard",
 }
 FEW_NUMBERS = 4  # numbers of a seed problem, at most
-TRIED: dict[str, list[str]] = {"tiny": []}
+TRIED = {
+    "tiny": [
+        "The rate of 1e-3 and the 60 steps were the first that were tried. Two others were compared with seed 3 on"
+        " validation problems, where the start has 28.2 %: a rate of 3e-4 (all ways together 30.2 %, new problems of"
+        " the task 29.0 %, the seeds 26.9 %, written like a seed 22.1 %) and 200 steps (30.8, 25.6, 19.9 and 20.0 %)."
+        " In a run on those problems the loss of all ways together rose from 0.15 to 0.32 at the first step: the rate"
+        " has no warm-up, which may be why what is learned from few problems is below the start.",
+    ]
+}
 
 
 class Synthetic:
@@ -113,7 +121,8 @@ class Synthetic:
                     each = [100 * d["made"][way][key].get("right", float("nan")) for d in data]
                     panels[2].barh(i + 0.35 * j, np.mean(each), color=COLOURS[3 * j], height=0.33)
                     rows.append({"panel": "answers", "bar": f"{way}, {key}", "value": float(np.mean(each)) / 100})
-            panels[2].set_yticks([i + 0.17 for i in range(len(_ways(data)) + 1)], [*_ways(data), TOGETHER], fontsize=7)
+            labels = [*(WAYS[way] for way in _ways(data)), "all ways together"]
+            panels[2].set_yticks([i + 0.17 for i in range(len(labels))], labels, fontsize=7)
             panels[2].invert_yaxis()
             for j, key in enumerate(counts):
                 panels[2].barh([0], [0], color=COLOURS[3 * j], label=f"of those {key}")
