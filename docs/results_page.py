@@ -360,6 +360,7 @@ def page() -> str:
         first = {name: min(seed for run, seed in rows if run == name) for name in names}
         out += ["```", f"python docs/results.py --on {on}", *(command(name, on, first[name]) for name in names), "```"]
         if settings := tried(on):
-            out += ["", "### Settings that were tried", "", CHOSEN, *settings]
+            agents_tried = sum("`agent " in line for line in settings)
+            out += ["", "### Settings that were tried", "", f"{CHOSEN} {agents_tried} are of agents.", *settings]
     notes = KEPT / "notes.md"
     return "\n".join([*out, *(["", notes.read_text().strip()] if notes.exists() else [])]) + "\n"
