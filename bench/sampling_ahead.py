@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -182,7 +183,7 @@ class Sums:
 
     name = "sums-explained"
 
-    @property
+    @cached_property
     def train(self) -> list[Problem]:
         draw = np.random.default_rng(0)
         pairs = draw.integers(100, 1000, (2048, 2)).tolist()

@@ -61,6 +61,8 @@ class CudaGraphRunner(ModelRunner):
         self._logits_batch: GraphBatch | None = None
         self._round_robin = 0
         self.ready = threading.Event()  # until then, steps run as in the plain runner
+        if net.device.type == "cuda":
+            torch.cuda.current_stream(net.device).synchronize()  # the other thread does not wait for this stream
         # no daemon: a thread inside torch when the interpreter exits aborts the process
         self._warm_up_thread = threading.Thread(target=self._warm_up, name="compile", daemon=False)
         self._warm_up_thread.start()

@@ -12,7 +12,7 @@ import atexit
 import time
 import traceback
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -98,8 +98,9 @@ class Engine:
         self.cache_bytes, self.max_num_seqs, self.prefill_chunk_tokens = cache_bytes, max_num_seqs, prefill_chunk_tokens
         self.cuda_graphs, self.quantization = cuda_graphs, quantization
         self.version = 0
+        self.cuda_stream: torch.cuda.Stream | None = None  # of its steps; None: the default one, which callers share
         self.on_tokens: Callable[[int], None] = lambda tokens: None
-        self.mailbox = Mailbox(self._guarded_step, lambda: bool(self._scheduler))
+        self.mailbox = Mailbox(self._step_in_stream, lambda: bool(self._scheduler))
         self.adapters = Adapters(net, self.paused, self.refresh_weights)
         self._cache_tokens = self._token_bytes = 0
         self._scheduler: Scheduler | None = None
@@ -250,6 +251,10 @@ class Engine:
     # the thread
 
     @torch.inference_mode()
+    def _step_in_stream(self) -> None:
+        with nullcontext() if self.cuda_stream is None else torch.cuda.stream(self.cuda_stream):
+            self._guarded_step()
+
     def _guarded_step(self) -> None:
         """One step. If it fails, every caller gets the error; if memory ran out, retry with a smaller cache first."""
         try:

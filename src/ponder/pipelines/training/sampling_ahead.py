@@ -116,12 +116,13 @@ class SamplingAhead:
 
     def begin_batches(self, state: TrainingState) -> None:
         """Begin what version `state.step` of the weights allows. The sampler has that version, or a newer one."""
-        job, task = self.job, self.job.task
+        job = self.job
+        train = job.task.train  # once: a task may make the list anew each time
         history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
         for step in range(self._begun, min(state.step + job.staleness + 1, job.steps)):
-            chosen = job.curriculum.choose(task.train, job.seed, self._cursor, job.problems_per_step, history)
+            chosen = job.curriculum.choose(train, job.seed, self._cursor, job.problems_per_step, history)
             self._cursor += len(chosen)
-            problems = [task.train[i] for i in chosen]
+            problems = [train[i] for i in chosen]
             policy = SeededPolicy(self.sampler, job.seed, step)
             work = solve_all(own_part(problems), job.rollout_strategy, policy, self._verifier)
             self._batches[step] = BatchAhead(chosen, problems, asyncio.create_task(work))
