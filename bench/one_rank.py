@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness import make_parser, report
+from harness import RESULTS, make_parser, report
 from ponder.train.distributed import current_group, sum_in_place
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
@@ -62,6 +62,7 @@ def report_times(args: Any, layers: int, times: dict[str, list[float]], norms: d
         unit="s",
         better="lower",
         device=args.device,
+        results=args.results,
         details={
             "seconds": times,
             "against_alone": {name: value / seconds["alone"] for name, value in seconds.items()},
@@ -80,6 +81,7 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=10)
     flags.add_argument("--compiled", action="store_true")
     flags.add_argument("--profile", type=Path, help="file for tables of one step of each learner")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder for the result")
     args = flags.parse_args()
     config = replace(SHAPES[args.shape], layers=args.layers or SHAPES[args.shape].layers, windows=())
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32

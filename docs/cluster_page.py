@@ -97,6 +97,11 @@ def processes_row(r: dict[str, Any]) -> tuple[str, str]:
     return what, "; ".join(f"{name}: {1000 * way['step_seconds']:.0f} ms" for name, way in r["ways"].items())
 
 
+def mps_row(r: dict[str, Any]) -> tuple[str, str]:
+    what, result = processes_row(r)
+    return f"{what}, under MPS", result
+
+
 def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
     gaps = ", ".join(
         f"{100 * g['difference']:+.1f} [{100 * g['low']:+.1f}, {100 * g['high']:+.1f}] points at S = {s}"
@@ -138,6 +143,7 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
     "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row, "processes": processes_row,
+    "processes_mps": mps_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row, "demo_one_process": one_process_row,
 }  # fmt: skip
 
