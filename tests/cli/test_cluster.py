@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ponder.cli import cluster_ranks, main
-from ponder.cli.cluster_ranks import RANKS_FOLDER, rank_variables, run_cluster_ranks
-from ponder.cli.rank_launcher import RankFailed
+from ponder.cli.cluster_ranks import rank_variables, run_cluster_ranks
+from ponder.cli.rank_launcher import RANKS_FOLDER, RankFailed
 from ponder.cluster.places import LOST, LocalPlace, LocalSlot
 from ponder.cluster.ray_session import ensure_token, require_ray, token_path
 from ponder.errors import UsageError

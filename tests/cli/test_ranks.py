@@ -75,6 +75,7 @@ def test_rank_that_dies_is_named_and_ends_the_others(here: Path) -> None:
         os.kill(ranks[1], signal.SIGKILL)
         _, text = job.communicate(timeout=600)
     assert job.returncode == 2 and "error: rank 1 ended with exit code -9" in text
+    assert "exit code -9" in (here / "killed" / "ranks" / "rank-1.log").read_text()
     for pid in ranks:
         assert not Path(f"/proc/{pid}").exists()
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from ponder import rank_env
 from ponder.cli.rank_launcher import (
     LOOPBACK_INTERFACE,
+    MAX_KEPT_BYTES,
     MAX_RANKS,
     Rank,
     RankFailed,
     forwarded_signals,
+    keep_output,
     last_lines,
     wait_for_ranks,
 )
@@ -27,9 +29,7 @@ from ponder.errors import UsageError
 from ponder.local_http import is_loopback
 
 MAX_RESTARTS = 3
-RANKS_FOLDER = "ranks"  # in the run directory, once a rank has failed: what each wrote last
 _POLL_SECONDS = 0.25  # between two calls to a slot
-_MAX_KEPT_BYTES = 1 << 20
 
 
 class ClusterRank:
@@ -52,7 +52,7 @@ class ClusterRank:
 
     def _take_output(self) -> None:
         out, err = self.slot.read_output()
-        self.output = (self.output + out + err)[-_MAX_KEPT_BYTES:]
+        self.output = (self.output + out + err)[-MAX_KEPT_BYTES:]
         if self.number == 0:
             for stream, data in ((sys.stdout, out), (sys.stderr, err)):
                 stream.write(data.decode(errors="replace"))
@@ -65,6 +65,9 @@ class ClusterRank:
     def last_lines(self) -> str:
         lost = f"{self.slot.lost_reason}\n" if self.slot.lost_reason else ""
         return lost + ("" if self.number == 0 else last_lines(self.output))
+
+    def kept_output(self) -> bytes:
+        return self.output + self.slot.lost_reason.encode()
 
     def end(self) -> None:
         self.slot.release()
@@ -97,7 +100,7 @@ def _run_once(count: int, argv: Sequence[str], place: Place, run_folder: Path, g
                 ranks.append(ClusterRank(number, slot))
             return wait_for_ranks(ranks)
         except RankFailed:
-            _keep_output(ranks, run_folder)
+            keep_output(ranks, run_folder)
             raise
         finally:
             for slot in slots:
@@ -114,15 +117,3 @@ def rank_variables(slots: Sequence[Slot], own_gpus: bool) -> list[dict[str, str]
     if all(is_loopback([slot.host]) for slot in slots):
         common["GLOO_SOCKET_IFNAME"] = LOOPBACK_INTERFACE
     return [{**common, "RANK": str(i), "LOCAL_RANK": str(0 if own_gpus else i)} for i in range(len(slots))]
-
-
-def _keep_output(ranks: Sequence[Rank], run_folder: Path) -> None:
-    """Their last words, in the run directory: if rank 0 came as far as making it."""
-    if not (run_folder / "job.json").is_file():
-        return
-    (run_folder / RANKS_FOLDER).mkdir(exist_ok=True)
-    for rank in ranks:
-        if isinstance(rank, ClusterRank):
-            path = run_folder / RANKS_FOLDER / f"rank-{rank.number}.log"
-            with path.open("ab") as file:
-                file.write(rank.output + rank.slot.lost_reason.encode() + b"\n")

@@ -80,7 +80,7 @@ def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, r
     if ranks != 1 and rank_env.world_size() == 1 and not rank_env.is_placed():
         if not trains_over_ranks(job):
             raise UsageError(f"{type(job).__name__} runs in one process: leave out --ranks")
-        return run_ranks(ranks, command_line.get(), job.device)
+        return run_ranks(ranks, command_line.get(), job.device, folder)
     end_with_launcher()
     if rank_env.rank():
         return follow_job(job, folder)

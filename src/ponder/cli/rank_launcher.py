@@ -1,7 +1,7 @@
 """`--ranks N`: start the processes of a training job on this machine and wait for them, as torchrun does.
 
-Rank 0 has the terminal. What the others write is kept, and its end is shown if one of them fails. On a cluster the
-processes are started by cluster_ranks.py, and waited for here.
+Rank 0 has the terminal. What the others write is kept; if one of them fails, its end is shown, and the last words of
+each stand in the run directory. On a cluster the processes are started by cluster_ranks.py, and waited for here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
 
@@ -27,6 +28,8 @@ MAX_RANKS = 1024
 END_SECONDS = 10.0  # that ranks have to end after one of them failed
 # Of a rank that runs, is done, or was stopped: rank 0 may still save when the others have stopped.
 ENDED_WELL = (None, 0, *(128 + number for number in signals.STOP_SIGNALS))
+RANKS_FOLDER = "ranks"  # in the run directory, once a rank has failed: what each wrote last
+MAX_KEPT_BYTES = 1 << 20  # of what a rank wrote
 _POLL_SECONDS = 0.1
 _SHOWN_LINES = 12  # of what a failed rank wrote last
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
@@ -41,6 +44,10 @@ class Rank(Protocol):
     def send_signal(self, number: int) -> None: ...
     def last_lines(self) -> str:
         """The end of what it wrote, unless the terminal has it."""
+        ...
+
+    def kept_output(self) -> bytes:
+        """What it wrote, or the end of that; empty where only the terminal had it."""
         ...
 
     def end(self) -> None:
@@ -84,10 +91,13 @@ class LocalRank:
             self.process.send_signal(number)
 
     def last_lines(self) -> str:
+        return last_lines(self.kept_output())
+
+    def kept_output(self) -> bytes:
         if self.output is None:
-            return ""
-        self.output.seek(0)
-        return last_lines(self.output.read())
+            return b""
+        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - MAX_KEPT_BYTES))
+        return self.output.read()
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -102,7 +112,19 @@ def last_lines(output: bytes) -> str:
     return "\n".join(line for line in lines[-_SHOWN_LINES:] if line.strip())
 
 
-def run_ranks(count: int, argv: Sequence[str], device: str) -> int:
+def keep_output(ranks: Sequence[Rank], run_folder: Path) -> None:
+    """The last words of each, in the run directory: if rank 0 came as far as making it."""
+    if not (run_folder / "job.json").is_file():
+        return
+    (run_folder / RANKS_FOLDER).mkdir(exist_ok=True)
+    for rank in ranks:
+        code = rank.poll()
+        how = "ended because another rank failed" if code is None else f"ended with exit code {code}"
+        with (run_folder / RANKS_FOLDER / f"rank-{rank.number}.log").open("ab") as file:
+            file.write(rank.kept_output() + f"\n({how})\n".encode())
+
+
+def run_ranks(count: int, argv: Sequence[str], device: str, run_folder: Path) -> int:
     """Run this command line in so many processes. The exit code is that of rank 0."""
     check_rank_count(count, device)
     port = free_port("127.0.0.1")
@@ -113,6 +135,9 @@ def run_ranks(count: int, argv: Sequence[str], device: str) -> int:
             for number in range(count):
                 ranks.append(LocalRank(number, count, port, read_end, argv))
             return wait_for_ranks(ranks)
+        except RankFailed:
+            keep_output(ranks, run_folder)
+            raise
         finally:
             for rank in ranks:
                 rank.end()
