@@ -1,7 +1,9 @@
 /* Decoding steps of a small float32 decoder on a CPU: the layers, the cache and sampling, for many rows and steps.
  *
- * A row is computed by itself: no sum depends on which other rows there are, or on how many threads. Rows are taken by
- * threads in blocks, and a block runs all its steps before the next. Compiled by cpu_decode_library.py.
+ * A row is computed by itself: no sum depends on which other rows there are, or on how many threads. A product is
+ * rounded before it is added except by `fused`: compilers choose by the number of rows, so the flags of
+ * cpu_decode_library.py leave them no choice. Rows are taken by threads in blocks, and a block runs all its steps before
+ * the next.
  *
  * Matrices are panels of 16 outputs, [outputs / 16][inputs][16]. Keys and values are [2, heads, slots, head size].
  */
@@ -11,11 +13,16 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
 #define ROWS 8
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__FMA__)
 #define LANES 8
 #define ROWS 4
 #else
@@ -77,6 +84,35 @@ typedef struct {
 
 static inline int64_t padded(int64_t n) { return (n + PANEL - 1) / PANEL * PANEL; }
 
+/* a times b plus c, rounded once where the processor can. */
+static inline vec4 fused4(vec4 a, vec4 b, vec4 c) {
+#if defined(__FMA__)
+    return (vec4)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c);
+#elif defined(__aarch64__)
+    return (vec4)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline vec fused(vec a, vec b, vec c) {
+#if LANES == 16
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif LANES == 8
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+    return (vec)fused4((vec4)a, (vec4)b, (vec4)c);
+#endif
+}
+
+static inline vec4 splat4(float x) { return (vec4){x, x, x, x}; }
+
+static inline vec splat(float x) {
+    vec v;
+    for (int i = 0; i < LANES; i++) v[i] = x;
+    return v;
+}
+
 static inline vec vexp(vec x) {
     vec low = {0}, half = {0};
     low = low - 87.3f;
@@ -88,13 +124,14 @@ static inline vec vexp(vec x) {
     vec away = (vec)(((ivec)(t < 0) & (ivec)(-half)) | (~(ivec)(t < 0) & (ivec)half));
     ivec n = __builtin_convertvector(t + away, ivec);
     vec f = __builtin_convertvector(n, vec);
-    vec r = x - f * 0.693359375f + f * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    vec r = fused(f, splat(-0.693359375f), x);
+    r = fused(f, splat(2.12194440e-4f), r);
+    vec p = fused(r, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
+    p = fused(p, r, splat(8.3334519073e-3f));
+    p = fused(p, r, splat(4.1665795894e-2f));
+    p = fused(p, r, splat(1.6666665459e-1f));
+    p = fused(p, r, splat(5.0000001201e-1f));
+    p = fused(p * r, r, r) + 1.0f;
     return p * (vec)((n + 127) << 23);
 }
 
@@ -116,7 +153,7 @@ __attribute__((always_inline)) static inline void multiply(const int rows, const
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-                for (int c = 0; c < COLUMNS; c++) sum[r][c] += x[r * inputs + k] * m[c];
+                for (int c = 0; c < COLUMNS; c++) sum[r][c] = fused(splat(x[r * inputs + k]), m[c], sum[r][c]);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
@@ -165,8 +202,8 @@ __attribute__((always_inline)) static inline void attend(const float *q, const f
         vec4 even = {0}, odd = {0};
 #pragma GCC unroll 16
         for (int d = 0; d < size / 4; d += 2) {
-            even += query[d] * *(const vec4 *)(key + 4 * d);
-            odd += query[d + 1] * *(const vec4 *)(key + 4 * d + 4);
+            even = fused4(query[d], *(const vec4 *)(key + 4 * d), even);
+            odd = fused4(query[d + 1], *(const vec4 *)(key + 4 * d + 4), odd);
         }
         for (int d = 0; d < size; d += 16) __builtin_prefetch(later + d);
         even += odd;
@@ -191,9 +228,9 @@ __attribute__((always_inline)) static inline void attend(const float *q, const f
     for (int64_t i = 0; i < count; i++) {
         const float *value = values + (int64_t)slots[i] * size;
         const float *later = values + (int64_t)slots[i + AHEAD < count ? i + AHEAD : i] * size;
-        float weight = scores[i];
+        vec4 weight = splat4(scores[i]);
 #pragma GCC unroll 16
-        for (int d = 0; d < size / 4; d++) mixed[d] += weight * *(const vec4 *)(value + 4 * d);
+        for (int d = 0; d < size / 4; d++) mixed[d] = fused4(weight, *(const vec4 *)(value + 4 * d), mixed[d]);
         for (int d = 0; d < size; d += 16) __builtin_prefetch(later + d);
     }
 #pragma GCC unroll 16

@@ -17,7 +17,7 @@ from ponder.cache_folder import cache_folder
 
 _SOURCE = Path(__file__).with_name("cpu_decode.c")
 _COMPILERS = "cc", "gcc", "clang"
-_FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-fPIC", "-shared"
+_FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-ffp-contract=off", "-fPIC", "-shared"
 _COMPILE_SECONDS = 120.0
 
 
