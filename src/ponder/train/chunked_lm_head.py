@@ -51,11 +51,13 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float, banned: int | None
     ) -> tuple[Tensor, Tensor]:
-        read = compile_once(_logprobs_and_entropy) if hidden_NE.is_cuda else _logprobs_and_entropy
-        parts = [
-            read(project_logits(hidden_NE[part], weight_VE, banned), target_N[part], temperature)
-            for part in _chunks(hidden_NE, weight_VE)
-        ]
+        read = compile_once(_norm_and_entropy) if hidden_NE.is_cuda else _norm_and_entropy
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        for part in _chunks(hidden_NE, weight_VE):
+            logits_NV = project_logits(hidden_NE[part], weight_VE, banned)
+            norm_N, entropy_N = read(logits_NV, temperature)
+            logprobs_N = logits_NV.gather(-1, target_N[part, None])[:, 0] / temperature - norm_N
+            parts.append((logprobs_N, entropy_N, norm_N))
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
         ctx.temperature, ctx.banned = temperature, banned
@@ -76,13 +78,14 @@ class _TokenLogprobs(torch.autograd.Function):
         return sums.hidden_NE, sums.weight(), None, None, None
 
 
-def _logprobs_and_entropy(logits_NV: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """log p of the target, entropy, log of the normaliser."""
+def _norm_and_entropy(logits_NV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log of the normaliser, entropy. All reads are of whole rows: with the target's logit among them, the compiler
+    would choose the blocks of its kernel by a measurement, which another process on the GPU can mislead."""
     z_NV = logits_NV / temperature
     norm_N = z_NV.logsumexp(-1)
     logp_NV = z_NV - norm_N[:, None]
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)  # log Z - E[logit] would lose digits where all logits are large
-    return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N, norm_N
+    return norm_N, entropy_N
 
 
 def _logprobs_grad(
