@@ -23,9 +23,21 @@ class KVSegment:
     rows: list[int]
     position: int
     slot_runs: list[Slots] = field(default_factory=list)
+    _length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._length = sum(map(len, self.slot_runs))
 
     def __len__(self) -> int:
-        return sum(map(len, self.slot_runs))
+        return self._length
+
+    def append(self, slots: Slots) -> None:
+        self.slot_runs.append(slots)
+        self._length += len(slots)
+
+    def extend(self, other: KVSegment) -> None:
+        self.slot_runs += other.slot_runs
+        self._length += other._length
 
     def repeated_reads(self) -> int:
         """How many more keys are read if each row reads this segment by itself."""
@@ -103,7 +115,7 @@ def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
         if above is None or len(above.rows) != len(readers_here):
             above = KVSegment(sorted(readers_here), node.end - len(node.tokens))
             segments.append(above)
-        above.slot_runs.append(node.slots)
+        above.append(node.slots)
         segment_of[node] = above
     tails, starts = [], []
     for r, row in enumerate(rows):

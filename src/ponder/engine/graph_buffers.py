@@ -72,7 +72,7 @@ def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
             depth |= dict.fromkeys(segment.rows, deep + 1)
         else:
             for row in segment.rows:
-                own.setdefault(row, KVSegment([row], segment.position)).slot_runs += segment.slot_runs
+                own.setdefault(row, KVSegment([row], segment.position)).extend(segment)
     return [*still_shared, *own.values()]
 
 

@@ -15,14 +15,15 @@ _MULTIPLIER_1, _MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049
 _SHIFT_1, _SHIFT_2, _SHIFT_3, _DROPPED_BITS = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 _MASK = 0xFFFFFFFFFFFFFFFF
+_GOLDEN_INT, _MULTIPLIER_1_INT, _MULTIPLIER_2_INT = int(_GOLDEN), int(_MULTIPLIER_1), int(_MULTIPLIER_2)
 _FEW = 8  # sequences
 
 
 def stream_keys(seed: int, n: int) -> list[int]:
     """Stream keys of the n sequences of one request."""
     if n <= _FEW:  # arrays would take longer
-        whole = _splitmix_int(_splitmix_int((seed & _MASK) + int(_GOLDEN)) + (seed >> 64 & _MASK))
-        return [_splitmix_int(whole + int(_GOLDEN) * i) for i in range(1, n + 1)]
+        whole = _splitmix_int(_splitmix_int((seed & _MASK) + _GOLDEN_INT) + (seed >> 64 & _MASK))
+        return [_splitmix_int(whole + _GOLDEN_INT * i) for i in range(1, n + 1)]
     start = np.asarray([seed & 0xFFFFFFFFFFFFFFFF, seed >> 64 & 0xFFFFFFFFFFFFFFFF], np.uint64)
     wholes = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
     return [int(key) for key in _splitmix(wholes + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
@@ -43,6 +44,6 @@ def _splitmix(x: StreamKeys) -> StreamKeys:
 def _splitmix_int(x: int) -> int:
     """The same of one number, modulo 2^64."""
     x &= _MASK
-    x = (x ^ (x >> 30)) * int(_MULTIPLIER_1) & _MASK
-    x = (x ^ (x >> 27)) * int(_MULTIPLIER_2) & _MASK
+    x = (x ^ (x >> 30)) * _MULTIPLIER_1_INT & _MASK
+    x = (x ^ (x >> 27)) * _MULTIPLIER_2_INT & _MASK
     return x ^ (x >> 31)
