@@ -79,8 +79,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _norm_and_entropy(logits_NV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log of the normaliser, entropy. All reads are of whole rows: with the target's logit among them, the compiler
-    would choose the blocks of its kernel by a measurement, which another process on the GPU can mislead."""
+    """Log of the normaliser, entropy. All reads are of whole rows; the target's logit is read elsewhere."""
     z_NV = logits_NV / temperature
     norm_N = z_NV.logsumexp(-1)
     logp_NV = z_NV - norm_N[:, None]
