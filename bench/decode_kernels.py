@@ -48,20 +48,15 @@ LONG_TILES = [  # for many inputs and few outputs
     Tile(32, 32, 128, 4, 4), Tile(64, 32, 128, 4, 3), Tile(64, 64, 128, 4, 3), Tile(32, 32, 128, 4, 4, True),
     Tile(16, 32, 128, 4, 4), Tile(32, 32, 128, 8, 4),
 ]  # fmt: skip
-HEAD_TILES = [
-    Tile(128, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4), Tile(128, 128, 64, 4, 3), Tile(128, 256, 64, 8, 3),
-    Tile(64, 256, 64, 8, 3), Tile(128, 128, 64, 8, 3), Tile(16, 128, 64, 4, 5),
-]  # fmt: skip
 TILES = {
     "gate_up": LINEAR_TILES,
     "down": LONG_TILES[:3] + LINEAR_TILES[:4] + LONG_TILES[3:] + LINEAR_TILES[4:],
     "qkv": LINEAR_TILES,
     "out": LINEAR_TILES[:4] + LONG_TILES[:2] + LINEAR_TILES[4:],
-    "head": HEAD_TILES,
 }
-ATTENTION_TILES = [  # keys at a time, warps, stages
-    (64, 2, 3), (64, 4, 3), (32, 2, 3), (32, 1, 3), (64, 1, 3), (128, 4, 3), (32, 2, 4), (64, 2, 2), (64, 4, 2),
-    (128, 4, 2), (32, 1, 4), (64, 2, 4), (16, 1, 4),
+ATTENTION_TILES = [  # keys at a time, warps, stages, entries by one prefetch (0: none)
+    (64, 2, 3, 32), (64, 2, 3, 0), (64, 4, 3, 32), (64, 4, 3, 0), (64, 2, 3, 64), (32, 1, 3, 32), (128, 4, 3, 32),
+    (64, 2, 4, 32), (32, 1, 3, 0), (128, 4, 3, 0),
 ]  # fmt: skip
 _REPLAYS = 10
 
@@ -186,12 +181,7 @@ def check(bench: Bench, rows: int) -> dict[str, Any]:
     step.add_feedforward(layer, w.norm)
     x = x + step.gated.float() @ layer.down.weight.float().T
     compare("down", step.stream, x)
-    size = step.compute_logits(True)
-    logits = norm(step.stream, w.norm) @ w.head.float().T
-    compare("head", b.logits[:rows], logits)
-    chunks = -(-w.config.vocab // size)
-    tops, sums = (t.view(-1)[: rows * chunks].view(rows, chunks) for t in (b.chunk_max, b.chunk_sum))
-    compare("head_logsumexp", (tops + sums.log()).logsumexp(1), logits.logsumexp(1))
+    compare("norm", step.normalize_stream(), norm(step.stream, w.norm))
 
     def one_step(kernels: bool, has_shared: bool) -> tuple[Tensor, Tensor, Tensor]:
         with decode_kernels(kernels):
@@ -223,9 +213,6 @@ def sweep_steps(bench: Bench, kind: str, rows: int, tile: Tile) -> float:
         x.zero_()
 
     def work() -> None:
-        if kind == "head":
-            step.compute_logits(True)
-            return
         for layer in w.layers:
             if kind == "qkv":
                 step.compute_qkv(layer)
@@ -236,19 +223,21 @@ def sweep_steps(bench: Bench, kind: str, rows: int, tile: Tile) -> float:
             else:
                 step.add_feedforward(layer, w.norm)
 
-    return bench.seconds(work) * 1e6 / (1 if kind == "head" else len(w.layers))
+    return bench.seconds(work) * 1e6 / len(w.layers)
 
 
-def attention_microseconds(bench: Bench, rows: int, keys: int, warps: int, stages: int, has_shared: bool) -> float:
+def attention_microseconds(
+    bench: Bench, rows: int, keys: int, warps: int, stages: int, fetched: int, has_shared: bool
+) -> float:
     """Of one layer's attention."""
     w, b = bench.weights, bench.buffers
-    step, real = DecodeStep(w, b, rows), fused_forward._tile_constants
+    step, real, real_fetched = DecodeStep(w, b, rows), fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES
 
     def tile(size: int, dtype: torch.dtype) -> dict[str, int]:
         return real(size, dtype) | {"N": keys, "num_warps": warps, "num_stages": stages}
 
     step.qkv.normal_()
-    fused_forward._tile_constants = tile
+    fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = tile, fetched
     try:
         attend = fused_forward._decode_attention(w, bench.cache, b, rows, has_shared, step.pdl)
 
@@ -258,7 +247,7 @@ def attention_microseconds(bench: Bench, rows: int, keys: int, warps: int, stage
 
         return bench.seconds(work) * 1e6 / len(w.layers)
     finally:
-        fused_forward._tile_constants = real
+        fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = real, real_fetched
 
 
 def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:

@@ -42,16 +42,14 @@ class Tile(NamedTuple):
 
 # Tiles of each product, by the largest number of rows that they serve.
 TILES: dict[str, dict[int, Tile]] = {
-    "qkv": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 32, 64, 4, 4), 256: Tile(64, 32, 64, 4, 4),
-            1024: Tile(128, 64, 64, 4, 3)},
-    "out": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 16, 64, 4, 4), 256: Tile(32, 32, 64, 4, 4),
+    "qkv": {16: Tile(16, 16, 64, 4, 4), 64: Tile(64, 32, 64, 4, 4, True), 256: Tile(64, 32, 64, 4, 6),
+            1024: Tile(128, 64, 64, 8, 3)},
+    "out": {16: Tile(16, 16, 64, 4, 4), 64: Tile(64, 32, 64, 4, 4, True), 256: Tile(64, 32, 64, 4, 4, True),
             1024: Tile(64, 64, 64, 4, 4)},
-    "gate_up": {16: Tile(16, 16, 64, 4, 4), 64: Tile(32, 32, 64, 4, 4), 256: Tile(64, 64, 64, 4, 3),
-                1024: Tile(128, 64, 64, 8, 3)},
-    "down": {16: Tile(16, 16, 128, 4, 4), 64: Tile(32, 16, 128, 4, 4), 256: Tile(32, 32, 128, 4, 4),
+    "gate_up": {16: Tile(16, 16, 64, 4, 4), 64: Tile(64, 32, 64, 4, 4, True), 256: Tile(64, 32, 64, 4, 4),
+                1024: Tile(128, 128, 64, 8, 3)},
+    "down": {16: Tile(16, 16, 128, 4, 4), 64: Tile(16, 32, 128, 4, 4), 256: Tile(64, 32, 64, 4, 6),
              1024: Tile(64, 64, 64, 4, 4)},
-    "head": {16: Tile(16, 128, 64, 4, 4), 64: Tile(64, 128, 64, 4, 4), 256: Tile(128, 128, 64, 8, 4),
-             1024: Tile(128, 128, 64, 8, 4)},
 }  # fmt: skip
 
 
@@ -66,13 +64,12 @@ def row_classes() -> list[int]:
 
 
 def is_supported(w: FusedWeights, adapters: PassAdapters = None) -> bool:
-    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=1 asks for them."""
+    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=0 does not turn them off."""
     c, kind = w.config, w.embedding.dtype
     return (
-        os.environ.get("PONDER_DECODE_KERNELS") == "1"
+        os.environ.get("PONDER_DECODE_KERNELS") != "0"
         and not c.gemma
         and c.width <= MAX_WIDTH
-        and w.banned_token is None
         and not isinstance(adapters, AdapterRows)
         and all(linear.scale is None and linear.dense is not None for linear in w.linears())
         and (not w.embedding.is_cuda or (kind in (torch.bfloat16, torch.float16) and _capability(w) >= 8))
@@ -170,19 +167,16 @@ class DecodeStep:
     def add_feedforward(self, layer: FusedLayer, next_norm_weight: Tensor) -> None:
         self._add_to_stream(self._down, self.gated, layer.down, next_norm_weight)
 
-    def compute_logits(self, has_sums: bool) -> int:
-        """`logits`; with `has_sums` also the sums of each chunk of the vocabulary. Returns the chunks' size."""
-        from ponder.engine import decode_kernels as k
+    def normalize_stream(self) -> Tensor:
+        """The last norm, of which the head reads."""
+        from ponder.engine import triton_kernels as k
 
-        w, c, b, tile = self.weights, self.weights.config, self.buffers, self.tiles["head"]
-        chunks = -(-c.vocab // tile.n)
-        k.head_logits[(-(-self.rows // tile.m), chunks)](
-            self.scaled, self.sums, w.head, b.temperature, b.logits, b.chunk_max, b.chunk_sum, b.chunk_argmax,
-            self.rows, self._down.parts, c.norm_eps,
-            SUMS=has_sums, WIDE=c.width, WIDTH=c.vocab, CHUNKS=chunks,
-            P=self._down.parts_constant(), **tile.constants(), **launch_options(self.pdl),
+        w, c = self.weights, self.weights.config
+        k.add_norm[(self.rows,)](
+            self.stream, self.stream, w.norm, self.scaled, c.width, c.norm_eps,
+            ADD=False, GEMMA=False, E=next_power_of_two(c.width),
         )  # fmt: skip
-        return tile.n
+        return self.scaled
 
     def _add_to_stream(self, product: _Product, x: Tensor, linear: FusedLinear, norm_weight: Tensor) -> None:
         from ponder.engine import decode_kernels as k
@@ -198,8 +192,8 @@ class DecodeStep:
         return linear.merged if self.adapters is MERGED and linear.merged is not None else linear.weight
 
 
-def run_layers(step: DecodeStep, attend: LayerAttention, has_sums: bool) -> int:
-    """From `last_tokens` to `logits`. Returns the size of the chunks whose sums there are, if it was asked for them."""
+def run_layers(step: DecodeStep, attend: LayerAttention) -> Tensor:
+    """From `last_tokens` to the hidden states [B, E] after the last norm."""
     w = step.weights
     norms = [*(layer.block.input_layernorm.weight for layer in w.layers[1:]), w.norm]
     step.embed()
@@ -209,4 +203,4 @@ def run_layers(step: DecodeStep, attend: LayerAttention, has_sums: bool) -> int:
         step.add_attention(layer)
         step.compute_gated(layer)
         step.add_feedforward(layer, next_norm)
-    return step.compute_logits(has_sums)
+    return step.normalize_stream()

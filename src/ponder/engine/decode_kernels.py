@@ -6,8 +6,6 @@ squares of each row over its own columns. The product after it adds these sums u
 divides by. So no kernel only normalizes, and a layer has five: queries, keys and values; attention; its output; gate
 and up; down. The norm's factor is applied after the product instead of before it; all else rounds where torch rounds.
 
-Before `wait_for_previous`, a kernel may read only what no kernel of the step writes, such as weights.
-
 Shapes as in triton_kernels.py.
 """
 
@@ -16,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ponder.engine.triton_kernels import wait_for_previous
+from ponder.engine.triton_kernels import fetch_line, wait_for_previous
 
 
 @triton.jit
@@ -25,16 +23,18 @@ def _fetch(weight, first, WIDTH: tl.constexpr, WIDE: tl.constexpr, N: tl.constex
     n = first + tl.arange(0, N)
     line = tl.arange(0, LINES) * 64
     where = weight + tl.minimum(n, WIDTH - 1)[:, None] * WIDE + tl.minimum(line, WIDE - 1)[None, :]
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [where.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
-    )
+    fetch_line(where)
 
 
 @triton.jit
-def _norm_scale(sums, m, parts, eps, P: tl.constexpr, WIDE: tl.constexpr):
-    """What the RMS norm multiplies rows `m` by, from the sums of squares of their parts."""
+def _load_sums(sums, m, parts, P: tl.constexpr):
     p = tl.arange(0, P)
-    squares = tl.load(sums + m[:, None] * parts + p[None, :], mask=(p < parts)[None, :], other=0.0)
+    return tl.load(sums + m[:, None] * parts + p[None, :], mask=(p < parts)[None, :], other=0.0)
+
+
+@triton.jit
+def _norm_scale(squares, eps, WIDE: tl.constexpr):
+    """What the RMS norm multiplies rows by, from the sums of squares of their parts."""
     return 1.0 / tl.sqrt(tl.sum(squares, 1) / WIDE + eps)
 
 
@@ -91,8 +91,9 @@ def normed_linear(
     wait_for_previous(PDL)
     m, n = tl.program_id(1) * M + tl.arange(0, M), first + tl.arange(0, N)
     inside = tl.minimum(m, rows - 1)
+    squares = _load_sums(sums, inside, parts, P)
     total = _product(x, weight, inside, tl.minimum(n, WIDTH - 1), WIDE, M, N, K)
-    y = total * _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
+    y = total * _norm_scale(squares, eps, WIDE)[:, None]
     if BIAS:
         y += tl.load(bias + n, mask=n < WIDTH, other=0.0).to(tl.float32)[None, :]
     there = (m < rows)[:, None] & (n < WIDTH)[None, :]
@@ -115,13 +116,14 @@ def normed_gated_linear(
     m, n = tl.program_id(1) * M + tl.arange(0, M), first + tl.arange(0, N)
     inside = tl.minimum(m, rows - 1)
     own, row = x + inside[:, None] * WIDE, weight + tl.minimum(n, WIDTH - 1)[:, None].to(tl.int64) * WIDE
+    squares = _load_sums(sums, inside, parts, P)
     gate, up = tl.zeros([M, N], tl.float32), tl.zeros([M, N], tl.float32)
     for start in range(0, WIDE, K):
         k = start + tl.arange(0, K)
         a = _load_tile(own, k, WIDE, K)
         gate = tl.dot(a, tl.trans(_load_tile(row, k, WIDE, K)), gate, input_precision="ieee")
         up = tl.dot(a, tl.trans(_load_tile(row + WIDTH * WIDE, k, WIDE, K)), up, input_precision="ieee")
-    scale = _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
+    scale = _norm_scale(squares, eps, WIDE)[:, None]
     gate, up = gate * scale, up * scale
     if BIAS:
         gate += tl.load(bias + n, mask=n < WIDTH, other=0.0).to(tl.float32)[None, :]
@@ -148,44 +150,17 @@ def residual_linear(
     part = tl.program_id(0)
     if FETCH:
         _fetch(weight, part * N, WIDTH, WIDE, N, LINES)
-    wait_for_previous(PDL)
     m, n = tl.program_id(1) * M + tl.arange(0, M), part * N + tl.arange(0, N)
+    there = (m < rows)[:, None] & (n < WIDTH)[None, :]
+    place = m[:, None] * WIDTH + n[None, :]
+    old = tl.load(stream + place, mask=there, other=0.0, cache_modifier=".cg")
+    w = tl.load(norm_weight + n, mask=n < WIDTH, other=0.0).to(tl.float32)
+    wait_for_previous(PDL)
     total = _product(x, weight, tl.minimum(m, rows - 1), tl.minimum(n, WIDTH - 1), WIDE, M, N, K)
     if BIAS:
         total += tl.load(bias + n, mask=n < WIDTH, other=0.0).to(tl.float32)[None, :]
-    there = (m < rows)[:, None] & (n < WIDTH)[None, :]
-    place = m[:, None] * WIDTH + n[None, :]
-    old = tl.load(stream + place, mask=there, other=0.0)
     new = (old.to(tl.float32) + total.to(old.dtype).to(tl.float32)).to(old.dtype)
     tl.store(stream + place, new, mask=there)
-    w = tl.load(norm_weight + n, mask=n < WIDTH, other=0.0).to(tl.float32)
     real = tl.where(there, new.to(tl.float32), 0.0)
     tl.store(scaled + place, (real * w[None, :]).to(old.dtype), mask=there)
     tl.store(sums + m * parts + part, tl.sum(real * real, 1), mask=m < rows)
-
-
-@triton.jit(do_not_specialize=["rows", "parts"])
-def head_logits(
-    x, sums, weight, temperature, logits, tops, totals, best, rows, parts, eps,
-    PDL: tl.constexpr, SUMS: tl.constexpr, P: tl.constexpr, WIDE: tl.constexpr,
-    WIDTH: tl.constexpr, CHUNKS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """Logits in float32. SUMS: also what `chunk_sums` computes of them, in chunks of N tokens. One program per M rows
-    and chunk."""
-    wait_for_previous(PDL)
-    chunk = tl.program_id(1)
-    m, n = tl.program_id(0) * M + tl.arange(0, M), chunk * N + tl.arange(0, N)
-    inside = tl.minimum(m, rows - 1)
-    total = _product(x, weight, inside, tl.minimum(n, WIDTH - 1), WIDE, M, N, K)
-    y = total * _norm_scale(sums, inside, parts, eps, P, WIDE)[:, None]
-    there = (m < rows)[:, None] & (n < WIDTH)[None, :]
-    tl.store(logits + m[:, None].to(tl.int64) * WIDTH + n[None, :], y, mask=there)
-    if SUMS:
-        heat = tl.load(temperature + inside)
-        y = tl.where((n < WIDTH)[None, :], tl.div_rn(y, heat[:, None]), -float("inf"))
-        top = tl.max(y, 1)
-        place = m * CHUNKS + chunk
-        tl.store(tops + place, top, mask=m < rows)
-        tl.store(best + place, chunk * N + tl.argmax(y, 1), mask=m < rows)
-        weights = tl.where(y == -float("inf"), 0.0, tl.exp(y - top[:, None]))
-        tl.store(totals + place, tl.sum(weights, 1), mask=m < rows)

@@ -24,6 +24,7 @@ _QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill
 # Inputs times columns up to which x A^T is computed again for every tile of outputs, not in a kernel of its own.
 _MAX_RECOMPUTED_PRODUCTS = 1024 * 32
 _MAX_COLUMNS_PER_TILE = 64
+_FETCHED_ENTRIES = 32  # of keys and values, by one prefetch into the second-level cache
 
 
 # Reads queries, keys and values of a layer, and writes the attention's output.
@@ -38,19 +39,16 @@ def decode(
     prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
     """
     if not chunks and decode_forward.is_supported(w, adapters):
-        step, has_sums = decode_forward.DecodeStep(w, b, rows, adapters), samples and not has_truncation
-        attend = _decode_attention(w, cache, b, rows, has_shared, step.pdl)
-        chunk_size = decode_forward.run_layers(step, attend, has_sums)
-        if samples:
-            _sample(w.config.vocab, b, rows, has_truncation, chunk_size if has_sums else 0, step.pdl and has_sums)
-        return w.embedding[:0]
-    stream = w.embedding.index_select(0, b.last_tokens[:rows])
-    attend = _decode_attention(w, cache, b, rows, has_shared)
-    if chunks:
-        inputs = plan_prefill(w, chunks).to_device(cache)
-        attend = _mixed_attention(rows, attend, _prefill_attention(w, cache, inputs))
-        stream = torch.cat([stream, _embed_prompt(w, inputs.tokens_T, shows_pictures(w, chunks))])
-    hidden = _run_layers(w, stream, attend, adapters)
+        step = decode_forward.DecodeStep(w, b, rows, adapters)
+        hidden = decode_forward.run_layers(step, _decode_attention(w, cache, b, rows, has_shared, step.pdl))
+    else:
+        stream = w.embedding.index_select(0, b.last_tokens[:rows])
+        attend = _decode_attention(w, cache, b, rows, has_shared)
+        if chunks:
+            inputs = plan_prefill(w, chunks).to_device(cache)
+            attend = _mixed_attention(rows, attend, _prefill_attention(w, cache, inputs))
+            stream = torch.cat([stream, _embed_prompt(w, inputs.tokens_T, shows_pictures(w, chunks))])
+        hidden = _run_layers(w, stream, attend, adapters)
     _logits(w, hidden[:rows], b.logits[:rows])
     if samples:
         _sample(w.config.vocab, b, rows, has_truncation)
@@ -118,7 +116,8 @@ def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention)
 def _decode_attention(
     w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool, pdl: bool = False
 ) -> LayerAttention:
-    """Attention of one new token of each row. `pdl`: the kernels are launched while those before them run."""
+    """Attention of one new token of each row. `pdl`: the kernels are launched while those before them run, and fetch
+    keys and values meanwhile."""
     from ponder.engine import triton_kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
@@ -138,7 +137,8 @@ def _decode_attention(
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
             b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots,
             c.head_dim, b.tail_slots.shape[1],
-            SHARED=has_shared, M=max(16, next_power_of_two(group)), **kind,
+            FETCH=_FETCHED_ENTRIES if pdl and c.head_dim >= 64 else 0, SHARED=has_shared,
+            M=max(16, next_power_of_two(group)), **kind,
         )  # fmt: skip
 
     return attend
@@ -222,28 +222,23 @@ def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
     w.ban_tokens(logits)
 
 
-def _sample(
-    vocab: int, b: GraphBuffers, rows: int, has_truncation: bool, summed_chunk_size: int = 0, pdl: bool = False
-) -> None:
-    """Sample from `logits` into `last_tokens`, `tokens` and `logprobs`. `summed_chunk_size`: of the chunks of which the
-    sums are known already, 0: they are not."""
+def _sample(vocab: int, b: GraphBuffers, rows: int, has_truncation: bool) -> None:
+    """Sample from `logits` into `last_tokens`, `tokens` and `logprobs`."""
     from ponder.engine import triton_kernels as k
 
-    size = summed_chunk_size or VOCAB_CHUNK_SIZE
-    logits, chunks = b.logits[:rows], -(-vocab // size)
+    logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
     if has_truncation:
         k.truncation_threshold[(rows,)](
             logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8
         )
-    if not summed_chunk_size:
-        k.chunk_sums[(rows, chunks)](
-            logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks,
-            TRIM=has_truncation, N=size,
-        )  # fmt: skip
+    k.chunk_sums[(rows, chunks)](
+        logits, b.temperature, b.min_logit, b.greedy, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks,
+        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE,
+    )  # fmt: skip
     k.sample_token[(rows,)](
         logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens,
         b.logprobs, b.last_tokens, b.positions, b.step, vocab, chunks, b.tokens.shape[1],
-        TRIM=has_truncation, N=size, C=next_power_of_two(chunks), **decode_forward.launch_options(pdl),
+        TRIM=has_truncation, N=VOCAB_CHUNK_SIZE, C=next_power_of_two(chunks),
     )  # fmt: skip
     b.step.add_(1)
 

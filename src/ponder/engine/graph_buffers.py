@@ -18,7 +18,6 @@ from ponder.nets.decoder import Decoder
 
 STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
 VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
-MIN_VOCAB_CHUNK_SIZE = 128  # where the product with the head finds the chunks' sums
 QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
 _KEYS_PER_PROGRAM = 512  # keys of a shared segment that one program reads
 _MAX_TAIL_KEYS = 1024  # keys of a tail; a longer one is split into segments that are read in parallel
@@ -105,7 +104,7 @@ class GraphBuffers:
         self.group = c.heads // c.kv_heads
         if other is None:
             self.logits = empty(rows, c.vocab, kind=real)
-            chunks = -(-c.vocab // min(VOCAB_CHUNK_SIZE, MIN_VOCAB_CHUNK_SIZE))
+            chunks = -(-c.vocab // VOCAB_CHUNK_SIZE)
             self.chunk_max, self.chunk_sum = (empty(rows, chunks, kind=real) for _ in range(2))
             self.chunk_argmax = empty(rows, chunks, kind=whole)
             self.partial_values = empty(self.max_shared_items, c.heads, c.head_dim, kind=real)

@@ -22,10 +22,19 @@ except ImportError:  # an older triton
 @triton.jit
 def wait_for_previous(PDL: tl.constexpr):
     """PDL: the kernel was launched while the one before it still ran (programmatic dependent launch). Wait until that
-    one has ended, then let the next one be launched."""
+    one has ended, then let the next one be launched. Before it waits, a kernel may read all that the one before it does
+    not write: those before that one have ended. Not from the first-level cache (".cg"), which may be older."""
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
+
+
+@triton.jit
+def fetch_line(where):
+    """Fetch the lines at these addresses into the second-level cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [where.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -136,22 +145,37 @@ def shared_prefix_attention(
 @triton.jit
 def decode_attention(
     qkv, cache, positions, tail_slots, starts, cos, sin, q_weight, k_weight, eps, row_entries, row_entry_ends, parts,
-    tops, totals, out, scale, slots_in_cache, size, table_width,
-    PDL: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
+    tops, totals, out, scale, slots_in_cache, size: tl.constexpr, table_width,
+    PDL: tl.constexpr, FETCH: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
+    SHARED: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Attention of each row's newest token. Stores its key and value in its slot, attends to them and to the row's
     tail, and adds the results of `shared_prefix_attention`. One program per row and key head.
 
     `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2]. A row's tail
-    begins at position `starts[row]` and ends with the row's own position.
+    begins at position `starts[row]` and ends with the row's own position. FETCH: the tail is fetched into the
+    second-level cache first, so many entries at a time.
     """
     row, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
     used, real = m < G, d < size
-    wait_for_previous(PDL)
-    at, start = tl.load(positions + row), tl.load(starts + row)
+    at, start = tl.load(positions + row, cache_modifier=".cg"), tl.load(starts + row, cache_modifier=".cg")
     length = (at - start).to(tl.int32)  # keys before its own
+    begin = length * 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, length + 1 - WINDOW) // N * N
+    keys = cache + head * slots_in_cache * size
+    values = cache + (K + head) * slots_in_cache * size
+    mine = tl.load(tail_slots + row * table_width + length, cache_modifier=".cg").to(tl.int64) * size
+    if FETCH > 0:
+        line = tl.arange(0, D // FETCH)[None, :] * FETCH
+        for first in tl.range(begin, length, 128, num_stages=1):
+            n = tl.minimum(first + tl.arange(0, 128), length)
+            where = tl.load(tail_slots + row * table_width + n).to(tl.int64)[:, None] * size + line
+            fetch_line(keys + where)
+            fetch_line(values + where)
+    wait_for_previous(PDL)
     angle = at * (size // 2)
     own = qkv + row * (H + 2 * K) * size
     one = tl.zeros([1, 1], tl.int32)
@@ -163,37 +187,39 @@ def decode_attention(
         own + (head * G + m)[:, None] * size, d, used[:, None] & real, cos + angle, sin + angle, q_weight, eps, size,
         NORM, GEMMA,
     )  # fmt: skip
-    keys = cache + head * slots_in_cache * size
-    values = cache + (K + head) * slots_in_cache * size
-    mine = tl.load(tail_slots + row * table_width + length).to(tl.int64) * size
     tl.store(keys + mine + d, key, mask=real)
     tl.store(values + mine + d, value, mask=real)
+    scale = scale * 1.4426950408889634  # log2(e): powers of two are cheaper
     top = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
     total = tl.full([M], 1.0, tl.float32)
     mixed = tl.zeros([M, D], tl.float32) + value.to(tl.float32)
-    begin = length * 0
-    if WINDOW > 0:
-        begin = tl.maximum(0, length + 1 - WINDOW) // N * N
     for first in range(begin, length, N):
         n = first + tl.arange(0, N)
-        there = n < length
-        slot = tl.load(tail_slots + row * table_width + n, mask=there, other=0).to(tl.int64)
-        where, filled = slot[:, None] * size + d, there[:, None] & real
-        k = tl.load(keys + where, mask=filled, other=0.0)
-        v = tl.load(values + where, mask=filled, other=0.0)
-        seen = there[None, :] & used[:, None]
+        slot = tl.load(tail_slots + row * table_width + tl.minimum(n, length - 1)).to(tl.int64)
+        where = slot[:, None] * size + d
+        if size == D:
+            k, v = tl.load(keys + where), tl.load(values + where)
+        else:
+            k, v = tl.load(keys + where, mask=real, other=0.0), tl.load(values + where, mask=real, other=0.0)
+        seen = n < length
         if WINDOW > 0:
-            seen = seen & (length - n < WINDOW)[None, :]
-        top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
+            seen = seen & (length - n < WINDOW)
+        score = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+        score = tl.where(seen[None, :], score, -1e30)
+        higher = tl.maximum(top, tl.max(score, 1))
+        weight, shrink = tl.exp2(score - higher[:, None]), tl.exp2(top - higher)
+        mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+        total = total * shrink + tl.sum(weight, 1)
+        top = higher
     if SHARED:
         last = tl.load(row_entry_ends + row + 1)
         for e in range(tl.load(row_entry_ends + row), last):
             place = (tl.load(row_entries + e) * K + head) * G + m
-            other_top = tl.load(tops + place, mask=used, other=-1e30)
+            other_top = tl.load(tops + place, mask=used, other=-1e30) * 1.4426950408889634
             other_total = tl.load(totals + place, mask=used, other=0.0)
             other = tl.load(parts + place[:, None] * size + d, mask=used[:, None] & real, other=0.0)
             higher = tl.maximum(top, other_top)
-            shrink, grow = tl.exp(top - higher), tl.exp(other_top - higher)
+            shrink, grow = tl.exp2(top - higher), tl.exp2(other_top - higher)
             mixed = mixed * shrink[:, None] + other * grow[:, None]
             total = total * shrink + other_total * grow
             top = higher
@@ -407,30 +433,33 @@ def truncation_threshold(logits, temperature, top_k, top_p, min_p, min_logit, vo
 
 @triton.jit
 def chunk_sums(
-    logits, temperature, min_logit, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr
+    logits, temperature, min_logit, greedy, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr
 ):
-    """For each row and vocabulary chunk: the largest logit over temperature, its index, and the sum of exponentials."""
+    """For each row and vocabulary chunk: the largest logit over temperature and the sum of exponentials; for greedy
+    rows also the largest's index."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
-    x = tl.div_rn(x, tl.load(temperature + row))
+    heat = tl.load(temperature + row)
+    if heat != 1.0:  # a division takes longer than all else
+        x = tl.div_rn(x, heat)
     if TRIM:
         x = tl.where(x < tl.load(min_logit + row), -float("inf"), x)
     top = tl.max(x, 0)
     tl.store(tops + row * chunks + chunk, top)
-    tl.store(best + row * chunks + chunk, chunk * N + tl.argmax(x, 0))
+    if tl.load(greedy + row) != 0:
+        tl.store(best + row * chunks + chunk, chunk * N + tl.argmax(x, 0))
     tl.store(sums + row * chunks + chunk, tl.sum(tl.where(x == -float("inf"), 0.0, tl.exp(x - top)), 0))
 
 
 @triton.jit
 def sample_token(
     logits, temperature, min_logit, greedy, uniforms, tops, sums, best, tokens, logprobs, last_tokens, positions, step,
-    vocabulary, chunks, steps, PDL: tl.constexpr, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
+    vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """Sample the first token whose cumulative probability exceeds the row's uniform number, with its log-probability.
     The token becomes the row's last one, and the position advances by one. One program per row."""
     row = tl.program_id(0)
-    wait_for_previous(PDL)
     now = tl.load(step)
     c = tl.arange(0, C)
     there = c < chunks
