@@ -5,8 +5,9 @@
 
 Parts: `check` compares kernels with torch and a step with the other way to compute it; `sweep` times every product
 with tiles of several sizes, over the weights of all layers; `attention` the same for attention; `passes` times whole
-steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran; `profile` lists their
-kernels. Every part is written when it is done. The weights are random.
+steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran; `tune` times whole steps
+with other tiles of attention, and with weights fetched early or not; `profile` lists the kernels of whole steps. Every
+part is written when it is done. The weights are random.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ponder.engine.kv_cache import KVCache
 from ponder.nets.config import DecoderConfig
 from training_harness import SHAPES, initialise_on
 
-PARTS = ("check", "sweep", "passes", "attention", "profile")
+PARTS = ("check", "sweep", "passes", "attention", "tune", "profile")
 SMALL_SHAPE = DecoderConfig("llama", 300, 64, 2, 4, 2, 16, mlp_width=128, context=512, eos=(2,))  # to try it out
 LINEAR_TILES = [
     Tile(64, 32, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 8, 3),
@@ -231,14 +232,9 @@ def attention_microseconds(
 ) -> float:
     """Of one layer's attention."""
     w, b = bench.weights, bench.buffers
-    step, real, real_fetched = DecodeStep(w, b, rows), fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES
-
-    def tile(size: int, dtype: torch.dtype) -> dict[str, int]:
-        return real(size, dtype) | {"N": keys, "num_warps": warps, "num_stages": stages}
-
+    step = DecodeStep(w, b, rows)
     step.qkv.normal_()
-    fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = tile, fetched
-    try:
+    with attention_tile((keys, warps, stages, fetched)):
         attend = fused_forward._decode_attention(w, bench.cache, b, rows, has_shared, step.pdl)
 
         def work() -> None:
@@ -246,8 +242,56 @@ def attention_microseconds(
                 attend(i, layer, step.qkv, step.mixed)
 
         return bench.seconds(work) * 1e6 / len(w.layers)
+
+
+@contextmanager
+def attention_tile(tile: tuple[int, int, int, int] | None) -> Iterator[None]:
+    """One of ATTENTION_TILES instead of the engine's own."""
+    real, real_fetched = fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES
+    if tile is not None:
+        keys, warps, stages, fetched = tile
+
+        def constants(size: int, dtype: torch.dtype) -> dict[str, int]:
+            return real(size, dtype) | {"N": keys, "num_warps": warps, "num_stages": stages}
+
+        fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = constants, fetched
+    try:
+        yield
     finally:
         fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = real, real_fetched
+
+
+def tune(bench: Bench, rows: int, tiles: int) -> dict[str, Any]:
+    """Microseconds of a whole step with one thing changed after the other; what is faster stays for the next."""
+    times: dict[str, float] = {}
+    attention: tuple[int, int, int, int] | None = None  # the engine's own
+    products = {name: decode_forward.tile_for(name, rows) for name in TILES}
+
+    def took(name: str) -> float:
+        with attention_tile(attention):
+            for product, tile in products.items():
+                decode_forward.TILES[product] = {rows: tile}
+            times[name] = whole_step(bench, "passes", rows, False, True)
+        return times[name]
+
+    engines = dict(decode_forward.TILES)
+    try:
+        best = took("as it is")
+        for other in ATTENTION_TILES[:tiles]:
+            old, attention = attention, other
+            if (now := took(f"attention {other}")) < best:
+                best = now
+            else:
+                attention = old
+        for product, tile in list(products.items()):
+            products[product] = tile._replace(fetches=not tile.fetches)
+            if (now := took(f"{product} {products[product]}")) < best:
+                best = now
+            else:
+                products[product] = tile
+    finally:
+        decode_forward.TILES.update(engines)
+    return {"times": times, "best": best, "attention": attention, "products": products}
 
 
 def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:
@@ -343,9 +387,13 @@ def main() -> None:
         for (kind, rows), (_, tile) in best.items():
             decode_forward.TILES[kind] = dict(sorted({**decode_forward.TILES[kind], rows: tile}.items()))
         result["best"] = {f"{kind} {rows}": [took, *tile] for (kind, rows), (took, tile) in best.items()}
-    for part in [part for part in ("passes", "attention", "profile") if part in args.parts]:
+    for part in [part for part in ("passes", "attention", "tune", "profile") if part in args.parts]:
         if part == "attention":
             sweep_attention()
+            continue
+        if part == "tune":
+            for rows in args.rows:
+                attempt("tune", f"{rows}", partial(tune, bench, rows, args.tiles))
             continue
         for rows in args.rows:
             for has_shared in (False, True):
