@@ -64,10 +64,10 @@ def row_classes() -> list[int]:
 
 
 def is_supported(w: FusedWeights, adapters: PassAdapters = None) -> bool:
-    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=0 does not turn them off."""
+    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=1 asks for them."""
     c, kind = w.config, w.embedding.dtype
     return (
-        os.environ.get("PONDER_DECODE_KERNELS") != "0"
+        os.environ.get("PONDER_DECODE_KERNELS") == "1"
         and not c.gemma
         and c.width <= MAX_WIDTH
         and not isinstance(adapters, AdapterRows)
