@@ -185,8 +185,11 @@ class Synthetic:
             row += [_share([d["made"][without]["right"] for d in data])] if exact else []
             rows.append(row)
         head = ["left out", "%", "what it is worth, points", "above 0?", "problems", *(["answers right"] * exact)]
-        return ["All ways together, with one filter left out, and with all of them left out:",
-                *markdown_table(head, rows)]  # fmt: skip
+        return [
+            "All ways together, with one filter left out, and with all of them left out. What no attempt solved has no"
+            " answer to learn from, so that leaving out the filter against too hard problems changes only the counts:",
+            *markdown_table(head, rows),
+        ]
 
     def _held_lines(self, data: Sequence[SeedData], hard: bool) -> list[str]:
         def difference(a: str, b: str, key: str = "all") -> list[float]:
