@@ -7,21 +7,21 @@ CALCULATOR = "calculator"
 LM = "--cosine --max-tokens-per-microbatch 4096"
 LM_STEP = f"{LM} --limit 150"
 AROUND = "agent --task grid-walk --task.level 2 --task.shown_as around"
-TINY_SQL = "agent --task sql --task.level 1 --cosine --limit 150 --problems-per-step 128 --steps 20"
+TINY_SQL = "agent --task sql --task.level 1 --cosine --limit 150 --problems-per-step 128"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
     "tiny": (
         "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
         f"{AROUND} --problems-per-step 128 --steps 45 --cosine --cold-start-steps 160 --lr 0.001",
         f"{CALCULATOR} --cold-start-steps 500 --steps 20 --cosine --limit 150",
-        f"{TINY_SQL} --lr 0.001 --cold-start-steps 220",
+        f"{TINY_SQL} --steps 15 --lr 0.001 --cold-start-steps 220",
     ),
     "smollm2": (  # GRPO's rate rises for ten steps and then falls
         "agent --task alphabet-sort --task.level 3 --cold-start-steps 30 --cold-start-lr 0.0002 --problems-per-step 32"
         f" --steps 20 --lr 0.0001 {LM_STEP}",
-        "agent --task mastermind --task.level 1 --cold-start-steps 16 --problems-per-step 64 --group-size 16 --steps 26"
-        f" --lr 2e-05 {LM}",
-        f"{AROUND} --cold-start-steps 14 --problems-per-step 32 --steps 18 --lr 8e-05 {LM_STEP}",
-        "agent --task sql --max-tokens 160 --cold-start-steps 13 --problems-per-step 64 --steps 16 --lr 6e-05"
+        "agent --task mastermind --task.level 1 --cold-start-steps 16 --problems-per-step 64 --steps 28 --lr 3e-05"
+        f" {LM}",
+        f"{AROUND} --cold-start-steps 60 --problems-per-step 64 --steps 22 --lr 3e-05 {LM}",
+        "agent --task sql --max-tokens 160 --cold-start-steps 13 --problems-per-step 48 --steps 20 --lr 4e-05"
         f" {LM_STEP}",
         f"{CALCULATOR} --cold-start-steps 13 --steps 8 --lr 8e-05 {LM_STEP}",
     ),
@@ -52,7 +52,7 @@ AGENTS_TRIED: dict[str, tuple[str, ...]] = {
             )
         ),
         *(
-            f"{TINY_SQL} --lr {lr} --cold-start-steps {cold}"
+            f"{TINY_SQL} --steps 20 --lr {lr} --cold-start-steps {cold}"
             for lr, cold in ((0.001, 220), (0.001, 260), (0.0005, 260))
         ),
     ),
