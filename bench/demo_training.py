@@ -155,7 +155,10 @@ def keep(args: Any) -> None:
     """The seeds of the test split: accuracy beside that before training, and seconds beside the earlier settings'."""
     every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.out.rglob("*.json"))]
     now, before = ([r for r in every if r["split"] == "test" and r["before"] is kind] for kind in (False, True))
-    settings = ("steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "optimizer", "more")
+    settings = (
+        "steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "temperature", "optimizer",
+        "algorithm", "more",
+    )  # fmt: skip
     assert now and all(row[name] == now[0][name] for row in now for name in (*settings, "hardware", "commit"))
     shown = (
         "seed", "accuracy", "low", "high", "problems", "rewards", "seconds", "processor_seconds", "threads", "parts",
