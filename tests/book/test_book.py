@@ -264,6 +264,22 @@ def test_first_errors_by_a_threshold_of_other_solutions() -> None:
     assert "| some judge | 100.0 | 100.0 | 100.0 [100.0, 100.0] |" in text
 
 
+def test_first_errors_of_several_seeds() -> None:
+    def of(f1: float, name: str) -> dict[str, Any]:
+        shares = {"f1": f1, "error accuracy": f1, "correct accuracy": f1, "low": f1, "high": f1, "guess": 0.2}
+        return {name: shares | {"solutions": 10}}
+
+    seeds = {s: {"processbench": of(f1, "some judge") | of(0.4, STEP_LENGTH)} for s, f1 in enumerate((0.5, 0.51, 0.52))}
+    text = "\n".join(first_error_lines(seeds))
+    assert f"| some judge | 51.0 | 51.0 | {format_interval([0.5, 0.51, 0.52], bounds=SHARE)} | 20.0 |" in text
+    assert "40.0 [40.0, 40.0] |" in text and "**yes**: some judge." in text
+
+
+def test_judges_after_rl_are_of_language_models(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--on smollm2"):
+        find_figure("rl-judges").run(run_of(tmp_path))
+
+
 @pytest.mark.nightly
 def test_judges_from_scratch(tmp_path: Path) -> None:
     """The whole figure, with few steps: its judges are those that a guide by name is."""
