@@ -11,7 +11,7 @@ often, requests for problems with their replies, in which the fixed sentences of
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +33,8 @@ from _bases import (
     find_base,
 )
 
+from ponder.cli.flags import build_with_settings
+from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.make_problems import MakeProblems
 from ponder.pipelines.problems.filters import Filters
@@ -69,18 +71,20 @@ def recipe(
     start_steps: Steps = None, steps: Steps = None, lr: Lr = None, max_per_problem: Count = 4,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = find_base(model, task, task_settings, template, max_tokens, limit)
-    steps = steps or (60 if model == "tiny" else None)
     sums = task is None and model == "tiny"
+    b = find_base(model, task, NO_SETTINGS if sums else task_settings, template, max_tokens, limit)
+    steps = steps or (60 if model == "tiny" else None)
     if sums:
-        b = sums_base(b, max_tokens)
+        b = sums_base(b, max_tokens, task_settings)
     if validation:
         b = replace(b, task=Validation(b.task))
     parents = Seeds(fewer_numbers(b.task) if sums else b.task, seeds)
     stages, first = b.cold_start_stages(seed, None)
-    if sums:
+    if b.has_cold_start:
         job = b.cold_start_job(seed, start_steps)
-        stages[0] = replace(stages[0], job=replace(job, data=SolvesAndWrites(b.task)))
+        stages[0] = replace(stages[0], job=replace(job, data=SolvesAndWrites(b.task)) if sums else job)
+    elif start_steps is not None:
+        raise UsageError("--start-steps changes nothing: this model starts as it is")
     file = templates or (str(SUMS_TEMPLATES) if sums else None)
     ways = [way for way in WAYS if way != "templates" or file]
     shared: dict[str, Any] = {
@@ -132,12 +136,13 @@ class VariedSums(Sums):
         return not self._is_test_item(terms)
 
 
-def sums_base(b: RecipeBase, max_tokens: int | None) -> RecipeBase:
+def sums_base(b: RecipeBase, max_tokens: int | None, settings: Mapping[str, str]) -> RecipeBase:
     """The tiny base on sums of several lengths, with the sentences of requests in its vocabulary."""
     assert isinstance(b.model, ScratchModel) and isinstance(b.task, Sums)
     alphabet = b.model.alphabet + "."
     scratch = replace(b.model, alphabet=alphabet, context=CONTEXT, weight_std=WEIGHT_STD, words=request_words())
     task = VariedSums(terms=6, limit=LIMIT, prompt=b.task.prompt, forms=b.task.forms, test_size=b.limit)
+    task = build_with_settings("task", task, settings, "task")
     return replace(b, model=scratch, task=task, sampling=Sampling(max_tokens=max_tokens or MAX_TOKENS))
 
 
