@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -235,3 +236,28 @@ def test_extreme_logits_stay_finite() -> None:
         apart = chunked_lm_head.divergence(hidden, weight, -hidden.detach(), weight.detach(), 1.0, mix)
         apart.sum().backward()
         assert torch.isfinite(apart).all() and hidden.grad is not None and torch.isfinite(hidden.grad).all()
+
+
+@pytest.mark.parametrize("function", [chunked_lm_head._norm_and_entropy, chunked_lm_head._logprobs_grad])
+def test_compiled_passes_have_constant_vocabulary_and_variable_tokens(function: Callable[..., Any]) -> None:
+    widths: list[object] = []
+    lengths: list[object] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Callable[..., Any]:
+        values = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        ((n, width),) = (v.shape for v in values if isinstance(v, Tensor) and v.dim() == 2)
+        widths.append(width)
+        lengths.append(n)
+        return graph.forward  # type: ignore[no-any-return]
+
+    compiled = torch.compile(function, dynamic=True, backend=backend)
+    for vocabulary, sizes in ((64, (5, 7, 9)), (100, (6, 8))):
+        for n in sizes:
+            logits, row = chunked_lm_head.with_constant_width(torch.randn(n, vocabulary)), torch.randn(n)
+            args: tuple[Any, ...] = (1.0,)
+            if function is chunked_lm_head._logprobs_grad:
+                args = (torch.zeros(n, dtype=torch.long), row, row, (row, row), 1.0, torch.float32)
+            torch.testing.assert_close(compiled(logits, *args), function(logits, *args))
+    torch._dynamo.reset()
+    assert widths == [64, 100] and all(type(width) is int for width in widths)
+    assert all(isinstance(n, torch.SymInt) for n in lengths)

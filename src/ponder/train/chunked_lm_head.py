@@ -54,7 +54,7 @@ class _TokenLogprobs(torch.autograd.Function):
         read = compile_once(_norm_and_entropy) if hidden_NE.is_cuda else _norm_and_entropy
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         for part in _chunks(hidden_NE, weight_VE):
-            logits_NV = project_logits(hidden_NE[part], weight_VE, banned)
+            logits_NV = _chunk_logits(hidden_NE[part], weight_VE, banned)
             norm_N, entropy_N = read(logits_NV, temperature)
             logprobs_N = logits_NV.gather(-1, target_N[part, None])[:, 0] / temperature - norm_N
             parts.append((logprobs_N, entropy_N, norm_N))
@@ -71,7 +71,7 @@ class _TokenLogprobs(torch.autograd.Function):
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         for part in _chunks(hidden_NE, weight_VE):
-            logits = project_logits(hidden_NE[part], weight_VE, ctx.banned)
+            logits = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
             second = None if grads[1] is None else (grads[1][part], entropy_N[part])
             dtype = hidden_NE.dtype
             sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
@@ -118,8 +118,8 @@ class _Divergence(torch.autograd.Function):
         return torch.cat(
             [
                 apart(
-                    project_logits(hidden_NE[part], weight_VE, banned),
-                    project_logits(teacher_NE[part], teacher_VE, banned),
+                    _chunk_logits(hidden_NE[part], weight_VE, banned),
+                    _chunk_logits(teacher_NE[part], teacher_VE, banned),
                     temperature,
                     mix,
                 )
@@ -133,8 +133,8 @@ class _Divergence(torch.autograd.Function):
         slope = compile_once(_divergence_grad) if hidden_NE.is_cuda else _divergence_grad
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
-            student_NV = project_logits(hidden_NE[part], weight_VE, ctx.banned)
-            teacher_NV = project_logits(teacher_NE[part], teacher_VE, ctx.banned)
+            student_NV = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
+            teacher_NV = _chunk_logits(teacher_NE[part], teacher_VE, ctx.banned)
             sums.add(part, slope(student_NV, teacher_NV, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
         return sums.hidden_NE, sums.weight(), None, None, None, None, None
 
@@ -184,6 +184,18 @@ class _HeadGradients:
 
     def weight(self) -> Tensor | None:
         return None if self._weight is None else self._weight.to(self.weight_VE.dtype)
+
+
+def _chunk_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None) -> Tensor:
+    logits_NV = project_logits(hidden_NE, weight_VE, banned)
+    return with_constant_width(logits_NV) if logits_NV.is_cuda else logits_NV
+
+
+def with_constant_width(logits_NV: Tensor) -> Tensor:
+    """The same tensor, with its vocabulary a constant for the compiler. As a variable it is no part of the compile
+    cache's key, and a large vocabulary can get the kernel of a small one, with blocks of its size."""
+    torch._dynamo.mark_static(logits_NV, 1)
+    return logits_NV
 
 
 def _chunks(hidden_NE: Tensor, weight_VE: Tensor) -> Iterator[slice]:
