@@ -480,3 +480,42 @@ def test_readmitted_sequence_reads_its_new_slots(graphs: Callable[..., Engine], 
         return (await writing)[0]
 
     assert run_async(both()).token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retried"), [(torch.OutOfMemoryError("CUDA out of memory"), True), (RuntimeError("no kernel"), False)]
+)
+def test_kernels_are_built_later_if_memory_was_short(
+    graphs: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, error: Exception, is_retried: bool
+) -> None:
+    net, request = tiny_decoder(), Request(ids([5]), Sampling(max_tokens=40), 1, 3)
+    (expected,) = run_async(Engine(net, cache_bytes=1 << 22).generate(request))
+    machine, failures = graphs(net, 200), [error, error]
+
+    def decode(*args: Any, **more: Any) -> Tensor:
+        if failures and threading.current_thread().name == "compile":
+            raise failures.pop()
+        return reference.decode(*args, **more)
+
+    reference: Any = vars(cuda_graph_runner)["fused_forward"]
+    monkeypatch.setattr(cuda_graph_runner, "fused_forward", FailingForward(reference, decode))
+    monkeypatch.setattr(cuda_graph_runner, "_SECONDS_BETWEEN_WARM_UPS", 0.0)
+    with pytest.warns(UserWarning, match="sampling is slow") as warned:
+        for _ in range(3):  # in the plain runner at first
+            assert run_async(machine.generate(request))[0].token_ids == expected.token_ids
+            runner = machine._runner
+            assert isinstance(runner, CudaGraphRunner)
+            runner.wait_for_kernels()
+    assert isinstance(runner, CudaGraphRunner)
+    assert runner.ready.is_set() == is_retried and len(failures) == (0 if is_retried else 1)
+    assert len(warned) == 1, "said once"
+    assert run_async(machine.generate(request))[0].token_ids == expected.token_ids
+    machine.close()
+
+
+class FailingForward:
+    def __init__(self, reference: Any, decode: Callable[..., Tensor]) -> None:
+        self.reference, self.decode = reference, decode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reference, name)

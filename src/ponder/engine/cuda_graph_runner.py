@@ -10,6 +10,7 @@ Sequences that only the host can sample for get steps of one token, in turns wit
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Sequence
 
@@ -36,6 +37,7 @@ from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
+_SECONDS_BETWEEN_WARM_UPS = 20.0  # where the device's memory was full
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
 
 
@@ -61,11 +63,22 @@ class CudaGraphRunner(ModelRunner):
         self._logits_batch: GraphBatch | None = None
         self._round_robin = 0
         self.ready = threading.Event()  # until then, steps run as in the plain runner
-        if net.device.type == "cuda":
-            torch.cuda.current_stream(net.device).synchronize()  # the other thread does not wait for this stream
+        self._memory_was_short = False  # for the kernels
+        self._retry_at: float | None = None  # when they are to be built again
+        self._start_warm_up()
+
+    def _start_warm_up(self) -> None:
+        if self.net.device.type == "cuda":
+            torch.cuda.current_stream(self.net.device).synchronize()  # the other thread does not wait for this stream
         # no daemon: a thread inside torch when the interpreter exits aborts the process
         self._warm_up_thread = threading.Thread(target=self._warm_up, name="compile", daemon=False)
         self._warm_up_thread.start()
+
+    def _retry_warm_up(self) -> None:
+        """Others may have freed memory since. Called by the engine's thread before a step, so never while asleep."""
+        if self._retry_at is not None and time.monotonic() >= self._retry_at and not self._warm_up_thread.is_alive():
+            self._retry_at = None
+            self._start_warm_up()
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
@@ -88,7 +101,13 @@ class CudaGraphRunner(ModelRunner):
                         self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True
                     )
         except Exception as error:
-            warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
+            if not self.ready.is_set() and "out of memory" in str(error):  # torch's or Triton's
+                if not self._memory_was_short:
+                    warnings.warn(f"sampling is slow until there is memory for its kernels ({error})", stacklevel=1)
+                self._memory_was_short = True
+                self._retry_at = time.monotonic() + _SECONDS_BETWEEN_WARM_UPS
+            else:
+                warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
 
     def _make_batch(self, buffers: GraphBuffers, samples: bool) -> GraphBatch:
         return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples)
@@ -129,6 +148,7 @@ class CudaGraphRunner(ModelRunner):
         return KVCache(c, slots, net.device, net.dtype, list(kv))
 
     def choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        self._retry_warm_up()
         if not self._has_kernels(seqs, ()):
             return seqs, 1
         kinds = {seq.samples_on_device for seq in seqs}
