@@ -248,7 +248,7 @@ def test_compiled_passes_have_constant_vocabulary_and_variable_tokens(function: 
         ((n, width),) = (v.shape for v in values if isinstance(v, Tensor) and v.dim() == 2)
         widths.append(width)
         lengths.append(n)
-        return graph.forward  # type: ignore[no-any-return]
+        return graph.forward
 
     compiled = torch.compile(function, dynamic=True, backend=backend)
     for vocabulary, sizes in ((64, (5, 7, 9)), (100, (6, 8))):
