@@ -247,18 +247,13 @@ def attention_microseconds(
 @contextmanager
 def attention_tile(tile: tuple[int, int, int, int] | None) -> Iterator[None]:
     """One of ATTENTION_TILES instead of the engine's own."""
-    real, real_fetched = fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES
+    real = decode_forward.attention_tile_for
     if tile is not None:
-        keys, warps, stages, fetched = tile
-
-        def constants(size: int, dtype: torch.dtype) -> dict[str, int]:
-            return real(size, dtype) | {"N": keys, "num_warps": warps, "num_stages": stages}
-
-        fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = constants, fetched
+        decode_forward.attention_tile_for = lambda *_: decode_forward.AttentionTile(*tile)
     try:
         yield
     finally:
-        fused_forward._tile_constants, fused_forward._FETCHED_ENTRIES = real, real_fetched
+        decode_forward.attention_tile_for = real
 
 
 def tune(bench: Bench, rows: int, tiles: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import GraphBuffers
 from ponder.nets.power_of_two import next_power_of_two
 
+_T = TypeVar("_T")
 LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
-MAX_WIDTH = 1024  # of a residual stream, for which these kernels are faster than cuBLAS's and those between
+MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
@@ -48,13 +49,35 @@ TILES: dict[str, dict[int, Tile]] = {
             1024: Tile(64, 64, 64, 4, 4)},
     "gate_up": {16: Tile(16, 16, 64, 4, 4), 64: Tile(64, 32, 64, 4, 4, True), 256: Tile(64, 32, 64, 4, 4),
                 1024: Tile(128, 128, 64, 8, 3)},
-    "down": {16: Tile(16, 16, 128, 4, 4), 64: Tile(16, 32, 128, 4, 4), 256: Tile(64, 32, 64, 4, 6),
+    "down": {16: Tile(16, 16, 128, 4, 4), 64: Tile(16, 32, 128, 4, 4), 256: Tile(64, 32, 64, 4, 6, True),
              1024: Tile(64, 64, 64, 4, 4)},
 }  # fmt: skip
 
 
 def tile_for(product: str, rows: int) -> Tile:
-    tiles = TILES[product]
+    return _for_rows(TILES[product], rows)
+
+
+class AttentionTile(NamedTuple):
+    """`keys` at a time; `fetched`: entries of keys and values by one prefetch while the kernel before runs, 0: none."""
+
+    keys: int
+    warps: int
+    stages: int
+    fetched: int
+
+
+# For heads of 64 entries, by the largest number of rows.
+ATTENTION_TILES = {
+    64: AttentionTile(64, 2, 3, 32), 256: AttentionTile(32, 1, 3, 0), 1024: AttentionTile(128, 4, 3, 0)
+}  # fmt: skip
+
+
+def attention_tile_for(head_dim: int, rows: int) -> AttentionTile | None:
+    return _for_rows(ATTENTION_TILES, rows) if head_dim == 64 else None
+
+
+def _for_rows(tiles: Mapping[int, _T], rows: int) -> _T:
     return next((tile for most, tile in tiles.items() if rows <= most), tiles[max(tiles)])
 
 

@@ -24,7 +24,6 @@ _QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill
 # Inputs times columns up to which x A^T is computed again for every tile of outputs, not in a kernel of its own.
 _MAX_RECOMPUTED_PRODUCTS = 1024 * 32
 _MAX_COLUMNS_PER_TILE = 64
-_FETCHED_ENTRIES = 32  # of keys and values, by one prefetch into the second-level cache
 
 
 # Reads queries, keys and values of a layer, and writes the attention's output.
@@ -116,29 +115,33 @@ def _mixed_attention(rows: int, decode: LayerAttention, prefill: LayerAttention)
 def _decode_attention(
     w: FusedWeights, cache: KVCache, b: GraphBuffers, rows: int, has_shared: bool, pdl: bool = False
 ) -> LayerAttention:
-    """Attention of one new token of each row. `pdl`: the kernels are launched while those before them run, and fetch
-    keys and values meanwhile."""
+    """Attention of one new token of each row. `pdl`: the kernels are launched while those before them run, and may
+    fetch keys and values meanwhile."""
     from ponder.engine import triton_kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
+    shared_tile = _tile_constants(c.head_dim, w.embedding.dtype)
+    tile, fetched = shared_tile, 0
+    if pdl and (own := decode_forward.attention_tile_for(c.head_dim, rows)):
+        tile = tile | {"N": own.keys, "num_warps": own.warps, "num_stages": own.stages}
+        fetched = own.fetched
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         cos, sin = w.rope_tables[layer.rope_index]
         q_weight, k_weight = _qk_norm_weights(layer, qkv)
-        kind = {"WINDOW": layer.window, **_head_constants(w, layer), **_tile_constants(c.head_dim, qkv.dtype)}
+        kind = {"WINDOW": layer.window, **_head_constants(w, layer)}
         kind |= decode_forward.launch_options(pdl)
         if has_shared:
             k.shared_prefix_attention[(max_shared_items(rows), c.kv_heads)](
                 qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
                 b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
-                M=max(16, next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind,
+                M=max(16, next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind, **shared_tile,
             )  # fmt: skip
         k.decode_attention[(rows, c.kv_heads)](
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
             b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots,
             c.head_dim, b.tail_slots.shape[1],
-            FETCH=_FETCHED_ENTRIES if pdl and c.head_dim >= 64 else 0, SHARED=has_shared,
-            M=max(16, next_power_of_two(group)), **kind,
+            FETCH=fetched, SHARED=has_shared, M=max(16, next_power_of_two(group)), **kind, **tile,
         )  # fmt: skip
 
     return attend
