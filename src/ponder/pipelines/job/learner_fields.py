@@ -36,7 +36,7 @@ class LearnerFields(TrainingFields):
         bool, "recompute activations in the backward pass: less memory, a third more time"
     ] = False
     fp8: Annotated[
-        bool, "compute the blocks' matrix products in 8-bit floats while learning: faster with large models on Hopper"
+        bool, "compute the blocks' matrix products in 8-bit floats while learning (NVIDIA GPUs from Ada and Hopper on)"
     ] = False
     fsdp: Annotated[
         bool, "with several ranks: shard weights, gradients and optimizer states over them (FSDP2), in place of copies"
