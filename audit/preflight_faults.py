@@ -136,7 +136,7 @@ def _temperature() -> AbstractContextManager[object]:
 def _frozen() -> AbstractContextManager[object]:
     """Upper layers run, and their parameters get no gradient: what reused graphs once did."""
 
-    def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: object) -> Tensor:
+    def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: object, *_: object) -> Tensor:
         if block.self_attn.layer < 25:
             return block(x, turn, attend)
         fixed = {n: p.detach() for n, p in block.named_parameters()}

@@ -49,7 +49,8 @@ def run_compiled_block(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Learners run blocks as on a GPU, through `run_compiled_block`; layers named here get no gradient there."""
     lost: list[int] = []
 
-    def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Any) -> Tensor:
+    def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Any, fp8: bool) -> Tensor:
+        assert not fp8
         if block.self_attn.layer not in lost:
             return block(x, turn, attend)
         fixed = {n: p.detach() for n, p in block.named_parameters()}
@@ -141,8 +142,8 @@ def test_different_compiled_gradient_is_refused(
 ) -> None:
     run = decoder.run_compiled_block
 
-    def larger(block: Block, x: Tensor, turn: Any, attend: Any) -> Tensor:
-        out = run(block, x, turn, attend)
+    def larger(block: Block, x: Tensor, turn: Any, attend: Any, fp8: bool) -> Tensor:
+        out = run(block, x, turn, attend, fp8)
         return out + 0.05 * (out - out.detach())  # the same numbers, another gradient
 
     monkeypatch.setattr(decoder, "run_compiled_block", larger)

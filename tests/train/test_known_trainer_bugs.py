@@ -283,7 +283,7 @@ def test_12_packed_batch_equals_single_sequences(kind: str, broken: bool, monkey
 def test_13_no_dropout(broken: bool, monkeypatch: Patch) -> None:
     if broken:
         real = decoder.MLP.forward
-        monkeypatch.setattr(decoder.MLP, "forward", lambda self, x: F.dropout(real(self, x), 0.1, self.training))
+        monkeypatch.setattr(decoder.MLP, "forward", lambda self, x, _: F.dropout(real(self, x), 0.1, self.training))
     net = tiny_decoder()
     lora.attach(net, LoRA(rank=2), seed=0)
     active = [m for m in net.modules() if isinstance(m, torch.nn.Dropout) and m.p > 0]
