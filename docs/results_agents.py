@@ -13,7 +13,7 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
         "agent --task alphabet-sort --problems-per-step 128 --steps 45 --cosine --cold-start-steps 600 --lr 0.001",
         f"{AROUND} --problems-per-step 128 --steps 45 --cosine --cold-start-steps 160 --lr 0.001",
         f"{CALCULATOR} --cold-start-steps 500 --steps 20 --cosine --limit 150",
-        f"{TINY_SQL} --steps 15 --lr 0.001 --cold-start-steps 220",
+        f"{TINY_SQL} --steps 20 --lr 0.001 --cold-start-steps 220",
     ),
     "smollm2": (  # GRPO's rate rises for ten steps and then falls
         "agent --task alphabet-sort --task.level 3 --cold-start-steps 30 --cold-start-lr 0.0002 --problems-per-step 32"
