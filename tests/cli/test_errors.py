@@ -106,6 +106,7 @@ BAD = [
     (("book", "bandits", "--seed", "-1"), "--seed is -1; it must be 0 or more"),
     (("cluster", "up", "--port", "99999999"), "--port is 99999999; it must be from 1 to 65535"),
     (("plot", "training", "nowhere"), "there is no run directory nowhere"),
+    (("plot", "tiny.py"), "KIND: 'tiny.py' is a path, and KIND comes before it: one of coverage, "),
     (("demo", "--stepz", "1"), "did you mean --steps?"),
     (("doctor", "--jsn"), "did you mean --json?"),
 ]

@@ -49,3 +49,4 @@ def test_task_without_held_out_problems_ends_with_a_training_question(tmp_path: 
     job = FineTune(task, model, "{{ messages[-1].content }}", steps=1, batch_size=2, dtype="float32", device="cpu")
     lines = job.summary_lines(tmp_path / "run", job(tmp_path / "run"))
     assert lines[-1].startswith("try it    ponder solve 1 --model ")
+    assert " after 1 step, " in lines[0]

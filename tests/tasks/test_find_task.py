@@ -44,8 +44,10 @@ def test_tasks_command_names_required_data(capsys):
     assert output.startswith("Your own rows") and "a problem:" not in output
     needs, settings = output.split("settings (--task.NAME VALUE):")
     assert "data " in needs and ".jsonl" in needs and "rewards" in needs and "bad_rows = 'refuse'" in settings
-    assert main(["tasks", "custom", "--task.data", "rows.jsonl", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["needs"]) == ["rewards"]
+    assert main(["tasks", "custom", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["needs"]) == ["data", "rewards"]
+    assert main(["tasks", "custom", "--task.data", "rows.jsonl"]) == 2
+    assert "'custom' also needs --task.rewards (functions" in capsys.readouterr().err
 
 
 def test_invalid_setting_is_refused(capsys):

@@ -150,6 +150,7 @@ class Parser(argparse.ArgumentParser):
             text = "; ".join(filter(None, [", ".join(schema.table_names(*named.tables)), text]))
         common: dict[str, Any] = {"type": _argparse_type(kind), "help": text.replace("%", "%%") or " "}
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            common["type"] = _positional_type(name, kind)
             more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
             self.add_argument(name, metavar=name.upper(), **common, **more)
             return
@@ -375,6 +376,21 @@ def _argparse_type(kind: Any) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(why)) from None
 
     return convert
+
+
+def _positional_type(name: str, kind: Any) -> Callable[[str], Any]:
+    """As `_argparse_type`; a path in place of a choice is told that the choice comes before it."""
+    convert = _argparse_type(kind)
+
+    def convert_or_explain(text: str) -> Any:
+        if get_origin(kind) is Literal and text not in map(str, get_args(kind)) and Path(text).exists():
+            choices = ", ".join(map(str, get_args(kind)))
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is a path, and {name.upper()} comes before it: one of {choices}"
+            )
+        return convert(text)
+
+    return convert_or_explain
 
 
 def metavar(kind: Any) -> str:

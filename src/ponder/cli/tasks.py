@@ -53,7 +53,9 @@ def tasks(
 
 
 def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] | None:
-    """What a task still has to be told before it has a problem to show; None where that is nothing."""
+    """What a task has to be told before it has a problem to show; None where that is nothing. Where only some of it was
+    given, that is an error."""
+    from ponder.errors import UsageError
     from ponder.tasks import find
 
     kind, settings = find(name, settings)
@@ -64,10 +66,15 @@ def _missing_settings(name: str, settings: Mapping[str, str]) -> dict[str, Any] 
     if not set(needs) - given or given - known.keys():
         return None
     texts = getattr(kind, "REQUIRED_SETTINGS", {})
+    if given:
+        missing = "; ".join(
+            f"--task.{n} ({texts[n]})" if n in texts else f"--task.{n}" for n in needs if n not in given
+        )
+        raise UsageError(f"the task {name!r} also needs {missing}")
     return {
         "task": name,
         "about": _headline(kind),
-        "needs": {need: texts.get(need, "") for need in needs if need not in given},
+        "needs": {need: texts.get(need, "") for need in needs},
         "settings": {n: _short_repr(f.default) for n, f in known.items() if f.default is not MISSING},
         "choices": kind.choices() if hasattr(kind, "choices") else [],
     }

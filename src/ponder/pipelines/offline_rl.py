@@ -18,7 +18,7 @@ from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
-from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.base_job import BaseJob, format_steps
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
@@ -98,7 +98,7 @@ class OfflineRL(LearnerFields, BaseJob):
         rows, has_report = read_metrics(folder), (folder / FILTER_REPORT_FILE).is_file()
         lines = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if has_report else []
         if rows:
-            lines.append(f"reward    {rows[-1]['reward']:.3f} in the data of the last of {len(rows)} steps")
+            lines.append(f"reward    {rows[-1]['reward']:.3f} in the data of the last of {format_steps(len(rows))}")
         return [
             *lines,
             f"run       {folder}",

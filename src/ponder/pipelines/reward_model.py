@@ -27,7 +27,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.decoder_with_reference import DecoderWithReference
-from ponder.pipelines.job.base_job import BaseJob
+from ponder.pipelines.job.base_job import BaseJob, format_steps
 from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
@@ -116,7 +116,8 @@ class TrainRewardModel(LearnerFields, BaseJob):
             if (folder / FILTER_REPORT_FILE).is_file()
             else []
         )
-        out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
+        first, last = rows[0]["loss"], rows[-1]["loss"]
+        out += [f"loss      {first:.3f} -> {last:.3f} after {format_steps(len(rows))}, {took:.0f} s"]
         test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
         if not test:
             return [*out, "measured  on nothing: no question was held out"]

@@ -99,7 +99,8 @@ def training_summary(job: Any, folder: Path) -> list[str]:
     rows = read_metrics(folder)
     if (name := next((metric for metric in HEADLINE_METRICS if rows and metric in rows[0]), None)) is not None:
         took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
-        lines.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
+        steps = format_steps(len(rows))
+        lines.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {steps}, {took}")
     if checkpoints(folder):
         lines.append(f"try it    {solve_hint(_example_question(_task_of(job)), folder, job)}")
     return lines
@@ -123,6 +124,10 @@ def solve_hint(question: str, model: Path, job: Any) -> str:
     tokens = getattr(sampling, "max_tokens", DEFAULT_ANSWER_TOKENS)
     more = "" if tokens == DEFAULT_ANSWER_TOKENS else f" --max-tokens {tokens}"
     return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"
+
+
+def format_steps(count: int) -> str:
+    return f"{count} step" if count == 1 else f"{count} steps"
 
 
 def format_duration(seconds: float) -> str:
