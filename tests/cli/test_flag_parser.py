@@ -92,6 +92,19 @@ def test_bad_argument_is_named(argv: tuple[str, ...], message: str) -> None:
     assert str(why.value).startswith(message)
 
 
+def test_first_argument_by_place_may_be_a_flag() -> None:
+    assert call("--first", "x", "--count", "5") == command_with_every_type("x", count=5)
+    assert call("--count", "5", "--first=x", "8") == command_with_every_type("x", 8, count=5)
+    for argv, message in {
+        ("--first",): "--first: expected one argument",
+        ("--first", "--loud"): "--first: expected one argument",
+        ("--first", "x", "8", "9"): "'9' is one argument too many",
+        ("x", "--second", "8"): "no flag --second",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            call(*argv)
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         call("--help")

@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_given(self, argv: Sequence[str]) -> dict[str, Any]:
         """The arguments that were given, by parameter name; the others are left to the function's defaults."""
-        argv = self._with_config(argv)
+        argv = self._with_config(self._place_first(argv))
         argv, settings = self._take_dotted(argv)
         optional_place = any(action.nargs == "?" and not action.option_strings for action in self._actions)
         parse = self.parse_known_intermixed_args if optional_place else self.parse_known_args
@@ -80,6 +80,20 @@ class Parser(argparse.ArgumentParser):
             print(config_text(out, self._parameters), end="")
             self.exit()
         return out
+
+    def _place_first(self, argv: Sequence[str]) -> list[str]:
+        """The arguments, with the first by place in front where it was given as a flag: `--task sql` for `sql`."""
+        words, name = list(argv), next((p.name for p in self._parameters), "")
+        flag = f"--{name}"
+        if not any(action.dest == name and not action.option_strings for action in self._actions):
+            return words
+        at = next((i for i, word in enumerate(words) if word.partition("=")[0] == flag), None)
+        if at is None:
+            return words
+        value = words[at].partition("=")[2] or next(iter(words[at + 1 :]), "--")
+        if value.startswith("--"):
+            self.error(f"{flag}: expected one argument")
+        return [value, *words[:at], *words[at + (1 if "=" in words[at] else 2) :]]
 
     def _add_config_flags(self) -> None:
         about = "a YAML or JSON file of flags; those given here override it"
