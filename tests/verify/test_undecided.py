@@ -25,6 +25,9 @@ def test_count_verdicts_groups_reasons_by_kind():
     counted = count_verdicts(scores)
     assert counted == VerdictCounts(7, {"timed out after N s": 2, "no package '...'": 2, "no reason given": 1})
     assert counted.undecided == 5 and count_verdicts([]) == VerdictCounts(0, {})
+    reasons = ["its process ended with code -9", "it answered with 10,000,128 bytes", "it answered with 2.5 MB"]
+    kinds = ["its process ended with code -9", "it answered with N bytes", "it answered with N MB"]
+    assert [*count_verdicts(Score(None, reason) for reason in reasons).reasons] == kinds
 
 
 def test_a_run_continues_while_few_verdicts_are_undecided():

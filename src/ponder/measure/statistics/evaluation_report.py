@@ -68,9 +68,11 @@ class EvaluationReport:
             rows["turns"] = self.episodes.turn_line()
             rows |= {"tool calls": line} if (line := self.episodes.tool_line()) else {}
         if self.num_undecided:
-            rows["undecided"] = f"{self.num_undecided} samples: the verifier could not judge them"
+            samples = "1 sample" if self.num_undecided == 1 else f"{self.num_undecided} samples"
+            rows["undecided"] = f"{samples}: the verifier could not judge them"
         if self.num_failed:
-            rows["failed"] = f"{self.num_failed} problems: an error ended the thinking; `ponder traces` says which"
+            problems = "1 problem" if self.num_failed == 1 else f"{self.num_failed} problems"
+            rows["failed"] = f"{problems}: an error ended the thinking; `ponder traces` says which"
         if self.reasons:
             rows["because"] = "; ".join(
                 f"{count} x {why}" for why, count in list(self.reasons.items())[:MAX_LISTED_REASONS]
