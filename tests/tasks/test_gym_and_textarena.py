@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from fakes import run_async
-from ponder.errors import MissingExtra, UnknownName
+from ponder.errors import MissingExtra, UnknownName, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.strategies import Chain
 from ponder.tasks import EpisodeTask, TextArena
 from ponder.tasks.environments import worker_pool
 from ponder.tasks.environments.gym_environment import GymEnvironment
+from ponder.tasks.environments.user_environment import open_user_environment
 from ponder.types import Sampling, Trace
 from turn_policy import TurnPolicy
 
@@ -64,6 +65,13 @@ def test_gym_environment_answers_what_is_no_action() -> None:
     trace = played(task, ["jump", *["left"] * 6])
     assert "That is no action: 'jump'" in TurnPolicy().text(trace.token_ids(trace.answers()[0]))
     assert reward(trace) == pytest.approx(-0.25 * 6)
+
+
+def test_gym_environment_without_its_wrapper_says_what_to_do() -> None:
+    with pytest.raises(UsageError, match="the tool step has no docstring.* that returns GymEnvironment"):
+        EpisodeTask(environment=Corridor, prompt="Go right.")
+    with pytest.raises(UsageError, match="made an object of Corridor: an environment has reset and act.*GymEnv"):
+        open_user_environment(lambda: Corridor())
 
 
 def test_gymnasium_itself_is_played() -> None:

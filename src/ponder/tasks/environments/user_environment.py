@@ -25,7 +25,8 @@ def open_user_environment(
     if not _is_trl(factory):
         environment = factory()
         if not callable(getattr(environment, "act", None)):
-            raise UsageError(f"{short_repr(given)} made {short_repr(environment)}: an environment has reset and act")
+            made = f"{short_repr(given)} made an object of {type(environment).__name__}"
+            raise UsageError(f"{made}: an environment has reset and act{_gym_hint(environment)}")
         return environment
     functions = [import_object(reward) if isinstance(reward, str) else reward for reward in rewards]
     return TRLEnvironment(factory, max_turns, sum_rewards(functions, weights) if functions else None)
@@ -35,7 +36,10 @@ def check_user_environment(given: UserEnvironment, has_rewards: bool) -> None:
     """Raise for what is no environment; makes none."""
     factory = load_environment(given)
     if _is_trl(factory):
-        check_trl_environment(factory)
+        try:
+            check_trl_environment(factory)
+        except UsageError as why:
+            raise UsageError(f"{why}{_gym_hint(factory)}") from None
     elif has_rewards:
         raise UsageError(f"{short_repr(given)} rewards its turns itself: leave out the reward functions")
 
@@ -46,6 +50,12 @@ def load_environment(given: UserEnvironment) -> Any:
     if not callable(factory):
         raise UsageError(f"{short_repr(given)} is {type(factory).__name__}: give a class, or a function that makes one")
     return factory
+
+
+def _gym_hint(thing: Any) -> str:
+    wrapper = "GymEnvironment(environment, parse_action, render_observation)"
+    is_gym = callable(getattr(thing, "step", None))
+    return f". If it is one of gymnasium: name a function that returns {wrapper}" if is_gym else ""
 
 
 def _is_trl(factory: Any) -> bool:
