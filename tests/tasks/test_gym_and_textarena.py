@@ -68,9 +68,9 @@ def test_gym_environment_answers_what_is_no_action() -> None:
 
 
 def test_gym_environment_without_its_wrapper_says_what_to_do() -> None:
-    with pytest.raises(UsageError, match="the tool step has no docstring.* that returns GymEnvironment"):
+    with pytest.raises(UsageError, match=r"the tool step has no docstring.* that returns GymEnvironment"):
         EpisodeTask(environment=Corridor, prompt="Go right.")
-    with pytest.raises(UsageError, match="made an object of Corridor: an environment has reset and act.*GymEnv"):
+    with pytest.raises(UsageError, match=r"made an object of Corridor: an environment has reset and act.*GymEnv"):
         open_user_environment(lambda: Corridor())
 
 
