@@ -3,7 +3,8 @@
 `run` trains the GRPO stage of `ponder run countdown` (or `ponder run addition`, with --recipe addition) once, in the
 ranks that torchrun started, and rank 0 writes one JSON file: how often each held-out problem is then solved, and how
 old the oldest token was. `start` fine-tunes the model that countdown's stage begins with. `table` compares files with
-those of one process, problem by problem over all seeds, as JSON.
+those of one process, problem by problem over all seeds, as JSON. Settings are tried on other held-out problems than
+those that are reported (`--first 300`).
 
     python bench/demo_ranks.py start --seed 0 --runs runs
     python bench/demo_ranks.py run --seed 0 --runs runs --out kept
@@ -35,9 +36,13 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.training.open_sampler import REPLICAS_FOLDER
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import read_metrics, read_traces
+from ponder.train.rollout_correction import ROLLOUT_CORRECTIONS
 from ponder.types import Sampling
 
-CURVES = ("reward", "grad_norm", "staleness/mean", "rollout_correction/ess", "rollout_correction/changed")
+CURVES = (
+    "reward", "grad_norm", "time/sample", "step_time", "cluster/batches_ahead", "staleness/mean",
+    "rollout_correction/ess", "rollout_correction/changed",
+)  # fmt: skip
 
 
 def make_job(args: Any) -> tuple[RL, Any]:
@@ -68,8 +73,16 @@ def train_once(args: Any) -> None:
     job, strategy = make_job(args)
     if args.problems_per_step is not None:
         job = replace(job, problems_per_step=args.problems_per_step)
-    job = replace(job, staleness=args.staleness, replicas=args.replicas)
-    name = f"ranks{ranks}-replicas{args.replicas}-staleness{args.staleness}-seed{args.seed}"
+    correction = None if args.correction is None else ROLLOUT_CORRECTIONS[args.correction]()
+    job = replace(
+        job,
+        staleness=args.staleness,
+        replicas=args.replicas,
+        batches_ahead=args.batches_ahead,
+        rollout_correction=correction,
+        optimizer=replace(job.optimizer, lr=args.lr_factor * job.optimizer.lr, warmup_steps=args.warmup_steps),
+    )
+    name = f"{args.name}ranks{ranks}-replicas{args.replicas}-staleness{args.staleness}-seed{args.seed}"
     run = args.runs / f"{args.recipe}-{name}"  # one folder for all ranks
     began = time.perf_counter()
     job(run)
@@ -86,7 +99,8 @@ def train_once(args: Any) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / f"{name}.json").write_text(json.dumps({
         "recipe": args.recipe, "ranks": ranks, "replicas": args.replicas, "staleness": args.staleness,
-        "seed": args.seed, "steps": args.steps,
+        "seed": args.seed, "steps": args.steps, "first": args.first, "batches_ahead": args.batches_ahead,
+        "correction": args.correction, "lr_factor": args.lr_factor, "warmup_steps": args.warmup_steps,
         "before": None if before is None else float(np.mean(list(before.values()))),
         "accuracy": float(np.mean(list(after.values()))), "right": after, "seconds": seconds,
         "oldest": max((r.get("staleness/max", 0.0) for r in rows), default=0.0),
@@ -100,12 +114,15 @@ def train_once(args: Any) -> None:
 def mean_scores(args: Any, job: RL, model: str, strategy: Any) -> dict[str, float]:
     """How often each held-out problem is solved."""
     with tempfile.TemporaryDirectory() as folder:
+        generated: Any = job.task
+        task = replace(generated, test_size=max(generated.test_size, args.first + args.limit))
         check = Evaluate(
-            job.task, model, job.template, strategy, limit=args.limit, seed=args.seed, device=args.device,
+            task, model, job.template, strategy, limit=args.first + args.limit, seed=args.seed, device=args.device,
             dtype="float32",
         )  # fmt: skip
         check(Path(folder) / "eval")
-        traces = [t for _, t in read_traces(Path(folder) / "eval")]
+        order = {problem.id: i for i, problem in enumerate(task.test)}
+        traces = [t for _, t in read_traces(Path(folder) / "eval") if order[t.problem.id] >= args.first]
     name = job.task.verifier.name
     return {t.problem.id: float(np.mean([(t.score(i, name) or 0) >= 1 for i in t.answers()])) for t in traces}
 
@@ -135,7 +152,7 @@ def compare_runs(folder: Path) -> dict[str, Any]:
     return {"rows": rows, "problems": len(some["right"]), **shared}
 
 
-def main() -> None:
+def parse_flags(given: list[str] | None = None) -> Any:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("part", choices=["start", "run", "table"])
     flags.add_argument("--recipe", choices=["countdown", "addition"], default="countdown")
@@ -149,7 +166,17 @@ def main() -> None:
     flags.add_argument("--sft-steps", type=int, default=180, help="of `start`")
     flags.add_argument("--problems-per-step", type=int)
     flags.add_argument("--limit", type=int, default=300, help="held-out problems")
-    args = flags.parse_args()
+    flags.add_argument("--first", type=int, default=0, help="held-out problems before it are not counted")
+    flags.add_argument("--batches-ahead", type=int, help="default: as few as keep the learner busy")
+    flags.add_argument("--correction", choices=sorted(ROLLOUT_CORRECTIONS), help="default: that of the staleness")
+    flags.add_argument("--lr-factor", type=float, default=1.0, help="of the recipe's learning rate")
+    flags.add_argument("--warmup-steps", type=int, default=0)
+    flags.add_argument("--name", default="", help="how the names of the files begin, of settings that are tried")
+    return flags.parse_args(given)
+
+
+def main() -> None:
+    args = parse_flags()
     if args.part == "table":
         print(json.dumps(compare_runs(args.out), indent=1))
     elif args.part == "start":

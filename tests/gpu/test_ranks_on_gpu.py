@@ -38,8 +38,12 @@ def credited() -> list[Trace]:
     return traces
 
 
-def make_learner(net: Decoder, fsdp: bool, compiled: bool = False) -> Learner:
-    learner = Learner(
+class WrappedLearner(Learner):
+    shards_one_rank = True
+
+
+def make_learner(net: Decoder, fsdp: bool, compiled: bool = False, kind: type[Learner] = WrappedLearner) -> Learner:
+    learner = kind(
         net, GRPO(kl=KL(0.05)), AdamW(lr=1e-3, warmup_steps=0), max_tokens_per_microbatch=40, fsdp=fsdp,
         process_group=current_group(),
     )  # fmt: skip
@@ -53,6 +57,7 @@ def test_fsdp_with_one_rank_is_the_same_learner(compiled: bool, one_rank: None) 
     plain = make_learner(copy.deepcopy(net), fsdp=False)
     sharded = make_learner(copy.deepcopy(net), fsdp=True, compiled=compiled)
     assert sharded.sharded and not plain.sharded
+    assert not make_learner(copy.deepcopy(net), fsdp=True, kind=Learner).sharded  # a job wraps nothing with one rank
     wanted, found = (learner.gradient(credited()) for learner in (plain, sharded))
     assert wanted.keys() == found.keys()
     for name, g in wanted.items():

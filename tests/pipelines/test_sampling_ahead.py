@@ -66,9 +66,16 @@ def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("batches_ahead", [None, 4])
 @pytest.mark.parametrize("staleness", [1, 4])
-def test_no_token_is_older_than_allowed(staleness: int, tmp_path: Path, in_turn: Path) -> None:
-    replace(JOB, staleness=staleness)(tmp_path / "run")
+def test_no_token_is_older_than_allowed(
+    staleness: int, batches_ahead: int | None, tmp_path: Path, in_turn: Path
+) -> None:
+    if batches_ahead is not None and batches_ahead > staleness:
+        with pytest.raises(UsageError, match="at least 1, and at most the staleness"):
+            replace(JOB, staleness=staleness, batches_ahead=batches_ahead)
+        return
+    replace(JOB, staleness=staleness, batches_ahead=batches_ahead)(tmp_path / "run")
     by_step = traces_by_step(tmp_path / "run")
     assert len(by_step) == JOB.steps
     ages = [age for step, traces in by_step.items() for age in token_ages(traces, step)]
@@ -78,6 +85,7 @@ def test_no_token_is_older_than_allowed(staleness: int, tmp_path: Path, in_turn:
     assert [row["staleness/max"] for row in rows] == [max(token_ages(by_step[i], i)) for i in range(JOB.steps)]
     assert all(0 < row["rollout_correction/ess"] <= 1 + 1e-6 for row in rows if row["grad_norm"])
     assert all(0 <= row["cluster/batches_ready"] <= staleness for row in rows) and "cluster/ranks" not in rows[0]
+    assert {row["cluster/batches_ahead"] for row in rows} == {batches_ahead or 1}  # too few steps to change it
 
 
 @pytest.mark.nightly

@@ -108,6 +108,11 @@ class RL(ToolFields, LearnerFields, BaseJob):
     staleness: Annotated[
         int, "sample while learning, with weights that are at most so many steps behind; 0: sample and learn in turn"
     ] = 0
+    batches_ahead: Annotated[
+        int | None,
+        "batches that begin before it is their turn; default: as few as keep the learner busy",
+        When("staleness"),
+    ] = None
     replicas: Annotated[int, "sampler processes beside the learner's; 0: sample in the learner's own"] = 0
     replica_engine: Annotated[
         ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
@@ -190,6 +195,10 @@ class RL(ToolFields, LearnerFields, BaseJob):
     def _check_staleness(self) -> None:
         if not self.staleness:
             return
+        if self.batches_ahead is not None and not 1 <= self.batches_ahead <= self.staleness:
+            raise UsageError(
+                f"batches_ahead is {self.batches_ahead}; it is at least 1, and at most the staleness, {self.staleness}"
+            )
         name = type(self.algorithm).__name__
         if self.algorithm.learns_from_given:
             raise UsageError(f"{name} has no policy gradient to correct for older samples: leave out staleness")

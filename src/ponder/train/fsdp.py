@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
+def shard_network(net: Decoder, shards: ShardMesh, blocks_per_unit: int = 1) -> Decoder:
     """A sharded copy of a network that is whole on every rank. One block after the other is copied, so that little more
-    than the network itself has to fit."""
+    than the network itself has to fit. So many blocks are gathered at once."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard  # takes a second
 
     if any(isinstance(module, QuantizedLinear) for module in net.modules()):
@@ -43,11 +43,13 @@ def shard_network(net: Decoder, shards: ShardMesh) -> Decoder:
         cast_forward_inputs=False,
     )
     blocks: dict[int, nn.Module] = {}
-    for block in net.layers:
-        own = _with_float32_masters(copy.deepcopy(block))
+    for first in range(0, len(net.layers), blocks_per_unit):
+        given = net.layers[first : first + blocks_per_unit]
+        unit = [_with_float32_masters(copy.deepcopy(block)) for block in given]
         # One rank has nothing to gather again, so the backward pass uses what the forward pass computed with.
-        fully_shard(own, mesh=mesh, mp_policy=mixed, reshard_after_forward=shards.shard_size > 1)
-        blocks[id(block)] = own
+        reshard = shards.shard_size > 1
+        fully_shard(unit if len(unit) > 1 else unit[0], mesh=mesh, mp_policy=mixed, reshard_after_forward=reshard)
+        blocks |= {id(block): own for block, own in zip(given, unit, strict=True)}
     whole = copy.deepcopy(net, blocks)
     _with_float32_masters(whole)
     whole.compute_dtype = dtype

@@ -84,6 +84,8 @@ class Learner:
     `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
     """
 
+    shards_one_rank = False  # wrap a network with FSDP2 where one rank has all of it: for tests and measurements
+
     def __init__(
         self,
         net: Decoder,
@@ -116,10 +118,12 @@ class Learner:
         self.fp8 = fp8
         freeze_layers(net, frozen_layers, head_only, train_parts)
         joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
-        self.sharded = fsdp and joined  # with one rank, too
-        self.shards = ShardMesh.over(process_group, shard_size) if self.sharded else NOT_SHARDED
+        shards = ShardMesh.over(process_group, shard_size) if fsdp and joined else NOT_SHARDED
+        # One rank alone would hold all rows, so there is nothing to shard: copies of a network learn as without FSDP2.
+        self.sharded = shards.shard_size > 1 or (fsdp and joined and self.shards_one_rank)
+        self.shards = shards if self.sharded else NOT_SHARDED
         self._sequences = SequenceGroup.of(process_group, min(sequence_parallel, process_group.size))
-        self.whole_net, self.net = net, shard_network(net, self.shards) if self.sharded else net
+        self.whole_net, self.net = net, self._shard(net) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, self.shards)
         self.guarded_step = GuardedStep(self.master_weights)
         self.max_tokens_per_microbatch = max_tokens_per_microbatch or (
@@ -439,7 +443,10 @@ class Learner:
             return self.net  # with its adapters off
         fixed = [p for p in self.whole_net.parameters() if not p.requires_grad]
         frozen = copy.deepcopy(self.whole_net, {id(p): p for p in fixed}).requires_grad_(False)  # and shared with it
-        return shard_network(frozen, self.shards) if self.sharded else frozen
+        return self._shard(frozen) if self.sharded else frozen
+
+    def _shard(self, net: Decoder) -> Decoder:
+        return shard_network(net, self.shards)
 
     def without_adapters_if_reference(self, net: Decoder) -> Any:
         return lora.disable_adapter(net) if net is self.net else nullcontext()

@@ -28,6 +28,7 @@ DETAIL_METRICS = (
     ("grad_norm", "grad norm", ".2f"),
     ("staleness/mean", "age", ".2f"),
     ("cluster/batches_ready", "batches ready", ".0f"),
+    ("cluster/batches_ahead", "batches ahead", ".0f"),
     ("cluster/ranks", "ranks", ".0f"),
     ("cluster/replicas", "replicas", ".0f"),
     ("cluster/in_flight", "in flight", ".0f"),

@@ -31,4 +31,5 @@ def cluster_metrics(
         }
     if ahead is not None:
         metrics["cluster/batches_ready"] = float(ahead.ready_batches())
+        metrics["cluster/batches_ahead"] = float(ahead.batches_ahead)
     return metrics

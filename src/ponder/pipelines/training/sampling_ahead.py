@@ -1,19 +1,21 @@
 """Sampling goes on while the learner learns: asynchronous RL with a bound on how old samples may be.
 
-The batch of step b may begin when version b - S of the weights is published, with S the staleness. So at version v the
-batches of steps v to v + S are sampled at the same time, and no token is older than S versions when it is learned from:
-its age is b less the version that it was sampled with. Batches are paced before they begin, and so nothing that was
-sampled is thrown away. When new weights come, answers in flight go on with them; their log-probabilities stay those of
-the weights that sampled each token, which a rollout correction needs. The learner does not wait while a sampler in
-another process loads them: it has a batch to go on with.
+The batch of step b begins when version b - a of the weights is published. a is at most S, the staleness, and as small
+as keeps the learner busy (admission_pace.py). So at version v the batches of steps v to v + a are sampled at the same
+time, and no token is older than S versions when it is learned from: its age is b less the version that it was sampled
+with. Batches are paced before they begin, and so nothing that was sampled is thrown away. When new weights come,
+answers in flight go on with them; their log-probabilities stay those of the weights that sampled each token, which a
+rollout correction needs. The learner does not wait while a sampler in another process loads them: it has a batch to go
+on with.
 
-Nothing of this is saved. A run that resumes at version v begins the batches of steps v to v + S again.
+Nothing of this is saved. A run that resumes at version v begins the batches of steps v to v + 1 again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,9 +29,11 @@ from ponder.errors import RunError
 from ponder.models.base_policy import SeededPolicy
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.solve import solve_all
+from ponder.pipelines.training.admission_pace import AdmissionPace
 from ponder.pipelines.training.session import TrainingState
 from ponder.pipelines.training.shared_rollouts import exchange_traces, own_part
 from ponder.protocols import Policy, Scorer, Strategy, Task
+from ponder.train.distributed import current_group
 from ponder.types import Problem, Trace
 
 T = TypeVar("T")
@@ -48,6 +52,8 @@ class AsyncJob(Protocol):
     def problems_per_step(self) -> int: ...
     @property
     def staleness(self) -> int: ...
+    @property
+    def batches_ahead(self) -> int | None: ...
     @property
     def steps(self) -> int: ...
     @property
@@ -81,6 +87,8 @@ class SamplingAhead:
         self._cursor = state.cursor
         self._batches: dict[int, BatchAhead] = {}
         self._begun = state.step  # steps whose batch has begun, or is done
+        self._pace = AdmissionPace(job.staleness, current_group()) if job.batches_ahead is None else None
+        self._waited, self._next_is_ready = 0.0, False  # of the batch that was taken last
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner")
         self._publication: asyncio.Task[None] | None = None  # of the newest version
         self.begin_batches(state)
@@ -107,19 +115,27 @@ class SamplingAhead:
         if self._publication is not None:
             await self._publication  # of the version before, without whose batches there is nothing to learn from
         loading = await sampler.begin_publish(state.step)
+        last = state.step + self.batches_ahead  # now, when it is the same on every rank
 
         async def begin_when_loaded() -> None:
             await loading
-            self.begin_batches(state)
+            self.begin_batches(state, last)
 
         self._publication = asyncio.create_task(begin_when_loaded())
 
-    def begin_batches(self, state: TrainingState) -> None:
-        """Begin what version `state.step` of the weights allows. The sampler has that version, or a newer one."""
+    @property
+    def batches_ahead(self) -> int:
+        """How many versions before its step a batch begins now."""
+        return self._pace.ahead if self._pace is not None else self.job.batches_ahead or 0
+
+    def begin_batches(self, state: TrainingState, last: int | None = None) -> None:
+        """Begin the batches up to that of step `last`, at most `staleness` after version `state.step` of the weights.
+        The sampler has that version, or a newer one."""
         job = self.job
+        last = state.step + self.batches_ahead if last is None else last
         train = job.task.train  # once: a task may make the list anew each time
         history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
-        for step in range(self._begun, min(state.step + job.staleness + 1, job.steps)):
+        for step in range(self._begun, min(last + 1, job.steps)):
             chosen = job.curriculum.choose(train, job.seed, self._cursor, job.problems_per_step, history)
             self._cursor += len(chosen)
             problems = [train[i] for i in chosen]
@@ -135,8 +151,12 @@ class SamplingAhead:
     async def take(self, state: TrainingState) -> list[Trace]:
         """The traces of step `state.step`. The state gets what a run that resumes after this step begins from."""
         verifier = self._verifier
+        began = time.perf_counter()
         batch = self._batches.pop(state.step)
         traces = await exchange_traces(batch.problems, batch.own_traces, verifier)
+        following = self._batches.get(state.step + 1)
+        self._waited = time.perf_counter() - began
+        self._next_is_ready = following is not None and following.own_traces.done()
         oldest = max(token_ages(traces, state.step), default=0)
         if not 0 <= oldest <= self.job.staleness:
             raise RunError(
@@ -162,7 +182,7 @@ class SamplingAhead:
                 torch.cuda.set_device(gpu)
             return work()
 
-        loop = asyncio.get_running_loop()
+        began, loop = time.perf_counter(), asyncio.get_running_loop()
         future = loop.run_in_executor(self._learner_thread, contextvars.copy_context().run, run)
         cancelled = False
         while not future.done():
@@ -171,6 +191,8 @@ class SamplingAhead:
             except asyncio.CancelledError:
                 cancelled = True
         current = asyncio.current_task()
+        if self._pace is not None:
+            self._pace.record(self._waited, time.perf_counter() - began, self._next_is_ready)
         if cancelled and current is not None:
             current.cancel()
         return future.result()
