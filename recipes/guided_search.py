@@ -8,7 +8,7 @@ problems by difficulty.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from _bases import (
     NO_SETTINGS,
@@ -30,6 +30,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder_with_head import LogprobReading
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Strategy
+from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.evaluate import Reduction
 from ponder.reason.strategies import MCTS, BeamSearch, Rebase, Samples
 from ponder.tasks import Sums
@@ -49,23 +50,27 @@ def recipe(
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 96,
     problems: Count = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
     " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "logprob",
-    reduce: Reduction = "product", widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
+    reduce: Annotated[Reduction | None, "of the steps' scores; None: the score of the path as a whole"] = "product",
+    widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
+    judge: Annotated[str | None, "a run with an implicit reward model; None: the recipe trains its own"] = None,
+    cut: Annotated[Literal["line", "sentence"] | None, "where a step ends; None: what suits the model"] = None,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     if task is None and model == "tiny":
         b = longer_sums(b, max_tokens, keep_task=bool(task_settings))
+    b = replace(b, cut=CUTS[cut]) if cut else b
     learning = replace(b, task=Validation(b.task)) if validation else b
     stages, first = learning.cold_start_stages(seed, start)
-    outcomes = learning.collect(first, Samples(samples, b.sampling), problems, seed)
-    judge = b.train_reward_model("stage:outcomes", first, ImplicitReward(beta), seed, judge_steps)
-    stages += [
-        Stage("outcomes", outcomes),
-        Stage("implicit", judge),
-        Stage("samples", learning.evaluate_with(Samples(2 * n, b.sampling), first, seed, max_concurrency=32)),
-    ]
-    guides = {"likelihood": "likelihood", "implicit": f"reward+{reading}+{reduce}:stage:implicit"}
+    if judge is None:
+        outcomes = learning.collect(first, Samples(samples, b.sampling), problems, seed)
+        model_job = b.train_reward_model("stage:outcomes", first, ImplicitReward(beta), seed, judge_steps)
+        stages += [Stage("outcomes", outcomes), Stage("implicit", model_job)]
+    every = learning.evaluate_with(Samples(2 * n, b.sampling), first, seed, max_concurrency=32)
+    stages.append(Stage("samples", every))
+    read = "+".join(("reward", reading, *([reduce] if reduce else [])))
+    guides = {"likelihood": "likelihood", "implicit": f"{read}:{judge or 'stage:implicit'}"}
     for guide, name in guides.items():
         for way, strategy in searches(b, widths, simulations, reduce if guide == "implicit" else None).items():
             stages.append(

@@ -11,6 +11,7 @@ from ponder.errors import UnknownName
 FIGURES: dict[str, str] = {
     "judges": "ponder.book.judges",
     "rl-judges": "ponder.book.rl_judges",
+    "step-judges": "ponder.book.step_judges",
     "search": "ponder.book.search",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",

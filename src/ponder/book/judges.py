@@ -3,7 +3,6 @@ log-probability, and votes, all on the same samples."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,13 @@ from ponder.book.first_errors import (
     score_by_length,
     score_solutions,
 )
-from ponder.book.score_answers import ScoredAnswers, score_stored_answers
-from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_answers
+from ponder.book.word_problem_start import start_line, starts_with_gsm8k, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
-from ponder.nets.hf import REFERENCE_FOLDER
 from ponder.reason.operators.vote import stated_answers
-from ponder.runs import newest_checkpoint, read_traces
+from ponder.runs import read_traces
 from ponder.types import Cost
 
 SPLITS = ("validation", "test")
@@ -89,16 +87,20 @@ class Judges:
     compared: tuple[tuple[str, str], ...] = COMPARED
     reads_steps = True  # ProcessBench's solutions, too
 
-    def run(self, run: FigureRun) -> dict[str, Any]:
+    def run_judges(self, run: FigureRun, folder: Path | None = None) -> Path:
+        """The runs of the recipe, or what is left of them."""
         start = word_problem_start(run)
-        folder = run.run_recipe("judges", **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
+        return run.run_recipe("judges", folder, **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        folder = self.run_judges(run)
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
         out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed}
         for split in SPLITS:
             out[split] = measure_answers(score_split(folder, split, task, run.device, run.dtype))
-        if start and self.reads_steps and has_processbench():
+        if starts_with_gsm8k(run) and self.reads_steps and has_processbench():
             out["processbench"] = {
                 ROWS[row].removeprefix("best by "): measure_first_errors(
                     score_solutions(str(folder / name), reading, run.device, run.dtype)
@@ -246,28 +248,15 @@ def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype
     implicit = {path.name: path for path in sorted(folder.glob("implicit-*"))}
     reference = next(iter(implicit.values()))
     readers = {name: str(path) for name, path in implicit.items()} | {"tuned": str(folder / "tuned")}
-    newest = newest_checkpoint(reference)
-    assert newest is not None, f"{reference} is not trained yet"
-    readers["reference"] = str(newest / "model" / REFERENCE_FOLDER)
+    readers["reference"] = reference_model(reference)
     orm = {"orm": f"reward:{folder / 'orm'}"}
     scored, sums = score_stored_answers(folder / split, task, orm, readers, device, dtype)
     for name in (*implicit, "tuned"):
         beta = float(name.partition("-")[2] or "nan")
-        for p, (log_pi, log_ref, sizes) in enumerate(zip(sums[name], sums["reference"], scored.lengths, strict=True)):
-            both = [(x, y, n) for x, y, n in zip(log_pi, log_ref, sizes, strict=True)]
-            readings: dict[str, list[float | None]] = {
-                "ratio": [_sigmoid(beta * (x - y)) for x, y, _ in both],
-                "logprob": [x for x, _, _ in both],
-                "likelihood": [x / n for x, _, n in both],
-            }
-            for reading in READINGS if name in implicit else READINGS[1:]:
-                assert len(scored.scores.setdefault(f"{name} {reading}", [])) == p
-                scored.scores[f"{name} {reading}"].append(readings[reading])
+        found = implicit_scores(sums[name], sums["reference"], scored.lengths, beta)
+        for reading in READINGS if name in implicit else READINGS[1:]:
+            scored.scores[f"{name} {reading}"] = found[reading]
     return scored
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:

@@ -37,3 +37,12 @@ class RLJudges(Judges):
 
 
 FIGURE = RLJudges()
+
+
+def rl_policy_and_judge(run: FigureRun) -> dict[str, str]:
+    """The settings `start` and `judge` of recipes: SmolLM2 after GRPO on word problems and the implicit reward model of
+    its answers, trained once for this figure and others. None for other models and tasks."""
+    if run.model != "smollm2" or run.task != TASK:
+        return {}
+    folder = FIGURE.run_judges(run, run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / "judges")
+    return {"start": str(folder / "rl"), "judge": str(folder / f"implicit-{ON_WORD_PROBLEMS['betas'][0]:g}")}

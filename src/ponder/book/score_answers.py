@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from ponder import event_loop
 from ponder.errors import ModelError
 from ponder.models.guides import load_guide
 from ponder.models.reward_models import ImplicitRewardModel
+from ponder.nets.hf import REFERENCE_FOLDER
 from ponder.protocols import Scorer
 from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
-from ponder.runs import read_traces
+from ponder.runs import newest_checkpoint, read_traces
 from ponder.types import Trace
 
 T = TypeVar("T")
@@ -64,6 +66,46 @@ def score_stored_answers(
         scores,
     )
     return scored, sums
+
+
+def score_steps(guide: str, folder: Path, device: str = "auto", dtype: str = "auto") -> list[list[Sequence[float]]]:
+    """What a judge says of every step of each answer in a run directory, in the order of `score_stored_answers`."""
+    scorer = load_scorer(guide, device, dtype)
+    traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
+
+    async def score(trace: Trace, leaves: Sequence[int]) -> list[Sequence[float]]:
+        scores = await scorer(trace, leaves)
+        if unread := next((s.reason for s in scores if not s.steps), ""):
+            raise ModelError(f"{scorer.name} cannot score the steps of {trace.problem.id}: {unread}")
+        return [s.steps for s in scores]
+
+    return event_loop.run(_of_distinct(traces, score))
+
+
+def reference_model(judge: Path) -> str:
+    """Where the model lies that an implicit reward model began as."""
+    newest = newest_checkpoint(judge)
+    assert newest is not None, f"{judge} is not trained yet"
+    return str(newest / "model" / REFERENCE_FOLDER)
+
+
+def implicit_scores(
+    log_pi: Sequence[Sequence[float]],
+    log_ref: Sequence[Sequence[float]],
+    lengths: Sequence[Sequence[int]],
+    beta: float,
+) -> dict[str, AnswerScores]:
+    """All readings of an implicit reward model: its ratio, log pi, and log pi per token."""
+    groups = list(zip(log_pi, log_ref, lengths, strict=True))
+    return {
+        "ratio": [[_sigmoid(beta * (x - y)) for x, y in zip(own, ref, strict=True)] for own, ref, _ in groups],
+        "logprob": [list(own) for own in log_pi],
+        "likelihood": [[x / n for x, n in zip(own, sizes, strict=True)] for own, _, sizes in groups],
+    }
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
 def load_scorer(guide: str, device: str, dtype: str) -> Scorer:

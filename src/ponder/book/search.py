@@ -18,6 +18,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
+from ponder.book.rl_judges import rl_policy_and_judge
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -27,6 +28,7 @@ from ponder.runs import read_traces
 BINS = ("hard", "medium", "easy")
 GUIDES = {"likelihood": "the model's own likelihood", "implicit": "an implicit reward model, step by step"}
 SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
+ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 192}
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -45,8 +47,10 @@ class Search:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = run.run_recipe("guided_search")
-        stages = {stage.name: stage.job for stage in run.recipe_job("guided_search").stages}
+        policy = rl_policy_and_judge(run)
+        settings = policy | (ON_WORD_PROBLEMS if policy else {})
+        folder = run.run_recipe("guided_search", **settings)
+        stages = {stage.name: stage.job for stage in run.recipe_job("guided_search", **settings).stages}
         task = stages["samples"].task
         guide = next(job.guide for name, job in stages.items() if name.endswith("-implicit"))
         guides = {"implicit": guide.replace("stage:", f"{folder}/")}

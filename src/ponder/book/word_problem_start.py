@@ -11,10 +11,14 @@ STEPS, LR = 100, 2e-4
 LIMIT = 64  # held-out problems that tell its own accuracy
 
 
+def starts_with_gsm8k(run: FigureRun) -> bool:
+    return run.model == "smollm2" and run.task in WORD_PROBLEMS
+
+
 def word_problem_start(run: FigureRun) -> dict[str, Any]:
     """The setting `start` of recipes: SmolLM2 after GSM8K's worked solutions, trained once for a seed and all figures.
     None for other models and tasks, which start as they are."""
-    if run.model != "smollm2" or run.task not in WORD_PROBLEMS:
+    if not starts_with_gsm8k(run):
         return {}
     folder = run.folder.parents[1] / "start-gsm8k-smollm2" / run.folder.name
     job = run.build_recipe("cold_start", model=run.model, task="gsm8k", steps=STEPS, lr=LR, limit=LIMIT, seed=run.seed)

@@ -1,4 +1,5 @@
-"""Step labels by rollouts: how often does a completion from here reach a right answer?
+"""Step labels: by rollouts (how often does a completion from here reach a right answer?), or exactly, where code can
+check a step.
 
 The label of a step is its score under `LABEL_SCORE`, and is about the prefix that the step ends. Prefixes are sampled
 tokens, so the engine shares them among all completions. The verifier sees the gold answer, the policy does not.
@@ -17,7 +18,7 @@ from ponder.measure import wilson
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate
 from ponder.tasks.step_labels import LABEL_SCORE
-from ponder.types import Sampling, Score, Step, Trace
+from ponder.types import Problem, Sampling, Score, Step, Trace
 
 
 @dataclass(slots=True)
@@ -41,6 +42,35 @@ class CompletionCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class StepLabeller(ABC):
+    """Gives steps their labels."""
+
+    @abstractmethod
+    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
+        """Label each step that can have a label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactSteps(StepLabeller):
+    """Labels by code that checks steps: nothing is sampled. After the first wrong step all steps of an answer are
+    wrong, as in Lightman et al. (2023), where labels end there."""
+
+    @abstractmethod
+    def is_right(self, problem: Problem, before: Sequence[str], step: str) -> bool:
+        """Whether a step is right after these, all of which are right."""
+
+    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
+        known: dict[int, bool] = {}
+        for i in steps_to_label(trace):  # parents come first
+            before = trace.path(i)[1:-1]
+            texts = [trace.steps[k].text for k in before]
+            right = all(known.get(k, True) for k in before)
+            known[i] = right and self.is_right(trace.problem, texts, trace.steps[i].text)
+            reason = "checked" if right else "after a wrong step"
+            trace.steps[i].scores[LABEL_SCORE] = Score(float(known[i]), reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutLabeller(StepLabeller):
     """Samples up to `max_completions` of a prefix, in rounds: `first_round`, then each time as many as before."""
 
     max_completions: int = 8
@@ -59,10 +89,6 @@ class StepLabeller(ABC):
                 "several completions at temperature 0, or with top_k 1, are one: "
                 "give sampling a temperature, or max_completions=1"
             )
-
-    @abstractmethod
-    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
-        """Label each step that can have a label."""
 
     def is_decided(self, counts: CompletionCounts) -> bool:
         """Whether more completions would change nothing."""
@@ -118,7 +144,7 @@ class StepLabeller(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MathShepherd(StepLabeller):
+class MathShepherd(RolloutLabeller):
     """Math-Shepherd. A hard label is 1 if any completion is right; a soft one is the share of right completions.
 
     The first right completion decides a hard label. For a soft one, sampling stops when its 95 % interval is at most
@@ -151,7 +177,7 @@ class MathShepherd(StepLabeller):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstErrorSearch(StepLabeller):
+class FirstErrorSearch(RolloutLabeller):
     """OmegaPRM's binary search for the first wrong step of a wrong answer.
 
     It assumes that after a wrong step no completion is right: steps before the first wrong one are labelled 1, and it

@@ -1,0 +1,136 @@
+"""Puzzles whose steps code can check, each with a tiny model of characters that has a line for a step.
+
+sums        `3+17+5=` is answered by `3+17=20`, `20+5=25`, `#### 25`; a line is right where it adds the next number
+countdown   `6,2,3>5=` by `6+2=8`, `8-3=5`, `#### 6+2-3`; a line is right where it adds or subtracts the next number
+            and the target can still be reached from there
+sudoku      `12..3...` (4 x 4 cells) by its rows and `#### ` with all of them; a line is right where it is a row of the
+            only solution
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, make_attempt, solution
+
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.rewards.step_labelling import ExactSteps
+from ponder.protocols import Task
+from ponder.tasks import Sums
+from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
+from ponder.tasks.split import stable_hash
+from ponder.types import Problem
+from ponder.verify import FinalText
+
+PuzzleName = Literal["sums", "countdown", "sudoku"]
+SIDE = 4
+ALPHABETS: dict[PuzzleName, str] = {
+    "sums": "0123456789+=#\n ", "countdown": "0123456789+-#,>=\n ", "sudoku": "1234.=#\n ",
+}  # fmt: skip
+CONTEXTS: dict[PuzzleName, int] = {"sums": 160, "countdown": 112, "sudoku": 80}
+WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
+ANSWER_MARK = "#### "
+
+
+@dataclass(frozen=True)
+class SteppedCountdown(ChainCountdown):
+    """Countdown by plus and minus, worked in a line for each number."""
+
+    def gold(self, problem: Problem) -> str:
+        numbers, target = problem.answer["numbers"], problem.answer["target"]
+        rng = random.Random(stable_hash(f"solution {self.seed} {problem.id} {numbers} {target}"))
+        found = solution(numbers, rng, target)
+        before = (numbers[0], *found.values)
+        steps = zip(before, found.signs, numbers[1:], found.values, strict=False)
+        return "\n".join([*(f"{a}{sign}{n}={v}" for a, sign, n, v in steps), ANSWER_MARK + found.expression])
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSudoku(Sudoku):
+    """4 x 4 sudokus in one line, answered row by row, then as a whole after a mark."""
+
+    clues: int = 9
+
+    @property
+    def verifier(self) -> FinalText:  # type: ignore[override]
+        return FinalText(("hash",))
+
+    def problem(self, item: SudokuItem, id: str) -> Problem:
+        clues = make_puzzle(item, self.side, self.clues)
+        solved = "".join(map(str, next(solutions(clues))))
+        question = "".join(str(n or ".") for n in clues)
+        return Problem(id, ({"role": "user", "content": f"{question}="},), solved, {"clues": self.clues})
+
+    def gold(self, problem: Problem) -> str:
+        return "\n".join([*sudoku_rows(problem), ANSWER_MARK + problem.answer])
+
+
+def sudoku_rows(problem: Problem) -> list[str]:
+    return [problem.answer[i : i + SIDE] for i in range(0, SIDE * SIDE, SIDE)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumSteps(ExactSteps):
+    def is_right(self, problem: Problem, before: Sequence[str], step: str) -> bool:
+        terms, k = problem.tags["terms"], len(before)
+        if k >= len(terms) - 1:
+            return k == len(terms) - 1 and step == f"{ANSWER_MARK}{sum(terms)}"
+        total = sum(terms[: k + 1])
+        return step == f"{total}+{terms[k + 1]}={total + terms[k + 1]}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountdownSteps(ExactSteps):
+    def is_right(self, problem: Problem, before: Sequence[str], step: str) -> bool:
+        numbers, target = problem.answer["numbers"], problem.answer["target"]
+        signs = "".join(_sign(line) for line in before)
+        if len(before) == len(numbers) - 1:
+            return step == ANSWER_MARK + make_attempt(numbers, signs).expression
+        if len(before) > len(numbers) - 1:
+            return False
+        used = len(before) + 1
+        value = make_attempt(numbers[:used], signs).values[-1] if before else numbers[0]
+        for sign in "+-":
+            after = value + numbers[used] if sign == "+" else value - numbers[used]
+            if step == f"{value}{sign}{numbers[used]}={after}\n":
+                return can_reach(after, numbers[used + 1 :], target)
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SudokuSteps(ExactSteps):
+    def is_right(self, problem: Problem, before: Sequence[str], step: str) -> bool:
+        lines = [*(f"{row}\n" for row in sudoku_rows(problem)), ANSWER_MARK + problem.answer]
+        return len(before) < len(lines) and step == lines[len(before)]
+
+
+def can_reach(value: int, numbers: Sequence[int], target: int) -> bool:
+    """Whether signs between the numbers lead from a value to the target."""
+    return any(
+        value + sum(sign * n for sign, n in zip(signs, numbers, strict=True)) == target
+        for signs in product((1, -1), repeat=len(numbers))
+    )
+
+
+def _sign(line: str) -> str:
+    """The operation of a right line such as -3+4=1."""
+    return "+" if "+" in line else "-"
+
+
+def find_puzzle(name: PuzzleName, seed: int) -> tuple[Task, ExactSteps, ScratchModel]:
+    """The task, the check of its steps, and a model of its characters."""
+    countdown: dict[str, Any] = {"numbers": 5, "fewest": 5, **PUZZLES}
+    tasks: dict[PuzzleName, tuple[Task, ExactSteps]] = {
+        "sums": (Sums(terms=6, limit=20, prompt="{sum}=", forms=("hash",)), SumSteps()),
+        "countdown": (SteppedCountdown(**countdown), CountdownSteps()),
+        "sudoku": (RowSudoku(), SudokuSteps()),
+    }
+    model = ScratchModel(
+        ALPHABETS[name], width=64, layers=2, context=CONTEXTS[name], seed=seed, weight_std=WEIGHT_STD
+    )  # fmt: skip
+    return *tasks[name], model
+
+
+__all__ = ["TEMPLATE", "find_puzzle"]

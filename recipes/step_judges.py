@@ -1,0 +1,62 @@
+"""Judges of steps against judges of answers, where code can check a step: sums, countdown and 4 x 4 sudokus.
+
+A tiny model of characters imitates worked answers and is stopped early. Its own answers to training problems get two
+kinds of labels: whether the answer is right, and of each line whether it is (exactly, by code; nothing is sampled for
+it). An outcome reward model and an implicit one learn from the first, a process reward model from the second, all from
+the same answers. A tenth of the training problems is kept for choosing settings, and nothing learns from it. `ponder
+book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among the same samples.
+"""
+
+from dataclasses import replace
+from typing import Annotated
+
+from _bases import BASES, Count, Limit, Lr, RecipeBase, Start, Steps, StepsAndRate, Validation
+from _checked_steps import TEMPLATE, PuzzleName, find_puzzle
+
+from ponder.pipelines.label import Label
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Samples
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, ProcessReward
+from ponder.types import Sampling
+
+START = {"sums": StepsAndRate(300, 4e-3), "countdown": StepsAndRate(300, 4e-3), "sudoku": StepsAndRate(400, 4e-3)}
+MAX_TOKENS = {"sums": 100, "countdown": 64, "sudoku": 48}
+
+
+def recipe(
+    puzzle: PuzzleName = "sums", limit: Limit = 128,
+    problems: Annotated[int, "training problems to sample answers of"] = 1024, samples: Count = 8, n: Count = 64,
+    start_steps: Steps = None, steps: Annotated[int, "of each judge"] = 200, lr: Lr = None, prm_lr: Lr = None,
+    beta: float = 0.2, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = puzzle_base(puzzle, limit, seed, start_steps)
+    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
+    _, check, _ = find_puzzle(puzzle, seed)
+    stages, first = learning.cold_start_stages(seed, start)
+    outcomes, every = "stage:outcomes", Samples(n, b.sampling)
+    label = Label(
+        learning.task, first, b.template_of(first), data=(outcomes,), labeller=check, limit=problems, seed=seed,
+        max_concurrency=256,
+    )  # fmt: skip
+    prm = b.train_reward_model("stage:steps", first, ProcessReward(), seed, steps, prm_lr or lr, separator="\n")
+    stages += [
+        Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
+        Stage("steps", label),
+        Stage("orm", b.train_reward_model(outcomes, first, OutcomeReward(), seed, steps, lr)),
+        Stage("prm", prm),
+        Stage("implicit", b.train_reward_model(outcomes, first, ImplicitReward(beta), seed, steps, lr)),
+        Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
+        Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
+    ]
+    return Stages(tuple(stages))
+
+
+def puzzle_base(puzzle: PuzzleName, limit: int, seed: int, start_steps: int | None = None) -> RecipeBase:
+    """The tiny base on a puzzle."""
+    task, _, model = find_puzzle(puzzle, seed)
+    pace = START[puzzle]
+    return replace(
+        BASES["tiny"], model=model, student=model, template=TEMPLATE, task=task,
+        sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), cold_start=replace(pace, steps=start_steps or pace.steps),
+        limit=limit,
+    )  # fmt: skip

@@ -1,0 +1,247 @@
+"""Does a judge of steps choose better than a judge of answers, where each step can be checked by code?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+)
+from ponder.book.score_answers import (
+    ScoredAnswers,
+    implicit_scores,
+    reference_model,
+    score_steps,
+    score_stored_answers,
+)
+from ponder.measure import auroc_within_problems, selection_curve
+from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.reason.operators.evaluate import Reduction, reduce_scores
+from ponder.reason.operators.vote import stated_answers
+from ponder.runs import read_traces
+
+PUZZLES = {"sums": "sums of six numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
+SPLITS = ("validation", "test")
+CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the validation split
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+REDUCTIONS: tuple[Reduction, ...] = ("min", "product", "last")
+# By row the score that it chooses by, or whose weights its vote has; of the process model's, "chosen" is the reduction
+# that is best on the validation split.
+BEST = {
+    "orm": "best by outcome reward model",
+    "prm min": "best by process reward model, worst step",
+    "prm product": "best by process reward model, product of steps",
+    "prm last": "best by process reward model, last step",
+    "implicit ratio": "best by implicit reward model, by its ratio",
+    "implicit logprob": "best by implicit reward model, by log pi",
+    "logprob_sum": "best by the model's own log-probability",
+}
+WEIGHTED = {
+    "orm": "vote weighted by outcome reward model",
+    "prm chosen": "vote weighted by process reward model",
+    "implicit ratio": "vote weighted by implicit reward model",
+}
+VOTES = [name for name in BEST if not name.endswith("logprob") and name != "logprob_sum"]  # their scores are weights
+DRAWN = {
+    "best orm": 1, "best prm chosen": 0, "best implicit ratio": 2, "best logprob_sum": 5, "majority": 6,
+    "weighted prm chosen": 3, "oracle": 7,
+}  # fmt: skip
+COMPARED = (
+    ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
+    ("best prm chosen", "best implicit ratio"), ("weighted prm chosen", "best prm chosen"),
+    ("weighted prm chosen", "majority"), ("best prm product", "best prm min"), ("best prm last", "best prm min"),
+)  # fmt: skip
+
+
+class StepJudges:
+    name = "step-judges"
+    title = "Judges of steps against judges of answers"
+    source = (
+        "Lightman et al. 2023, arXiv:2305.20050 (a process reward model chooses better among N than an outcome one,"
+        " more so with more N; product of the steps about as good as their minimum); Wang et al. 2024,"
+        " arXiv:2312.08935 (a vote weighted by it is better still); Cobbe et al. 2021, arXiv:2110.14168 (best of N by"
+        " an outcome model)"
+    )
+    claim = (
+        "Best of N by an outcome reward model beats majority vote, a process reward model with labels of steps beats"
+        " the outcome model, and a weighted vote beats both."
+    )
+    models = ("tiny",)
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "puzzles": {}}
+        for puzzle in PUZZLES:
+            job = run.build_recipe("step_judges", puzzle=puzzle, seed=run.seed)
+            folder = run.run_job(job, run.folder / puzzle)
+            task = job.stages[-1].job.task
+            judges = {name: folder / name for name in ("orm", "prm", "implicit")}
+            beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
+            found: dict[str, Any] = {}
+            for split in SPLITS:
+                scored = score_answers_and_steps(folder / split, task, judges, beta, run.device, run.dtype)
+                found[split] = measure_choices(scored)
+            found["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
+            out["puzzles"][puzzle] = found
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for axes, (puzzle, title) in zip(panels, PUZZLES.items(), strict=True):
+                n = next(iter(seeds.values()))["puzzles"][puzzle]["test"]["n"]
+                for name, colour in DRAWN.items():
+                    curves = puzzle_curves(seeds, puzzle, name)
+                    mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
+                    axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=_row_title(name))
+                    rows.extend({"panel": puzzle, "line": _row_title(name), "x": k, "right": m / 100}
+                                for k, m in zip(n, mean, strict=True))  # fmt: skip
+                axes.set_xscale("log", base=2)
+                axes.set_xticks(n, [str(k) for k in n])
+                axes.set_xlabel("answers to choose from, N")
+                axes.set_ylabel("right, %")
+                axes.set_ylim(0, 101)
+                axes.set_title(title, fontsize=9)
+            panels[-1].legend(fontsize=6.5)
+
+        return FigureWithData(make_panels(len(PUZZLES), paint, "", size=(4.4, 3.6)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        out: list[str] = []
+        first = next(iter(seeds.values()))
+        for puzzle, title in PUZZLES.items():
+            n = first["puzzles"][puzzle]["test"]["n"]
+            shown = [k for k in n if k in (1, 8, 16, 32, 64)]
+            rows = []
+            for name in _rows():
+                curves = puzzle_curves(seeds, puzzle, name)
+                cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
+                rows.append([_row_title(name), *cells])
+            found = first["puzzles"][puzzle]
+            out += [
+                f"### {title.capitalize()}",
+                "",
+                f"{found['answers learned from']:,} answers to learn from, of every line whether it is right;"
+                f" {found['test']['problems']} held-out problems, {n[-1]} samples of each. Of the process model's"
+                f" reductions {chosen_reduction(seeds, puzzle)!r} is best on validation problems.",
+                *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
+                *self._auroc_lines(seeds, puzzle),
+                *self._verdict_lines(seeds, puzzle, n),
+            ]
+        return out
+
+    def _auroc_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
+        every = [data["puzzles"][puzzle]["test"]["auroc within problems"] for data in seeds.values()]
+        cells = (
+            f"{title.removeprefix('best by ')} {format_interval([x[name] for x in every], 1, 3, bounds=SHARE)}"
+            for name, title in BEST.items()
+        )
+        return [f"AUROC within problems: {'; '.join(cells)}.", ""]
+
+    def _verdict_lines(self, seeds: Mapping[int, SeedData], puzzle: str, n: Sequence[int]) -> list[str]:
+        least = min(8, max(n))
+        out = [f"**Held?** At N = {least} and more, in points:", ""]
+        for one, other in COMPARED:
+            both = list(zip(puzzle_curves(seeds, puzzle, one), puzzle_curves(seeds, puzzle, other), strict=True))
+            gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
+            verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
+            held = verdicts[0] if len(verdicts) == 1 else "not clear"
+            if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
+                held = "in every seed"
+            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
+            out.append(f"- {_row_title(one)} less {_row_title(other)}: {cells}. Above at every N: **{held}**.")
+        return [*out, ""]
+
+
+def score_answers_and_steps(
+    folder: Path, task: Any, judges: Mapping[str, Path], beta: float, device: str = "auto", dtype: str = "auto"
+) -> ScoredAnswers:
+    """The answers of a run directory, scored by an outcome, a process and an implicit reward model: the runs that
+    trained them, by name (orm, prm, implicit)."""
+    implicit = judges["implicit"]
+    orm = {"orm": f"reward:{judges['orm']}"}
+    readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
+    scored, sums = score_stored_answers(folder, task, orm, readers, device, dtype)
+    found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
+    scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
+    steps = score_steps(f"reward:{judges['prm']}", folder, device, dtype)
+    for how in REDUCTIONS:
+        scored.scores[f"prm {how}"] = [[reduce_scores(x, how) for x in group] for group in steps]
+    return scored
+
+
+def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
+    """Curves over N of every judge's choice and weighted vote, and its AUROC within problems."""
+    sizes = [k for k in SIZES if k <= min(map(len, scored.right))]
+    right = scored.right
+    places: list[list[int | None]] = []
+    for answers in scored.answers:  # an attempt is chosen, not an answer; one that states nothing is not
+        able = set(stated_answers(answers))
+        places.append([i if i in able else None for i in range(len(answers))])
+    out: dict[str, Any] = {"problems": len(right), "n": sizes, "best": {}, "weighted": {}, "auroc within problems": {}}
+    for name, scores in scored.scores.items():
+        out["best"][name] = _means(selection_curve("best", places, right, sizes, scores, "exact", missing="abstain"))
+        if name in VOTES:
+            curve = selection_curve("weighted", scored.answers, right, sizes, scores, "subsets", 100, "abstain")
+            out["weighted"][name] = _means(curve)
+        known = [
+            (x, y, p)
+            for p, (group, outcomes) in enumerate(zip(scores, right, strict=True))
+            for x, y in zip(group, outcomes, strict=True)
+            if x is not None
+        ]
+        z, y, problems = ([row[i] for row in known] for i in range(3))
+        out["auroc within problems"][name] = round(auroc_within_problems(z, y, problems, resamples=2).area, 4)
+    out["majority"] = _means(selection_curve("majority", scored.answers, right, sizes, how="exact"))
+    out["oracle"] = _means(selection_curve("best", places, right, sizes, right, "exact"))
+    return out
+
+
+def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str) -> str:
+    """The reduction of step scores that chooses best on the validation split, over all seeds."""
+
+    def worth(how: str) -> float:
+        splits = [data["puzzles"][puzzle]["validation"] for data in seeds.values()]
+        return float(np.mean([s["best"][f"prm {how}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits]))
+
+    return max(REDUCTIONS, key=worth)
+
+
+def puzzle_curves(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> list[list[float]]:
+    """Of each seed the accuracy over N of a row: majority, oracle, or best or weighted and a score's name."""
+    tests = [data["puzzles"][puzzle]["test"] for data in seeds.values()]
+    kind, _, name = row.partition(" ")
+    if not name:
+        return [test[kind] for test in tests]
+    return [test[kind][name.replace("chosen", chosen_reduction(seeds, puzzle))] for test in tests]
+
+
+def _rows() -> list[str]:
+    return [*(f"best {name}" for name in BEST), "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
+
+
+def _row_title(row: str) -> str:
+    kind, _, name = row.partition(" ")
+    if not name:
+        return "any right (oracle)" if kind == "oracle" else kind
+    if row == "best prm chosen":
+        return "best by process reward model"
+    return {"best": BEST, "weighted": WEIGHTED}[kind][name]
+
+
+def _means(curve: Any) -> list[float]:
+    return [round(float(x), 5) for x in curve.mean]
+
+
+FIGURE = StepJudges()
