@@ -2,7 +2,7 @@
 
 sums        `3+17+5=` is answered by `3+17=20`, `20+5=25`, `#### 25`; a line is right where it adds the next number
 countdown   `6,2,3>5=` by `6+2=8`, `8-3=5`, `#### 6+2-3`; a line is right where it adds or subtracts the next number
-            and the target can still be reached from there
+            and the target can still be reached from there. Most attempts that the model imitates miss the target
 sudoku      `12..3...` (4 x 4 cells) by its rows and `#### ` with all of them; a line is right where it is a row of the
             only solution
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, make_attempt, solution
+from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, make_attempt, random_attempt, solution
 
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rewards.step_labelling import ExactSteps
@@ -22,26 +22,29 @@ from ponder.tasks import Sums
 from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
-from ponder.verify import FinalText
+from ponder.verify import FinalNumber
 
 PuzzleName = Literal["sums", "countdown", "sudoku"]
 SIDE = 4
 ALPHABETS: dict[PuzzleName, str] = {
     "sums": "0123456789+=#\n ", "countdown": "0123456789+-#,>=\n ", "sudoku": "1234.=#\n ",
 }  # fmt: skip
-CONTEXTS: dict[PuzzleName, int] = {"sums": 160, "countdown": 112, "sudoku": 80}
+CONTEXTS: dict[PuzzleName, int] = {"sums": 160, "countdown": 96, "sudoku": 80}
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
 ANSWER_MARK = "#### "
 
 
 @dataclass(frozen=True)
 class SteppedCountdown(ChainCountdown):
-    """Countdown by plus and minus, worked in a line for each number."""
+    """Countdown by plus and minus, worked in a line for each number. A worked answer is a solution with the chance
+    `hits`, else an attempt at random: who imitates only solutions learns to write the target after any line."""
+
+    hits: float = 0.3
 
     def gold(self, problem: Problem) -> str:
         numbers, target = problem.answer["numbers"], problem.answer["target"]
-        rng = random.Random(stable_hash(f"solution {self.seed} {problem.id} {numbers} {target}"))
-        found = solution(numbers, rng, target)
+        rng = random.Random(stable_hash(f"attempt {self.seed} {problem.id} {numbers} {target}"))
+        found = (solution if rng.random() < self.hits else random_attempt)(numbers, rng, target)
         before = (numbers[0], *found.values)
         steps = zip(before, found.signs, numbers[1:], found.values, strict=False)
         return "\n".join([*(f"{a}{sign}{n}={v}" for a, sign, n, v in steps), ANSWER_MARK + found.expression])
@@ -49,13 +52,13 @@ class SteppedCountdown(ChainCountdown):
 
 @dataclass(frozen=True, kw_only=True)
 class RowSudoku(Sudoku):
-    """4 x 4 sudokus in one line, answered row by row, then as a whole after a mark."""
+    """4 x 4 sudokus in one line, answered row by row, then as one number after a mark."""
 
     clues: int = 9
 
     @property
-    def verifier(self) -> FinalText:  # type: ignore[override]
-        return FinalText(("hash",))
+    def verifier(self) -> FinalNumber:  # type: ignore[override]
+        return FinalNumber(("hash",))
 
     def problem(self, item: SudokuItem, id: str) -> Problem:
         clues = make_puzzle(item, self.side, self.clues)
@@ -121,7 +124,7 @@ def _sign(line: str) -> str:
 
 def find_puzzle(name: PuzzleName, seed: int) -> tuple[Task, ExactSteps, ScratchModel]:
     """The task, the check of its steps, and a model of its characters."""
-    countdown: dict[str, Any] = {"numbers": 5, "fewest": 5, **PUZZLES}
+    countdown: dict[str, Any] = {"numbers": 4, "fewest": 4, **PUZZLES}
     tasks: dict[PuzzleName, tuple[Task, ExactSteps]] = {
         "sums": (Sums(terms=6, limit=20, prompt="{sum}=", forms=("hash",)), SumSteps()),
         "countdown": (SteppedCountdown(**countdown), CountdownSteps()),

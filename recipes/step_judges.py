@@ -8,25 +8,27 @@ book step-judges` runs this with three seeds and every puzzle, and lets each jud
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from _bases import BASES, Count, Limit, Lr, RecipeBase, Start, Steps, StepsAndRate, Validation
 from _checked_steps import TEMPLATE, PuzzleName, find_puzzle
 
 from ponder.pipelines.label import Label
+from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, ProcessReward
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, ProcessReward, RewardObjective
 from ponder.types import Sampling
 
-START = {"sums": StepsAndRate(300, 4e-3), "countdown": StepsAndRate(300, 4e-3), "sudoku": StepsAndRate(400, 4e-3)}
-MAX_TOKENS = {"sums": 100, "countdown": 64, "sudoku": 48}
+START = {"sums": StepsAndRate(300, 4e-3), "countdown": StepsAndRate(600, 4e-3), "sudoku": StepsAndRate(400, 4e-3)}
+MAX_TOKENS = {"sums": 100, "countdown": 48, "sudoku": 48}
 
 
 def recipe(
     puzzle: PuzzleName = "sums", limit: Limit = 128,
     problems: Annotated[int, "training problems to sample answers of"] = 1024, samples: Count = 8, n: Count = 64,
-    start_steps: Steps = None, steps: Annotated[int, "of each judge"] = 200, lr: Lr = None, prm_lr: Lr = None,
+    start_steps: Steps = None, steps: Annotated[int, "of each judge"] = 400, lr: Lr = None,
+    batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = puzzle_base(puzzle, limit, seed, start_steps)
@@ -38,13 +40,16 @@ def recipe(
         learning.task, first, b.template_of(first), data=(outcomes,), labeller=check, limit=problems, seed=seed,
         max_concurrency=256,
     )  # fmt: skip
-    prm = b.train_reward_model("stage:steps", first, ProcessReward(), seed, steps, prm_lr or lr, separator="\n")
+
+    def judge(data: str, objective: RewardObjective, **more: Any) -> TrainRewardModel:
+        return b.train_reward_model(data, first, objective, seed, steps, lr, batch_size=batch_size, **more)
+
     stages += [
         Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
         Stage("steps", label),
-        Stage("orm", b.train_reward_model(outcomes, first, OutcomeReward(), seed, steps, lr)),
-        Stage("prm", prm),
-        Stage("implicit", b.train_reward_model(outcomes, first, ImplicitReward(beta), seed, steps, lr)),
+        Stage("orm", judge(outcomes, OutcomeReward())),
+        Stage("prm", judge("stage:steps", ProcessReward(), separator="\n")),
+        Stage("implicit", judge(outcomes, ImplicitReward(beta))),
         Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
