@@ -2,9 +2,10 @@
 
 A tiny model of characters imitates worked answers and is stopped early. Its own answers to training problems get two
 kinds of labels: whether the answer is right, and of each line whether it is (exactly, by code; nothing is sampled for
-it). An outcome reward model and an implicit one learn from the first, a process reward model from the second, all from
-the same answers. A tenth of the training problems is kept for choosing settings, and nothing learns from it. `ponder
-book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among the same samples.
+it). An outcome reward model and an implicit one learn from the first, a process reward model and an implicit one from
+the second, all from the same answers. A tenth of the training problems is kept for choosing settings, and nothing
+learns from it. `ponder book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among
+the same samples.
 """
 
 from dataclasses import replace
@@ -17,7 +18,13 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, ProcessReward, RewardObjective
+from ponder.train.reward_objectives import (
+    ImplicitProcessReward,
+    ImplicitReward,
+    OutcomeReward,
+    ProcessReward,
+    RewardObjective,
+)
 from ponder.types import Sampling
 
 START = {"sums": StepsAndRate(300, 4e-3), "countdown": StepsAndRate(600, 4e-3), "sudoku": StepsAndRate(400, 4e-3)}
@@ -50,6 +57,7 @@ def recipe(
         Stage("orm", judge(outcomes, OutcomeReward())),
         Stage("prm", judge("stage:steps", ProcessReward(), separator="\n")),
         Stage("implicit", judge(outcomes, ImplicitReward(beta))),
+        Stage("implicit-prm", judge("stage:steps", ImplicitProcessReward(beta))),
         Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]

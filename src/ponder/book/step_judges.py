@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ PUZZLES = {"sums": "sums of six numbers", "countdown": "countdown", "sudoku": "4
 SPLITS = ("validation", "test")
 CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the validation split
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+STEP_JUDGES = ("prm", "implicit-prm")
 REDUCTIONS: tuple[Reduction, ...] = ("min", "product", "last")
 # By row the score that it chooses by, or whose weights its vote has; of the process model's, "chosen" is the reduction
 # that is best on the validation split.
@@ -43,24 +45,31 @@ BEST = {
     "prm min": "best by process reward model, worst step",
     "prm product": "best by process reward model, product of steps",
     "prm last": "best by process reward model, last step",
-    "implicit ratio": "best by implicit reward model, by its ratio",
-    "implicit logprob": "best by implicit reward model, by log pi",
+    "implicit ratio": "best by implicit reward model of answers, by its ratio",
+    "implicit logprob": "best by implicit reward model of answers, by log pi",
+    "implicit-prm min": "best by implicit reward model of steps, worst step",
+    "implicit-prm product": "best by implicit reward model of steps, product of steps",
+    "implicit-prm last": "best by implicit reward model of steps, last step",
     "logprob_sum": "best by the model's own log-probability",
 }
 WEIGHTED = {
     "orm": "vote weighted by outcome reward model",
     "prm chosen": "vote weighted by process reward model",
-    "implicit ratio": "vote weighted by implicit reward model",
+    "implicit ratio": "vote weighted by implicit reward model of answers",
+    "implicit-prm chosen": "vote weighted by implicit reward model of steps",
 }
 VOTES = [name for name in BEST if not name.endswith("logprob") and name != "logprob_sum"]  # their scores are weights
 DRAWN = {
-    "best orm": 1, "best prm chosen": 0, "best implicit ratio": 2, "best logprob_sum": 5, "majority": 6,
-    "weighted prm chosen": 3, "oracle": 7,
+    "best orm": 1, "best prm chosen": 0, "best implicit ratio": 2, "best implicit-prm chosen": 4, "best logprob_sum": 5,
+    "majority": 6, "weighted implicit-prm chosen": 3, "oracle": 7,
 }  # fmt: skip
 COMPARED = (
     ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
-    ("best prm chosen", "best implicit ratio"), ("weighted prm chosen", "best prm chosen"),
-    ("weighted prm chosen", "majority"), ("best prm product", "best prm min"), ("best prm last", "best prm min"),
+    ("best implicit ratio", "majority"), ("best implicit-prm chosen", "majority"),
+    ("best implicit-prm chosen", "best implicit ratio"), ("best implicit-prm chosen", "best logprob_sum"),
+    ("weighted prm chosen", "best prm chosen"), ("weighted implicit-prm chosen", "best implicit-prm chosen"),
+    ("weighted implicit-prm chosen", "majority"), ("best prm product", "best prm min"),
+    ("best prm last", "best prm min"), ("best implicit-prm last", "best implicit-prm min"),
 )  # fmt: skip
 
 
@@ -85,7 +94,7 @@ class StepJudges:
             job = run.build_recipe("step_judges", puzzle=puzzle, seed=run.seed)
             folder = run.run_job(job, run.folder / puzzle)
             task = job.stages[-1].job.task
-            judges = {name: folder / name for name in ("orm", "prm", "implicit")}
+            judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
             beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
             found: dict[str, Any] = {}
             for split in SPLITS:
@@ -133,8 +142,9 @@ class StepJudges:
                 f"### {title.capitalize()}",
                 "",
                 f"{found['answers learned from']:,} answers to learn from, of every line whether it is right;"
-                f" {found['test']['problems']} held-out problems, {n[-1]} samples of each. Of the process model's"
-                f" reductions {chosen_reduction(seeds, puzzle)!r} is best on validation problems.",
+                f" {found['test']['problems']} held-out problems, {n[-1]} samples of each. On validation problems the"
+                f" process model is best by its {_described(seeds, puzzle, 'prm')}, the implicit model of steps by its"
+                f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
                 *self._verdict_lines(seeds, puzzle, n),
@@ -167,18 +177,26 @@ class StepJudges:
 def score_answers_and_steps(
     folder: Path, task: Any, judges: Mapping[str, Path], beta: float, device: str = "auto", dtype: str = "auto"
 ) -> ScoredAnswers:
-    """The answers of a run directory, scored by an outcome, a process and an implicit reward model: the runs that
-    trained them, by name (orm, prm, implicit)."""
+    """The answers of a run directory, scored by outcome, process and implicit reward models: the runs that trained
+    them, by name (orm, prm, implicit, implicit-prm)."""
     implicit = judges["implicit"]
     orm = {"orm": f"reward:{judges['orm']}"}
     readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
     scored, sums = score_stored_answers(folder, task, orm, readers, device, dtype)
     found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
     scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
-    steps = score_steps(f"reward:{judges['prm']}", folder, device, dtype)
-    for how in REDUCTIONS:
-        scored.scores[f"prm {how}"] = [[reduce_scores(x, how) for x in group] for group in steps]
+    for name in STEP_JUDGES:
+        steps = score_steps(f"reward+last:{judges[name]}", folder, device, dtype)
+        read = prefix_scores if name == "implicit-prm" else list
+        for how in REDUCTIONS:
+            scored.scores[f"{name} {how}"] = [[reduce_scores(read(x), how) for x in group] for group in steps]
     return scored
+
+
+def prefix_scores(steps: Sequence[float]) -> list[float]:
+    """The scores of an answer up to each step, from those of the steps' own tokens: their logits add up."""
+    logits = [math.log(x) - math.log1p(-x) for x in np.clip(steps, 1e-15, 1 - 1e-15).tolist()]
+    return [1 / (1 + math.exp(-z)) for z in np.clip(np.cumsum(logits), -700, 700).tolist()]
 
 
 def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
@@ -208,12 +226,12 @@ def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
     return out
 
 
-def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str) -> str:
+def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
     """The reduction of step scores that chooses best on the validation split, over all seeds."""
 
     def worth(how: str) -> float:
         splits = [data["puzzles"][puzzle]["validation"] for data in seeds.values()]
-        return float(np.mean([s["best"][f"prm {how}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits]))
+        return float(np.mean([s["best"][f"{judge} {how}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits]))
 
     return max(REDUCTIONS, key=worth)
 
@@ -224,7 +242,14 @@ def puzzle_curves(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> list[
     kind, _, name = row.partition(" ")
     if not name:
         return [test[kind] for test in tests]
-    return [test[kind][name.replace("chosen", chosen_reduction(seeds, puzzle))] for test in tests]
+    judge, _, how = name.partition(" ")
+    if how == "chosen":
+        name = f"{judge} {chosen_reduction(seeds, puzzle, judge)}"
+    return [test[kind][name] for test in tests]
+
+
+def _described(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
+    return {"min": "worst step", "product": "product", "last": "last step"}[chosen_reduction(seeds, puzzle, judge)]
 
 
 def _rows() -> list[str]:
@@ -235,8 +260,8 @@ def _row_title(row: str) -> str:
     kind, _, name = row.partition(" ")
     if not name:
         return "any right (oracle)" if kind == "oracle" else kind
-    if row == "best prm chosen":
-        return "best by process reward model"
+    if kind == "best" and name.endswith(" chosen"):
+        return BEST[name.replace("chosen", "min")].partition(",")[0]
     return {"best": BEST, "weighted": WEIGHTED}[kind][name]
 
 

@@ -131,6 +131,22 @@ class LogRatioReadout(LogprobReadout):
         return _head_tokens((self.beta * ratio_S)[batch.sequence_N][:, None], batch)
 
 
+@dataclass(frozen=True)
+class PrefixLogRatioReadout(LogRatioReadout):
+    """An implicit reward model's number of a prefix [N, 1]: beta times the sum of log pi - log pi_ref over the answer's
+    trained tokens up to here."""
+
+    def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
+        ratio_N = self.read(learner, learner.net, batch) - batch.notes["reference"]
+        return _head_tokens((self.beta * cumulative_per_sequence(ratio_N, batch.sequence_N))[:, None], batch)
+
+
+def cumulative_per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
+    """At each token the sum over its sequence's tokens up to it. The tokens of a sequence lie side by side."""
+    whole_S = sum_per_sequence(values_N, sequence_N)
+    return values_N.cumsum(0) - (whole_S.cumsum(0) - whole_S)[sequence_N]
+
+
 def _head_tokens(values_N: Tensor, batch: PackedBatch) -> Tokens:
     none = values_N.new_zeros(0)
     return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, values_N, batch.notes)

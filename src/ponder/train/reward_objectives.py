@@ -23,7 +23,7 @@ from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
 from ponder.train.credit import has_branches
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
-from ponder.train.readouts import LogRatioReadout, Readout, RewardReadout
+from ponder.train.readouts import LogRatioReadout, PrefixLogRatioReadout, Readout, RewardReadout
 from ponder.types import Step, Trace
 
 TARGET_NOTE = "target"  # the note with the number to predict at a token; NaN: none
@@ -220,12 +220,33 @@ class ImplicitReward(RewardObjective):
                     )
                 before = [trace.steps[i] for i in trace.path(leaf)[1:-1] if len(trace.steps[i].token_ids)]
                 own = [step for step in before if step.sampled] if trace.steps[leaf].sampled else before
-                for step in own:  # without a tool's output
-                    _write_target(step, float("nan"), 0.0)
+                self._mark_answer(trace, own)
         return metrics
+
+    def _mark_answer(self, trace: Trace, own: Sequence[Step]) -> None:
+        """The steps before an answer's end, without a tool's output, are read, too."""
+        for step in own:
+            _write_target(step, float("nan"), 0.0)
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(numbers_MO[:, 0], target_M.to(numbers_MO), reduction="none")
+
+
+@dataclass(frozen=True)
+class ImplicitProcessReward(ImplicitReward):
+    """Implicit reward model that learns from labels of steps: at the end of each step, binary cross-entropy of
+    sigmoid(beta (log pi - log pi_ref)) over the answer up to there with the step's label, which is about that prefix.
+    An answer's score is the one at its end."""
+
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        return _check_range(_step_targets(trace, scorer, trace.step_score), trace, 0.0, 1.0)
+
+    @property
+    def readout(self) -> Readout:
+        return PrefixLogRatioReadout(beta=self.beta)
+
+    def _mark_answer(self, trace: Trace, own: Sequence[Step]) -> None:
+        super()._mark_answer(trace, [step for step in own if TARGET_NOTE not in step.notes])
 
 
 @dataclass(frozen=True)
@@ -311,6 +332,7 @@ REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {
     "orm": OutcomeReward,
     "prm": ProcessReward,
     "implicit": ImplicitReward,
+    "implicit-prm": ImplicitProcessReward,
     "value": StateValue,
 }
 
