@@ -36,7 +36,7 @@ from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.reward_learner import make_reward_learner, predict
-from ponder.train.reward_objectives import ImplicitReward
+from ponder.train.reward_objectives import ImplicitProcessReward, ImplicitReward
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 from reference_decoder import plain_logprobs, weights64
 
@@ -110,6 +110,32 @@ def test_loss_and_gradient_match_the_formula_in_any_microbatches() -> None:
     assert sorted(read) == pytest.approx(sorted(numbers), abs=1e-5)
     assert learner.step(traces)["loss"] == pytest.approx(loss, rel=1e-5)
     assert abs(loss - math.log(2)) > 1e-4, "the perturbed model is not its reference"
+
+
+def test_loss_and_gradient_of_step_labels_match_the_formula_in_any_microbatches() -> None:
+    rule, traces = ImplicitProcessReward(BETA), labelled()
+    first = next(i for i, step in enumerate(traces[-1].steps) if step.token_ids.tolist() == [11, 12])
+    traces[-1].steps[first].scores["wanted"] = Score(1.0)
+    net = learner_of().net
+    assert isinstance(net, DecoderWithReference)
+    w, fixed = weights64(net), weights64(net.reference)
+    terms, numbers = [], []
+    for trace in traces:
+        for i in range(1, len(trace.steps)):
+            if (y := trace.score(i, "wanted")) is not None:  # of everything sampled up to the end of the step
+                z = BETA * (plain_sum(net, w, trace, i) - plain_sum(net.reference, fixed, trace, i).detach())
+                numbers.append(float(z.detach()))
+                terms.append(torch.log1p(torch.exp(-z)) * y + torch.log1p(torch.exp(z)) * (1 - y))
+    total = torch.stack(terms).mean()
+    total.backward()
+    expected = {n: x.grad for n, x in w.items() if x.grad is not None}
+    assert rule.credit(traces, "wanted", {}) == {"labels": len(terms)}
+    for micro in (1, 30, 10**9):
+        assert gap(learner_of(micro, rule).gradient(traces), expected) < 1e-5, micro
+    learner = learner_of(30, rule)
+    read = [float(z[0]) for _, places, found in predict(learner, traces) for _, z in zip(places, found, strict=True)]
+    assert sorted(read) == pytest.approx(sorted(numbers), abs=1e-5)
+    assert learner.step(traces)["loss"] == pytest.approx(float(total.detach()), rel=1e-5)
 
 
 def test_reference_is_not_trained_and_starts_equal() -> None:
