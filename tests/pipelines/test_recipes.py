@@ -21,6 +21,7 @@ from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
+from ponder.pipelines.prune import MODEL_FOLDER, Prune
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
@@ -42,6 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "r1_zero": {"steps": 2, "problems_per_step": 2, "group_size": 4},
     "ppo": {"steps": 3, "problems_per_step": 2, "group_size": 2, "critic_warmup_steps": 1},
     "distillation": {"problems": 8, "steps": 2},
+    "prune": {"problems": 8, "steps": 2, "mlp_width": 48},
     "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "problems_per_step": 2},
     "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "problems_per_step": 4},
     "expert_iteration": {"problems": 6, "simulations": 4, "steps": 2},
@@ -195,6 +197,8 @@ def assert_done(job: Any, folder: Path) -> None:
             assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)
         case Collect():
             assert 0 < len([t for _, t in read_traces(folder) if not t.failed]) <= job.limit
+        case Prune():
+            assert (folder / MODEL_FOLDER / "config.json").is_file()
         case Label():
             assert 0 < len(list(read_traces(folder))) <= job.limit
         case _:
