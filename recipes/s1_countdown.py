@@ -42,7 +42,8 @@ CHOSEN: tuple[Chosen, ...] = ("random", "diverse", "longest", "all")
 BUDGETS = (32, 64, 128, 256)  # tokens of thinking
 WAITS = (1, 2, 4)
 # Without the end of the line, which begins the end of thinking: after a string that had it, that end went unnoticed.
-STRINGS = {"wait": TAKEN_BACK, "alternatively": " alternatively", "hmm": " hmm"}
+# "none": the first token of the end of thinking is suppressed, and nothing put in its place.
+STRINGS = {"wait": TAKEN_BACK, "alternatively": " alternatively", "hmm": " hmm", "none": ""}
 THINK_END, ANSWER_PREFIX = "\n####", " "
 TOKENS = "#{tokens}="
 STEPS, STEPS_LEFT = "#{steps}=", "{left})"
@@ -60,7 +61,8 @@ def recipe(
     numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
-    base_steps: Count = 600, base_lr: Lr = None, lr: Lr = None,
+    base_steps: Count = 600, base_lr: Lr = None,
+    base_backtracks: Annotated[float, "share of the misses that the base has read taken back"] = 0.0, lr: Lr = None,
     steps: Annotated[int, "of fine-tuning on the worked answers", GreaterThan(0)] = STEPS_OF_S1,
     batch_size: Annotated[int, "worked answers in such a step", GreaterThan(0)] = BATCH_SIZE_OF_S1,
     n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,
@@ -68,7 +70,7 @@ def recipe(
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     size = {"numbers": numbers, "fewest": numbers, **PUZZLES}
-    attempts: Task = CountdownTraces(checks=True, **size)
+    attempts: Task = CountdownTraces(backtracks=base_backtracks, checks=True, **size)
     puzzles: Task = ChainCountdown(**size)
     worked: Task = CountdownTraces(backtracks=1.0, checks=True, max_attempts=12, **size)
     if validation:

@@ -101,6 +101,28 @@ def test_empty_thought_is_closed() -> None:
     assert silent.steps[-1].pruned == "nothing was written"
 
 
+def test_without_a_word_the_first_token_of_the_end_is_suppressed() -> None:
+    policy = TextPolicy(["abc</think>", "d", "ef</think>", "g", "</think>", " 42"])
+    trace = force(policy, waits=2, wait_word="")
+    assert tree_rows(trace)[1:] == [
+        (0, "abc", True), (1, "", False), (2, "d", True), (3, "ef", True), (4, "", False), (5, "g", True),
+        (6, "</think>", True), (7, " 42", True),
+    ]  # fmt: skip
+    assert trace.text(8) == "abcdefg</think> 42" and trace.chosen == 8
+    end = int(policy.tokens("<")[0])
+    asked = [(before, how.max_tokens, how.min_tokens, dict(how.logit_bias)) for before, how, _ in policy.asked]
+    assert asked[1] == ("?abc", 1, 1, {end: -1e9}) and asked[3] == ("?abcdef", 1, 1, {end: -1e9})
+    assert all(end not in bias for _, _, _, bias in (*asked[:1], asked[2], *asked[4:])), "only that one token"
+    again = trace_to_json(trace)
+    assert trace_to_json(trace_from_json(again)) == again
+    assert trace_to_json(force(policy, trace=trace, waits=2, wait_word="")) == again, "nothing is left to do"
+    for most, last in ((14, ["abcd", "", "e", "fghijklmn"]), (13, ["abcd", "", "e", "fghijklm"])):
+        full = force(TextPolicy(["abcd</think>", "e", "fghijklmnopq", "42"]), max_thinking_tokens=most, wait_word="")
+        assert [s.text for s in full.steps[1:]] == [*last, "</think>\n\nFinal Answer:", "42"]
+    short = force(TextPolicy(["abc>", "42"]), max_thinking_tokens=4, wait_word="", think_end=">")
+    assert [s.text for s in short.steps[1:]] == ["abc>", "42"], "no token would be left after the one that is no end"
+
+
 def test_random_thoughts_never_exceed_the_bound() -> None:
     rng = random.Random(6)
 
@@ -178,7 +200,7 @@ def test_resume_after_any_budget_gives_the_same_trace(tokens: int) -> None:
     [
         ({"max_thinking_tokens": 0}, "at least 1"),
         ({"min_thinking_tokens": 99, "max_thinking_tokens": 9}, "between 0 and the 9"),
-        ({"wait_word": ""}, "word"), ({"think_end": ""}, "ends the thinking"),
+        ({"think_end": ""}, "ends the thinking"),
         ({"wait_word": " wait\n", "think_end": "\n####"}, "would not be found"), ({"waits": -1}, "at least 1 and 0"),
     ],
 )  # fmt: skip

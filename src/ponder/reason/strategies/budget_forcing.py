@@ -19,6 +19,8 @@ from ponder.reason.prompts import PLAIN, Prompt
 from ponder.reason.strategies.chain import grow_chain
 from ponder.types import Sampling, Trace
 
+BANNED = -1e9  # added to a token's logit
+
 
 @dataclass(frozen=True, slots=True)
 class BudgetForcing:
@@ -27,7 +29,7 @@ class BudgetForcing:
     - Maximum: at `max_thinking_tokens` the strategy ends the thinking with `think_end`, and asks for the answer with
       `answer_prefix`.
     - Minimum: up to `waits` times, or before `min_thinking_tokens`, it removes the end of thinking and inserts
-      `wait_word`.
+      `wait_word`. Where that is empty, the next token may not be the first of `think_end`, nor the end of the text.
     - `round_budget`: after each wait word the model gets a full budget again ("full"), or what is left of one ("left").
       The authors published both.
 
@@ -58,11 +60,8 @@ class BudgetForcing:
                 f"min_thinking_tokens is {self.min_thinking_tokens};"
                 f" it must lie between 0 and the {self.total_thinking_tokens} tokens of thinking"
             )
-        if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
-            raise UsageError(
-                "budget forcing needs the text that ends the thinking (think_end), and the word that continues it"
-                " (wait_word)"
-            )
+        if not self.think_end:
+            raise UsageError("budget forcing needs the text that ends the thinking (think_end)")
         if (self.waits or self.min_thinking_tokens) and any(
             self.wait_word.endswith(self.think_end[:size]) for size in range(1, len(self.think_end) + 1)
         ):
@@ -100,6 +99,9 @@ class BudgetForcing:
             await generate(trace, at, policy, self.sampling, last=True)
             return
         used, waited = self._tokens_and_waits(trace, root, at)
+        if waited and not self.wait_word and not trace.steps[at].sampled:
+            await self._suppress_end(trace, at, policy)
+            return
         room = min(self.max_thinking_tokens, self.total_thinking_tokens - used)
         stop = (*self.sampling.stop, self.think_end)
         # After a wait word at least one token comes before the next end, or there would be no thinking.
@@ -114,7 +116,8 @@ class BudgetForcing:
         again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
         # Something must follow the last wait word, or it would never end.
         thought = len(stripped.token_ids) > 0 or trace.steps[at].sampled
-        if again and thought and used + len(policy.tokens(word)) < self.total_thinking_tokens:
+        inserted = len(policy.tokens(word)) + (not self.wait_word)  # or the one token that is not an end
+        if again and thought and used + inserted < self.total_thinking_tokens:
             insert_text(trace, add_unless_empty(trace, at, stripped), word, policy)
         elif c.stop == "stop" and self.think_end in c.text:
             add_completion(trace, at, c)  # the model ended its thinking
@@ -122,6 +125,13 @@ class BudgetForcing:
             insert_text(
                 trace, add_unless_empty(trace, at, stripped), rest + self.think_end + self.answer_prefix, policy
             )
+
+    async def _suppress_end(self, trace: Trace, at: int, policy: Policy) -> None:
+        """Add one token that does not begin the end of thinking."""
+        banned = (*self.sampling.logit_bias, (int(policy.tokens(self.think_end)[0]), BANNED))
+        how = replace(self.sampling, max_tokens=1, min_tokens=1, logit_bias=banned)
+        (c,) = await sample_continuations(trace, at, policy, how)
+        add_completion(trace, at, replace(c, stop="stop"))
 
     def _tokens_and_waits(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
         """Tokens of the thinking so far, and the number of wait words."""
