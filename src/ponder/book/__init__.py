@@ -19,6 +19,8 @@ FIGURES: dict[str, str] = {
     "votes": "ponder.book.votes",
     "monkeys": "ponder.book.monkeys",
     "tokens": "ponder.book.tokens",
+    "forks": "ponder.book.forks",
+    "effort": "ponder.book.effort",
     "two-axes": "ponder.book.two_axes",
     "connect-four": "ponder.book.connect_four",
     "r1-zero": "ponder.book.r1_zero",
