@@ -132,7 +132,8 @@ class SearchForks:
                 ])  # fmt: skip
         counts = "; ".join(
             f"{label} {first[s]['problems']} problems, {first[s]['places']:,} places, of which {first[s]['shared']:,}"
-            f" were sampled more than once, {first[s]['forks']:,} are forks and {first[s]['deciding']:,} of these decide"
+            f" were sampled more than once, {first[s]['forks']:,} are forks, and {first[s]['deciding']:,} of these"
+            " decide"
             for s, label in SEARCHES.items()
         )
         return [
