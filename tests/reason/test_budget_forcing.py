@@ -209,3 +209,14 @@ def test_invalid_settings_are_refused(bad: dict[str, object], says: str) -> None
         BudgetForcing(**bad)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="left"):
         BudgetForcing(round_budget="lft")  # type: ignore[arg-type]
+
+
+def test_word_that_is_not_inserted_is_not_encoded() -> None:
+    """A tokenizer of digits cannot encode it."""
+
+    class Digits(TextPolicy):
+        def tokens(self, text):  # type: ignore[no-untyped-def]
+            assert "W" not in text
+            return super().tokens(text)
+
+    assert force(Digits(["12</think>", "3"]), waits=0).text(2) == "12</think>3"

@@ -116,8 +116,8 @@ class BudgetForcing:
         again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
         # Something must follow the last wait word, or it would never end.
         thought = len(stripped.token_ids) > 0 or trace.steps[at].sampled
-        inserted = len(policy.tokens(word)) + (not self.wait_word)  # or the one token that is not an end
-        if again and thought and used + inserted < self.total_thinking_tokens:
+        one = int(not self.wait_word)  # the token that is not an end
+        if again and thought and used + len(policy.tokens(word)) + one < self.total_thinking_tokens:
             insert_text(trace, add_unless_empty(trace, at, stripped), word, policy)
         elif c.stop == "stop" and self.think_end in c.text:
             add_completion(trace, at, c)  # the model ended its thinking
