@@ -45,7 +45,7 @@ def recipe(
     for name, level in EFFORTS.items():
         if not (tiny and level.strategy == "direct"):
             way = level_strategy(level, temperature, longest)
-            stages.append(Stage(f"effort-{name}", b.evaluate_with(way, first, seed, max_concurrency=64)))
+            stages.append(Stage(f"effort-{name}", b.evaluate_with(way, first, seed, max_concurrency=128)))
     return Stages(tuple(stages))
 
 
