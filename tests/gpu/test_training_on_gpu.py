@@ -21,6 +21,7 @@ from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 from ponder.runs import Run
+from ponder.train import chunked_lm_head
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
@@ -255,3 +256,20 @@ def test_gradient_of_logits_of_a_bfloat16_head() -> None:
     assert logits.dtype == torch.float32 and max_difference((logits.detach(),), (expected.detach(),)) < 1e-5
     result = torch.autograd.grad(logits, low, slope)
     assert max_difference(result, torch.autograd.grad(expected, exact, slope.cpu().double())) < 1e-2
+
+
+def test_gradient_of_a_bfloat16_head_in_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = torch.Generator("cuda").manual_seed(0)
+    hidden, weight = (torch.randn(shape, generator=draw, device="cuda") for shape in ((50, 64), (640, 64)))
+    target = torch.randint(640, (50,), generator=draw, device="cuda")
+    grads: dict[int, tuple[Tensor, ...]] = {}
+    for tokens in (12, 50):
+        monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 4 * 640 * tokens)
+        low = [x.bfloat16().requires_grad_() for x in (hidden, weight)]
+        logp, entropy = chunked_lm_head.token_logprobs(*low, target, 0.8)
+        grads[tokens] = torch.autograd.grad(logp.sum() + entropy.sum(), low)
+    exact = [x.bfloat16().cpu().double().requires_grad_() for x in (hidden, weight)]
+    p = ((exact[0] @ exact[1].T) / 0.8).log_softmax(-1)
+    expected = torch.autograd.grad(p.gather(1, target.cpu()[:, None]).sum() - (p.exp() * p).sum(), exact)
+    assert max_difference(grads[12], expected) < 1e-2 and max_difference(grads[50], expected) < 1e-2
+    assert max_difference(grads[12], grads[50]) < 4e-3  # each is rounded to bfloat16 once

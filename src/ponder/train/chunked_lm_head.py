@@ -180,10 +180,20 @@ class _HeadGradients:
     def add(self, part: slice, slope_NV: Tensor) -> None:
         torch.mm(slope_NV, self.weight_VE, out=self.hidden_NE[part])
         if self._weight is not None:
-            self._weight += project_logits(slope_NV.T, self.inputs_NE[part].T)
+            _add_product(self._weight, slope_NV.T, self.inputs_NE[part])
 
     def weight(self) -> Tensor | None:
         return None if self._weight is None else self._weight.to(self.weight_VE.dtype)
+
+
+def _add_product(sums_VE: Tensor, slope_VN: Tensor, inputs_NE: Tensor) -> None:
+    """Add a product to its sums in one pass over them: those of a large head are larger than a chunk's logits."""
+    if sums_VE.dtype == inputs_NE.dtype:
+        sums_VE.addmm_(slope_VN, inputs_NE)
+    elif sums_VE.is_cuda:
+        torch.addmm(sums_VE, slope_VN, inputs_NE, out_dtype=torch.float32, out=sums_VE)
+    else:
+        sums_VE += project_logits(slope_VN, inputs_NE.T)
 
 
 def _chunk_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None) -> Tensor:
