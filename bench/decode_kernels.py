@@ -3,11 +3,11 @@
     python bench/decode_kernels.py --out kernels.json
     python bench/decode_kernels.py --parts passes profile --rows 256 1024
 
-Parts: `check` compares kernels with torch and a step with the other way to compute it; `sweep` times every product
-with tiles of several sizes, over the weights of all layers; `attention` the same for attention; `passes` times whole
-steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran; `tune` times whole steps
-with other tiles of attention, and with weights fetched early or not; `profile` lists the kernels of whole steps. Every
-part is written when it is done. The weights are random.
+Parts: `check` compares kernels with torch and a step with the other way to compute it, both also in float32; `sweep`
+times every product with tiles of several sizes, over the weights of all layers; `attention` the same for attention;
+`passes` times whole steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran;
+`tune` times whole steps with other tiles of attention, and with weights fetched early or not; `profile` lists the
+kernels of whole steps. Every part is written when it is done. The weights are random.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ _REPLAYS = 10
 class Bench:
     """A network with random weights, a filled cache, and rows in the middle of their completions."""
 
-    def __init__(self, config: DecoderConfig, device: str, rows: int, position: int, shared: int) -> None:
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    def __init__(
+        self, config: DecoderConfig, device: str, rows: int, position: int, shared: int, dtype: torch.dtype
+    ) -> None:
         self.device, self.max_rows, self.position, self.shared = device, rows, position, shared
         self.net = initialise_on(config, device, dtype)
         self.weights = FusedWeights(self.net, 64)
@@ -82,6 +83,18 @@ class Bench:
         first = rows // 8 * shared + shared
         self.own_slots = [first + r * own + np.arange(own, dtype=np.int32) for r in range(rows)]
         self.shared_slots = [r // 8 * shared + np.arange(shared, dtype=np.int32) for r in range(rows)]
+
+    def in_float32(self) -> Bench:
+        """The same weights, keys and values in float32."""
+        net = self.net
+        other = Bench(net.config, self.device, self.max_rows, self.position, self.shared, torch.float32)
+        with torch.no_grad():
+            for mine, own in zip(other.net.parameters(), net.parameters(), strict=True):
+                mine.copy_(own)
+            for there, here in zip(other.cache.kv, self.cache.kv, strict=True):
+                there.copy_(here)
+        other.weights = FusedWeights(other.net, 64)
+        return other
 
     def lay_out(self, rows: int, has_shared: bool) -> None:
         """Rows of groups of eight that share their prompts, read once (`has_shared`) or by each row."""
@@ -153,8 +166,9 @@ def decode_kernels(on: bool) -> Iterator[None]:
 
 
 def check(bench: Bench, rows: int) -> dict[str, Any]:
-    """The largest difference of each kernel from float32 torch, relative to the largest number; of a step's logits and
-    log-probabilities from the other way's; and whether two runs are equal."""
+    """The largest difference of each kernel from float32 torch, relative to the largest number; of a step's
+    log-probabilities from the other way's, and of both from those of the other way in float32; and whether two runs are
+    equal."""
     w, b = bench.weights, bench.buffers
     step, layer = DecodeStep(w, b, rows), w.layers[0]
     found: dict[str, Any] = {}
@@ -184,18 +198,26 @@ def check(bench: Bench, rows: int) -> dict[str, Any]:
     compare("down", step.stream, x)
     compare("norm", step.normalize_stream(), norm(step.stream, w.norm))
 
-    def one_step(kernels: bool, has_shared: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def one_step(kernels: bool, has_shared: bool, bench: Bench = bench) -> tuple[Tensor, Tensor, Tensor]:
+        b = bench.buffers
         with decode_kernels(kernels):
             bench.lay_out(rows, has_shared)
             bench.step(rows, has_shared)()
         return b.logits[:rows].clone(), b.tokens[:rows, 0].clone(), b.logprobs[:rows, 0].clone()
 
+    exact_bench = bench.in_float32()
     for has_shared in (False, True):
+        exact = one_step(False, has_shared, exact_bench)[0].log_softmax(-1)
         old, new, again = one_step(False, has_shared), one_step(True, has_shared), one_step(True, has_shared)
         apart = (new[0].log_softmax(-1) - old[0].log_softmax(-1)).abs()
         found["shared" if has_shared else "own"] = {
             "logprob_difference_max": apart.max().item(),
             "logprob_difference_mean": apart.mean().item(),
+            "error_to_float32": {
+                name: {"mean": error.mean().item(), "max": error.max().item()}
+                for name, made in (("before", old), ("decode_kernels", new))
+                for error in [(made[0].log_softmax(-1) - exact).abs()]
+            },
             "same_tokens": (new[1] == old[1]).float().mean().item(),
             "repeats_exactly": all(torch.equal(x, y) for x, y in zip(new, again, strict=True)),
             "logprob_of_token_off": (
@@ -363,7 +385,8 @@ def main() -> None:
                         partial(attention_microseconds, bench, rows, *tile, has_shared),
                     )  # fmt: skip
 
-    bench = Bench(config, args.device, max(args.rows), args.position, args.shared)
+    dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
+    bench = Bench(config, args.device, max(args.rows), args.position, args.shared, dtype)
     print(f"ready after {time.perf_counter() - began:.1f} s", flush=True)
     if "check" in args.parts:
         for rows in args.rows:

@@ -1,5 +1,6 @@
 """Whether the GPU's decoding kernels agree with the learner: differences between the log-probabilities that the sampler
-gives and the learner's own, of the same tokens, with decode_kernels.py and without. Prints one line of JSON for each.
+gives and the learner's own, of the same tokens, with decode_kernels.py and without; and how far each of them is from
+the same network in float32. Prints one line of JSON for each.
 
     python bench/decode_parity.py                       SmolLM2, 64 sequences of 128 tokens
 """
@@ -10,6 +11,8 @@ import argparse
 import asyncio
 import json
 import os
+from copy import deepcopy
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +36,14 @@ def sample(engine: Engine, prompts: list[list[int]], n: int, tokens: int, seed: 
     return [seq for group in asyncio.run(all_of_them()) for seq in group]
 
 
+def difference(a: list[np.ndarray], b: list[np.ndarray]) -> dict[str, float]:
+    """Of log-probabilities: the mean over all tokens with its standard error over sequences, and the largest."""
+    gaps = [np.abs(x - y) for x, y in zip(a, b, strict=True)]
+    means = np.asarray([gap.mean() for gap in gaps])
+    error = means.std(ddof=1) / len(means) ** 0.5 if len(means) > 1 else float("nan")
+    return {"mean": float(means.mean()), "standard_error": float(error), "largest": float(max(map(np.max, gaps)))}
+
+
 def main() -> None:
     own = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     own.add_argument("--device", default="cuda")
@@ -40,7 +51,7 @@ def main() -> None:
     own.add_argument("--prompts", type=int, default=8)
     own.add_argument("--n", type=int, default=8)
     own.add_argument("--tokens", type=int, default=128)
-    own.add_argument("--compared", type=int, default=32, help="sequences that the learner reads too")
+    own.add_argument("--compared", type=int, default=64, help="sequences that the learner reads too")
     args = own.parse_args()
     dtype = torch.bfloat16 if args.device == "cuda" else torch.float32
     net: Decoder
@@ -48,6 +59,7 @@ def main() -> None:
         net = random_decoder(args.model, args.device, dtype)
     else:
         net = hf.load(find_model(args.model), dtype, torch.device(args.device))
+    exact = deepcopy(net).float()
     draw = np.random.default_rng(0)
     prompts = [draw.integers(3, net.config.vocab, 20).tolist() for _ in range(args.prompts)]
     for kernels in ("0", "1"):
@@ -58,14 +70,18 @@ def main() -> None:
             engine._runner.wait_for_kernels()  # type: ignore[union-attr]
         seqs = sample(engine, prompts, args.n, args.tokens, 1)
         again = sample(engine, prompts, args.n, args.tokens, 1)
-        gaps = [learner_logprobs(net, seq) - np.asarray(seq.logprobs) for seq in seqs[: args.compared]]
-        apart = np.abs(np.concatenate(gaps))
-        result = {
+        few = seqs[: args.compared]
+        sampler = [np.asarray(seq.logprobs, np.float64) for seq in few]
+        with torch.no_grad():
+            learner = [learner_logprobs(net, seq) for seq in few]
+            float32 = [learner_logprobs(exact, seq) for seq in few]
+        result: dict[str, Any] = {
             "decode_kernels": kernels == "1",
-            "mean": float(apart.mean()),
-            "largest": float(apart.max()),
-            "signed_mean": float(np.concatenate(gaps).mean()),
-            "tokens": len(apart),
+            "sampler_to_learner": difference(sampler, learner),
+            "sampler_to_float32": difference(sampler, float32),
+            "learner_to_float32": difference(learner, float32),
+            "signed_mean": float((np.concatenate(learner) - np.concatenate(sampler)).mean()),
+            "tokens": sum(map(len, sampler)),
             "mean_logprob": float(np.mean([lp for seq in seqs for lp in seq.logprobs])),
             "repeated": float(np.mean([a.token_ids == b.token_ids for a, b in zip(seqs, again, strict=True)])),
             "runner": type(engine._runner).__name__,
