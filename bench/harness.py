@@ -107,7 +107,7 @@ def report(
     results: Path = RESULTS,
     origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Print one comparison, keep it if a peer was measured, and return it.
+    """Print one comparison, keep it if a peer was measured or `results` names another folder, and return it.
 
     `work` says in words what both sides did. A peer that could not be measured here is None, not 0. `ratio` is how
     many times better ponder is than the best peer (above 1: ponder wins, whichever way `better` points); it is worked
@@ -132,7 +132,8 @@ def report(
     }
     if details:
         result["details"] = dict(details)
-    if any(value is not None for value in peers.values()):  # without a peer there is no comparison to keep
+    # without a peer there is no comparison for the page
+    if any(value is not None for value in peers.values()) or results != RESULTS:
         results.mkdir(parents=True, exist_ok=True)
         path = results / f"{name}-{result['hardware']}.json"
         path.write_text(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")

@@ -92,7 +92,7 @@ def main() -> None:
     flags.add_argument("--lora", action="store_true", help="train adapters of rank 16 in place of the weights")
     flags.add_argument("--fp8", action="store_true", help="with FP8 products in the blocks, and without")
     flags.add_argument("--profile", action="store_true", help="also what kinds of kernels one more step consists of")
-    flags.add_argument("--no-peer", action="store_true", help="measure ponder alone; nothing is kept then")
+    flags.add_argument("--no-peer", action="store_true", help="measure ponder alone; kept only with --results")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     flags.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     flags.add_argument("--promised", type=float, help="the share of the matrix rate that was promised")

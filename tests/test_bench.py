@@ -101,6 +101,15 @@ def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.Cap
     )
 
 
+def test_report_without_a_peer_is_kept_only_in_a_named_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    alone = harness.report("adding", "add", 30.0, {"gone": None}, results=tmp_path)
+    assert not [*tmp_path.iterdir()]
+    harness.report("adding", "add", 30.0, {"gone": None}, results=tmp_path / "named")
+    assert [*(tmp_path / "named").iterdir()]
+    assert "| adding | add | 30 | gone – | – | – | – |" in write_readme.render([alone])
+
+
 def test_the_table_says_which_share_of_the_limit_was_reached(tmp_path: Path) -> None:
     kept = harness.report(
         "adding",
