@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes import char_policy, perturb
-from ponder.errors import ModelError, UnknownName, UsageError
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, perturb
+from ponder.errors import ModelError, TaskError, UnknownName, UsageError
 from ponder.models.replicas import vllm_replica_main
 from ponder.models.replicas.ledger import LedgerCounts, read_ledger
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.models.replicas.vllm_server import COMMAND_VARIABLE, VLLMServer, device_settings
+from ponder.models.scratch_model import ScratchModel
+from ponder.pipelines.collect import Collect
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.label import Label
+from ponder.pipelines.rewards.step_labelling import MathShepherd
+from ponder.pipelines.training.open_sampler import REPLICAS_FOLDER
+from ponder.reason.strategies import Samples
+from ponder.runs import read_traces
 from ponder.types import Completion, Sampling
 
 ROUTES = Path(__file__).parents[1] / "vllm_routes.py"
@@ -163,6 +173,40 @@ def test_a_server_that_ends_is_named_with_what_it_wrote(tmp_path: Path, monkeypa
 
     with pytest.raises(ModelError, match="no GPU here"):
         asyncio.run(start())
+
+
+MODEL = ScratchModel(ALPHABET, width=32, layers=1, heads=2, context=64)
+ANSWERS: dict[str, Any] = {
+    "model": MODEL, "template": QUESTION_TEMPLATE, "strategy": Samples(2, Sampling(max_tokens=3)), "limit": 3,
+    "replicas": 1, "replica_engine": "vllm", "device": "cpu", "dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Evaluate(DigitTask(), **ANSWERS),
+        pytest.param(Collect(DigitTask(), **ANSWERS), marks=pytest.mark.nightly),
+        pytest.param(
+            Label(
+                DigitTask(),
+                **ANSWERS,
+                labeller=MathShepherd(max_completions=2, sampling=Sampling(max_tokens=3)),
+                separator=None,
+            ),
+            marks=pytest.mark.nightly,
+        ),
+    ],
+    ids=lambda job: type(job).__name__,
+)
+def test_jobs_that_do_not_train_sample_by_vllm(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COMMAND_VARIABLE, f"{sys.executable} {ROUTES}")
+    with contextlib.suppress(TaskError):  # labels of an untrained network are all 0
+        job(tmp_path / "run")
+    counts = read_ledger(tmp_path / "run" / REPLICAS_FOLDER / LEDGER_FILE)
+    assert counts is not None and counts.answered == counts.asked >= 3
+    traces = [trace for _, trace in read_traces(tmp_path / "run")]
+    assert len(traces) == 3 and all(len(trace.answers()) == 2 for trace in traces)
 
 
 def test_unknown_engine_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
-from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
@@ -55,6 +55,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
     start_index: Annotated[int, "the first of them, in the order of a training run with this seed"] = 0
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
+    replica_engine: ReplicaEngineName = "ponder"
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
     ) -> list[Trace]:
         verifier = self.task.verifier
         async with (
-            over_replicas(policy, self.replicas, run.folder, self.seed, self.start_index) as sampler,
+            over_replicas(self, policy, run.folder, self.seed, self.start_index) as sampler,
             over_verifier_workers(self.task, self.verifier_workers, run.folder) as grader,
         ):
             work = partial(

@@ -27,7 +27,7 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
-from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
@@ -52,6 +52,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
     limit: Annotated[int | None, "the first so many problems"] = None
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
+    replica_engine: ReplicaEngineName = "ponder"
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ async def evaluate(
     if job.budget is not None and job.shared_budget:
         budget = BudgetLedger(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
     async with (
-        over_replicas(policy, job.replicas, run.folder, job.seed) as sampler,
+        over_replicas(job, policy, run.folder, job.seed) as sampler,
         over_verifier_workers(job.task, job.verifier_workers, run.folder) as grader,
     ):
         work = partial(

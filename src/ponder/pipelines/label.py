@@ -28,7 +28,7 @@ from ponder.pipelines.rewards.labelled_traces import check_same_tokens
 from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import solve
-from ponder.pipelines.training.open_sampler import Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
@@ -59,6 +59,7 @@ class Label(ComputeFields, BaseJob):
     limit: Annotated[int, "the first so many training problems"] = 100
     max_concurrency: MaxConcurrency = 32
     replicas: Replicas = 0
+    replica_engine: ReplicaEngineName = "ponder"
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -146,7 +147,7 @@ async def label(
         return values
 
     async with (
-        over_replicas(policy, job.replicas, run.folder, job.seed) as sampler,
+        over_replicas(job, policy, run.folder, job.seed) as sampler,
         over_verifier_workers(job.task, job.verifier_workers, run.folder) as grader,
     ):
         return await solve_many(

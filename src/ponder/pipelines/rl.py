@@ -20,7 +20,6 @@ from ponder.errors import UsageError, VerifierError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.replicas.replica_policy import ReplicaEngine
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import lora
 from ponder.pipelines.job.base_job import BaseJob
@@ -40,7 +39,7 @@ from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.cluster_metrics import cluster_metrics
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
-from ponder.pipelines.training.open_sampler import open_sampler
+from ponder.pipelines.training.open_sampler import ReplicaEngineName, open_sampler
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
@@ -114,9 +113,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
         When("staleness"),
     ] = None
     replicas: Annotated[int, "sampler processes beside the learner's; 0: sample in the learner's own"] = 0
-    replica_engine: Annotated[
-        ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
-    ] = "ponder"
+    replica_engine: ReplicaEngineName = "ponder"
     verifier_workers: VerifierWorkerCount = 0
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"

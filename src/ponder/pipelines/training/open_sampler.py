@@ -14,19 +14,26 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
 from ponder.protocols import Policy
+from ponder.settings import When
 from ponder.train.distributed import current_group
 
 Replicas = Annotated[int, "sampler processes to spread the work over, on the machine's GPUs in turn; 0: this one"]
+ReplicaEngineName = Annotated[
+    ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
+]
 REPLICAS_FOLDER = "replicas"  # in the run directory: the ledger of requests, and what each process wrote
 
 
-class SamplerSettings(Protocol):
-    @property
-    def staleness(self) -> int: ...
+class ReplicaSettings(Protocol):
     @property
     def replicas(self) -> int: ...
     @property
     def replica_engine(self) -> ReplicaEngine: ...
+
+
+class SamplerSettings(ReplicaSettings, Protocol):
+    @property
+    def staleness(self) -> int: ...
 
 
 async def open_sampler(
@@ -52,15 +59,16 @@ async def open_sampler(
 
 
 @asynccontextmanager
-async def over_replicas(policy: Policy, replicas: int, run_folder: Path, *seed: int) -> AsyncIterator[Policy]:
-    """The policy, or the same in so many processes, with the random stream of this seed."""
+async def over_replicas(job: ReplicaSettings, policy: Policy, run_folder: Path, *seed: int) -> AsyncIterator[Policy]:
+    """The policy, or the same in as many processes as the job says, with the random stream of this seed."""
+    replicas, engine = job.replicas, job.replica_engine
     if not replicas:
         yield policy
         return
     if not isinstance(policy, PonderPolicy):
         raise UsageError("replicas run ponder's own networks: leave out --replicas for this model")
     place = open_place(run_folder.name)
-    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER, place=place) as spread:
+    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER, place=place, engine=engine) as spread:
         spread.on_tokens = policy.on_tokens
         spread.reseed(*seed)
         yield spread
