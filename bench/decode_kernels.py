@@ -31,8 +31,8 @@ from ponder.engine import decode_forward, fused_forward
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.decode_forward import DecodeStep, Tile
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.graph_batch import side_stream
 from ponder.engine.graph_buffers import GraphBuffers
+from ponder.engine.graph_capture import side_stream
 from ponder.engine.kv_cache import KVCache
 from ponder.nets.config import DecoderConfig
 from training_harness import SHAPES, initialise_on

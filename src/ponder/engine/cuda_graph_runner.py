@@ -24,8 +24,9 @@ from ponder.engine.adapter_columns import AdapterColumns
 from ponder.engine.adapters import node_adapter
 from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.engine.gpu_memory import RemappableMemory
-from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, copy_to_device_async, side_stream
+from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, copy_to_device_async
 from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
+from ponder.engine.graph_capture import side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.prefill_graphs import PrefillGraphs

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -17,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ponder.engine.graph_capture import capture_lock
+
 _TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CUDA_ERROR_OUT_OF_MEMORY = 2
-
-# Held while a graph is captured: only one thread may capture, and no thread may synchronize the device meanwhile.
-capture_lock = threading.RLock()
 
 
 class _MemLocation(ctypes.Structure):

@@ -9,7 +9,6 @@ Shapes as in triton_kernels.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from ponder.engine.adapter_columns import MERGED, AdapterColumns, AdapterRows, P
 from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.gpu_memory import capture_lock
 from ponder.engine.graph_buffers import GraphBuffers, fit_plan_to_kernels
+from ponder.engine.graph_capture import capture, side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
@@ -180,7 +179,7 @@ class GraphBatch:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture_lock, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with capture(graph, b.logits.device, self._pool):
                 once()
             self._pool = self._pool or graph.pool()
             self.graphs[key] = graph
@@ -196,15 +195,6 @@ class GraphBatch:
             return rows
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
         return rows.append(self.columns.rows(names, sizes))
-
-
-def side_stream(device: torch.device) -> AbstractContextManager[Any]:
-    """A separate stream that waits for the work launched so far."""
-    if device.type != "cuda":
-        return nullcontext()
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return torch.cuda.stream(stream)
 
 
 def _graph_batch_size(seqs: int) -> int:

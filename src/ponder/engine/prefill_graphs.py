@@ -16,8 +16,8 @@ from ponder.engine import fused_forward
 from ponder.engine.adapter_columns import MERGED, AdapterColumns
 from ponder.engine.fused_forward import PrefillInputs
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.gpu_memory import capture_lock
-from ponder.engine.graph_batch import copy_to_device_async, side_stream
+from ponder.engine.graph_batch import copy_to_device_async
+from ponder.engine.graph_capture import capture, side_stream
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
@@ -66,7 +66,7 @@ class PrefillGraphs:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture_lock, torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with capture(graph, self.cache.device):
                 hidden = once()
             self._graphs[key] = graph, hidden
         graph, hidden = self._graphs[key]

@@ -1,0 +1,47 @@
+"""Capture a CUDA graph while other threads use the device."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+
+# Held while a graph is captured: only one thread may capture, and no thread may synchronize the device meanwhile.
+capture_lock = threading.RLock()
+
+# torch hands out 32 streams of each priority in turn, again and again. What another thread launches in the stream of a
+# capture ends it with an error, so captures have a priority that nothing else here asks for. Replays do not keep it.
+_CAPTURE_PRIORITY = -2
+
+
+@contextmanager
+def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None) -> Iterator[None]:
+    """What this thread launches goes into the graph."""
+    stream = _capture_stream(device.index if device.index is not None else torch.cuda.current_device())
+    with capture_lock, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        collects = gc.isenabled()
+        gc.disable()  # an engine that is garbage synchronizes the device when its memory is freed
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
+
+def side_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """A separate stream that waits for the work launched so far."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=_CAPTURE_PRIORITY)
