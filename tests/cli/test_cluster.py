@@ -45,9 +45,9 @@ class ProgramPlace(LocalPlace):
         self.program, self.folder, self.starts, self.released = program, folder, -1, 0
         self.argvs: list[list[str]] = []
 
-    def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[LocalSlot]:
+    def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1) -> list[LocalSlot]:
         self.starts += 1
-        slots = super().reserve(count, gpu=gpu, spread=spread)
+        slots = super().reserve(count, gpu=gpu, spread=spread, size=size)
         for slot in slots:
             self._replace(slot)
         return slots

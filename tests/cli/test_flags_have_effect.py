@@ -90,6 +90,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "replica_engine"): ({"replicas": 2}, "vllm"),
     ("collect", "replica_engine"): ({"replicas": 2}, "vllm"),
     ("label", "replica_engine"): ({"replicas": 2}, "vllm"),
+    **{(command, "tensor_parallel"): ({"replicas": 1}, 2) for command in ("train", "eval", "collect", "label")},
     ("train", "eval_samples"): ({"eval_every": 5}, 3),
     ("train", "curriculum_settings"): ({"curriculum": "frontier"}, {"focus": "2"}),
     ("train", "sampling_settings"): ({}, {"stop": "END"}),
@@ -550,7 +551,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "max_concurrent": "| --max-concurrent 7", "allowed_host": "| --allowed-host pc.example",
         "allowed_origin": "| --allowed-origin https://a.example", "template": "| --template qa",
         "device": "| --device cpu", "dtype": "| --dtype bfloat16", "access_log": "| --access-log",
-        "replicas": "| --replicas 1",
+        "replicas": "| --replicas 1", "tensor_parallel": "--replicas 1 | --tensor-parallel 2",
     }),
     "view": ("view {places}", {
         "runs": ("view {places}", "view {run}"), "port": "| --port 8001", "serve": "| --serve http://127.0.0.1:8000",

@@ -169,8 +169,8 @@ class Quick(LocalPlace):
     def __init__(self, program: str) -> None:
         self.program = program
 
-    def reserve(self, count: int, *, gpu: bool, spread: bool = False):  # type: ignore[no-untyped-def]
-        slots = super().reserve(count, gpu=gpu, spread=spread)
+    def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1):  # type: ignore[no-untyped-def]
+        slots = super().reserve(count, gpu=gpu, spread=spread, size=size)
         for slot in slots:
             start = slot.start
             slot.start = lambda argv, environment, folder="", start=start: start(  # type: ignore[method-assign]
@@ -208,10 +208,10 @@ def test_slot_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
     class Slow(LocalPlace):
         reserved = released = 0
 
-        def reserve(self, count: int, *, gpu: bool, spread: bool = False):  # type: ignore[no-untyped-def]
+        def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1):  # type: ignore[no-untyped-def]
             time.sleep(0.3)
             self.reserved += count
-            slots = super().reserve(count, gpu=gpu, spread=spread)
+            slots = super().reserve(count, gpu=gpu, spread=spread, size=size)
             slots[0].release = self.count_release  # type: ignore[method-assign]
             return slots
 
@@ -231,7 +231,7 @@ def test_slot_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
 
 def test_place_without_room_is_named(tmp_path: Path) -> None:
     class Full(LocalPlace):
-        def reserve(self, count: int, *, gpu: bool, spread: bool = False):  # type: ignore[no-untyped-def]
+        def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1):  # type: ignore[no-untyped-def]
             raise UsageError("the cluster has 0 CPUs")
 
     async def run() -> None:

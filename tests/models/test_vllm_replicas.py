@@ -270,10 +270,12 @@ def test_vllm_of_this_environment_is_started_without_a_command(monkeypatch: pyte
         ("cuda:2", 0, "", ("2,0", 0.9)),
         ("cuda:1", 0, "GPU-a,GPU-b", ("GPU-b,GPU-a", 0.9)),
         ("cuda:0", None, "", ("0", 0.9)),
+        ("cuda:2 cuda:3", 0, "", ("2,3,0", 0.9)),
+        ("cuda:0 cuda:1", 0, "", ("0,1", 0.3)),
     ],
 )
 def test_vllm_gets_the_replicas_gpu_first(
     device: str, learner: int | None, shown: str, wanted: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
-    assert device_settings(device, learner) == wanted
+    assert device_settings(device.split(), learner) == wanted

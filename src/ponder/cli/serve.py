@@ -39,6 +39,9 @@ def serve(
     replicas: Annotated[
         int | None, "sampler processes of each model, on the GPUs in turn; 0: this process samples; default: 1 on a GPU"
     ] = None,
+    tensor_parallel: Annotated[
+        int, "GPUs, or processes on the CPU, over which the network of each sampler process is split"
+    ] = 1,
     access_log: Annotated[bool, "write a line for each request to stderr"] = False,
 ) -> int:  # fmt: skip
     """Serve models over HTTP: chat, responses, completions, tokens and scores. Ctrl-C or SIGTERM lets requests finish.
@@ -68,7 +71,10 @@ def serve(
         limits = _limits(max_tokens, max_concurrent)
         if replicas is not None and replicas < 0:
             raise UsageError(f"--replicas is {replicas}; it must be 0 or more")
-        service = Service(load_served_models(models, template, device, dtype, replicas=replicas), limits)
+        if tensor_parallel < 1:
+            raise UsageError(f"--tensor-parallel is {tensor_parallel}; it must be 1 or more")
+        served = load_served_models(models, template, device, dtype, replicas=replicas, tensor_parallel=tensor_parallel)
+        service = Service(served, limits)
         if traces is not None:
             _record(service, traces, models, template, episode_seconds, stack)
         ignore_imported_objects()

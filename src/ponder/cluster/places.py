@@ -46,9 +46,9 @@ class Place(Protocol):
     @property
     def has_gpus(self) -> bool: ...
 
-    def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> Sequence[Slot]:
+    def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1) -> Sequence[Slot]:
         """Room for so many processes, each with a GPU of its own or without one; all of it, or an error.
-        `spread`: on as many machines as there are, else on as few."""
+        `spread`: on as many machines as there are, else on as few. `size`: CPUs, and GPUs, of each process."""
         ...
 
     def close(self) -> None: ...
@@ -90,7 +90,7 @@ class LocalPlace:
     own_gpus = False
     has_gpus = False  # none to reserve
 
-    def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[LocalSlot]:
+    def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1) -> list[LocalSlot]:
         return [LocalSlot() for _ in range(count)]
 
     def close(self) -> None:

@@ -107,18 +107,18 @@ class RayPlace:
     def has_gpus(self) -> bool:
         return bool(self.ray.cluster_resources().get("GPU"))
 
-    def reserve(self, count: int, *, gpu: bool, spread: bool = False) -> list[RaySlot]:
+    def reserve(self, count: int, *, gpu: bool, spread: bool = False, size: int = 1) -> list[RaySlot]:
         try:
-            return self._reserve(count, gpu, spread)
+            return self._reserve(count, gpu, spread, size)
         except PonderError:
             raise
         except Exception as error:  # Ray's are many
             raise ClusterError(f"the cluster at {self.address} placed no process: {_first_lines(error)}") from None
 
-    def _reserve(self, count: int, gpu: bool, spread: bool) -> list[RaySlot]:
+    def _reserve(self, count: int, gpu: bool, spread: bool, size: int) -> list[RaySlot]:
         from ray.util.placement_group import placement_group
 
-        bundle = {"CPU": 1.0, **({"GPU": 1.0} if gpu else {})}
+        bundle = {"CPU": float(size), **({"GPU": float(size)} if gpu else {})}
         self._check_size(count, bundle)
         self._reserved += 1  # Ray takes a name once
         name, strategy = f"{self.name}/{self._reserved}", "SPREAD" if spread else "PACK"
@@ -131,12 +131,12 @@ class RayPlace:
                 " it (ponder cluster status)"
             )
         try:
-            return self._start_actors(count, group, gpu)
+            return self._start_actors(count, group, gpu, size)
         except BaseException:
             self._remove(group)  # which ends its actors
             raise
 
-    def _start_actors(self, count: int, group: Any, gpu: bool) -> list[RaySlot]:
+    def _start_actors(self, count: int, group: Any, gpu: bool, size: int) -> list[RaySlot]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         remote, nodes = self.ray.remote(HostActor), {n["NodeID"]: n for n in self.ray.nodes()}
@@ -144,7 +144,11 @@ class RayPlace:
         for i in range(count):
             where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i)
             actor = remote.options(
-                num_cpus=1, num_gpus=int(gpu), max_restarts=0, max_task_retries=0, scheduling_strategy=where
+                num_cpus=size,
+                num_gpus=size if gpu else 0,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=where,
             ).remote()
             node = self.ray.util.placement_group_table(group)["bundles_to_node_id"][i]
             slots.append(RaySlot(self, actor, group, nodes[node]["NodeManagerAddress"]))
@@ -167,6 +171,11 @@ class RayPlace:
                 raise UsageError(
                     f"{count} processes need {count * each:g} {kind}s, and the cluster at {self.address} has"
                     f" {total.get(kind, 0):g}: ask for fewer, or add machines"
+                )
+            if each > (most := max((n["Resources"].get(kind, 0) for n in self.ray.nodes() if n["Alive"]), default=0)):
+                raise UsageError(
+                    f"a process needs {each:g} {kind}s of one machine, and none of the cluster at {self.address} has"
+                    f" more than {most:g}"
                 )
 
     def give_back(self, group: Any) -> None:

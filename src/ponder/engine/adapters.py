@@ -22,6 +22,7 @@ from ponder.engine.radix_tree import RadixNode
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
+from ponder.nets.tensor_parallel import DecoderShard
 
 LoRAPairs = dict[str, tuple[Tensor, Tensor]]  # A and scale times B, by the layer's name
 
@@ -52,6 +53,8 @@ class Adapters:
         """Load an adapter from a folder that `nets.lora` or peft saved."""
         if not name:
             raise UsageError("an adapter needs a name; the model without any has the empty one")
+        if isinstance(self.net, DecoderShard):
+            raise UsageError("a model that is split over GPUs takes no adapters: merge it, or leave out the splitting")
         if lora.has_adapter(self.net):
             raise UsageError("the model is trained with an adapter of its own: load it again to sample with others")
         settings, stored = lora.read_adapter(self.net, folder)

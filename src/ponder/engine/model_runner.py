@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.adapters import Adapters, node_adapter
-from ponder.engine.attention_plan import plan_attention
+from ponder.engine.attention_plan import AttentionPlan, plan_attention
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
@@ -114,9 +114,12 @@ class ModelRunner:
         firsts = [place.index(i) for i in range(len(places))]
         logits_BV = self._decode_logits([seqs[i] for i in firsts], chunks)[place]
         others = sorted(set(range(len(seqs))) - set(firsts))
-        self.cache.copy_slots([seqs[firsts[place[i]]].slots[-1] for i in others], [seqs[i].slots[-1] for i in others])
+        self._copy_slots([seqs[firsts[place[i]]].slots[-1] for i in others], [seqs[i].slots[-1] for i in others])
         self.forget_batch()
         return logits_BV
+
+    def _copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        self.cache.copy_slots(sources, targets)
 
     def _decode_logits(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> Tensor:
         for seq in seqs:
@@ -125,7 +128,7 @@ class ModelRunner:
             assert self._attention is not None
             self._attention.grow(np.asarray([seq.slots[-1] for seq in seqs]))
         else:
-            self._attention, self._last_batch = DecodeAttention(self.cache, plan_attention(seqs)), list(seqs)
+            self._attention, self._last_batch = self._make_attention(plan_attention(seqs)), list(seqs)
         tokens = np.asarray([seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs], np.int64)
         attend: DecodeAttention | MixedAttention = self._attention
         names, sizes = [seq.adapter for seq in seqs], [1] * len(seqs)
@@ -137,6 +140,9 @@ class ModelRunner:
         hidden_TE = self._hidden_states(tokens, positions, attend, names, sizes)
         self._store_hidden(chunks, hidden_TE[len(seqs) :])
         return self._logits_from_hidden(hidden_TE[: len(seqs)])
+
+    def _make_attention(self, plan: AttentionPlan) -> DecodeAttention:
+        return DecodeAttention(self.cache, plan)
 
     def _keep_rows(self, seqs: Sequence[SequenceState]) -> bool:
         """Whether these sequences are the last batch, or what is left of it; then the others are dropped."""

@@ -8,16 +8,23 @@ from ponder.engine import cpu_decode_runner, cpu_merged_layers, cpu_packed_weigh
 from ponder.engine.cpu_decode_library import load_library
 from ponder.engine.fused_weights import QUANTIZED_DTYPES
 from ponder.engine.model_runner import ModelRunner
+from ponder.engine.sharded_runner import ShardedRunner
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
+from ponder.nets.tensor_parallel import DecoderShard
 
 
 def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, quantization: str) -> ModelRunner:
-    """CUDA graphs on a GPU; on a CPU packed weights, or merged layers where the network is small; else plain torch, as
-    for a network that sees on a CPU, or whose positions have three components."""
+    """For a network that is split, its shards'; CUDA graphs on a GPU; on a CPU packed weights, or merged layers where
+    the network is small; else plain torch, as for a network that sees on a CPU, or whose positions have three
+    components."""
     if quantization and quantization not in QUANTIZED_DTYPES:
         raise UnknownName("quantization", quantization, QUANTIZED_DTYPES)
+    if isinstance(net, DecoderShard):
+        if quantization:
+            raise UsageError(f"{quantization} weights are for a network on one GPU: leave out --tensor-parallel")
+        return ShardedRunner(net, slots)
     if net.config.vision is not None:
         if quantization:
             raise UsageError(f"{quantization} weights are for networks that read text only")

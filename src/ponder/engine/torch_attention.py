@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
 from ponder.engine.kv_cache import KVCache
-from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.radix_tree import Slots
+from ponder.types import Ids
 
 _cpu_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _MAX_TAIL_COPY_BYTES = 512 << 20  # bytes of tails that are kept as a contiguous copy
@@ -28,12 +29,30 @@ _MKL_BATCHED_MATMUL = torch.backends.mkl.is_available()
 _MAX_PADDED_SCORES = 1 << 14  # scores of padding that cost less than another group of segments
 
 
+class PromptPart(Protocol):
+    """Tokens of a prompt that a pass computes."""
+
+    @property
+    def tokens(self) -> Ids: ...
+    @property
+    def slots(self) -> Slots: ...
+    @property
+    def visible_slots(self) -> Slots:
+        """Slots of all tokens up to its last."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Of its first token."""
+        ...
+
+
 class PrefillAttention:
     """Attention of prefill: each token sees its path in the cache and the tokens before it in its chunk."""
 
-    def __init__(self, cache: KVCache, chunks: Sequence[PrefillChunk]) -> None:
+    def __init__(self, cache: KVCache, chunks: Sequence[PromptPart]) -> None:
         self.cache = cache
-        self.sizes = [chunk.stop - chunk.start for chunk in chunks]
+        self.sizes = [len(chunk.tokens) for chunk in chunks]
         self.tokens = np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64)
         self.slots_T = cache.to_device(np.concatenate([chunk.slots for chunk in chunks]).astype(np.int64))
         at = [np.arange(chunk.position, chunk.position + n) for chunk, n in zip(chunks, self.sizes, strict=True)]

@@ -39,6 +39,9 @@ from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import gguf, hf
 from ponder.nets.decoder import Decoder
 from ponder.nets.hardware import pick_device, pick_dtype, set_threads
+from ponder.nets.load_weights import build_shard
+from ponder.nets.tensor_parallel import DecoderShard, Shard
+from ponder.nets.weight_files import read_config
 
 
 def load_policy(
@@ -62,6 +65,19 @@ def load_policy(
     return PonderPolicy(
         net, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed
     )
+
+
+def load_shard(model: str, device: torch.device, dtype: str, shard: Shard) -> tuple[DecoderShard, Tokenizer]:
+    """One shard of a model's network, and its tokenizer."""
+    path, kind = find_model(model), pick_dtype(dtype, device)
+    if path.is_file():
+        file = gguf.open_gguf(path)
+        config, stored, tokenizer = gguf.decoder_config(file), gguf.open_tensors(file), Tokenizer.from_gguf(file)
+    else:
+        raw = read_config(path)
+        config, stored = hf.decoder_config(path, raw), hf.open_tensors(path, raw, find_base)
+        tokenizer = Tokenizer.from_folder(path)
+    return build_shard(config, stored, path, kind, device, shard), tokenizer
 
 
 def load_inference_policy(

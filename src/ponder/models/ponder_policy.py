@@ -145,7 +145,7 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         return seqs
 
     def _flops(self, context: int) -> float:
-        return self.net.config.flops_per_token(context)
+        return self.net.model_config.flops_per_token(context)
 
     def _check_tokens(self, tokens: Ids) -> None:
         if not len(tokens) or (tokens.min() < 0 and not self.sees) or tokens.max() >= self.vocab_size:

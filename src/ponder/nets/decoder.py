@@ -243,6 +243,11 @@ class Decoder(nn.Module):
         return None if self.config.vision is None else self.config.vision.image_token
 
     @property
+    def model_config(self) -> DecoderConfig:
+        """The shape of the whole model, of which this may be a part (tensor_parallel.py)."""
+        return self.config
+
+    @property
     def device(self) -> torch.device:
         return self.embed_tokens.weight.device
 

@@ -18,6 +18,8 @@ from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 from ponder.nets.nonfinite_tensors import all_finite
 from ponder.nets.rope import frequencies
+from ponder.nets.tensor_parallel import DecoderShard, Shard, check_shard_count, own_part
+from ponder.nets.weight_files import StoredTensors
 
 DecoderT = TypeVar("DecoderT", bound=Decoder)
 
@@ -49,20 +51,47 @@ def build_decoder(
         tensors = list(tensors)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
     net = _build_on_meta(config, shapes, where, kind)
-    config = net.config
-    waiting = dict(net.named_parameters())  # a tied head is listed once, as the embedding
-    _check_shapes(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
+    _check_shapes(net.config, shapes, _shapes_of(net), where)
     _check_free_memory(shapes, where, dtype)
+    _fill(net, tensors, where, dtype, device)
+    return net
+
+
+def build_shard(
+    config: DecoderConfig, stored: StoredTensors, where: Path, dtype: torch.dtype, device: torch.device, shard: Shard
+) -> DecoderShard:
+    """One shard of a decoder. Of each stored tensor only its part is kept."""
+    check_shard_count(config, shard.count)
+    whole = _build_on_meta(config, stored.shapes, where, Decoder)
+    _check_shapes(config, stored.shapes, _shapes_of(whole), where)
+    with torch.device("meta"), _SkipInit():
+        net = DecoderShard(config, shard)
+    _check_free_memory(_shapes_of(net), where, dtype)
+    own = ((name, own_part(config, shard, name, tensor)) for name, tensor in stored.tensors)
+    _fill(net, ((name, tensor.contiguous()) for name, tensor in own if tensor is not None), where, dtype, device)
+    return net
+
+
+def _fill(
+    net: Decoder,
+    tensors: Iterable[tuple[str, Tensor]],
+    where: Path,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+) -> None:
     for name, tensor in tensors:
-        if config.tied_embeddings and name == "lm_head.weight":
+        if net.config.tied_embeddings and name == "lm_head.weight":
             continue  # some files hold the embedding twice
         if not all_finite(tensor):
             raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
         owner, leaf = name.rpartition(".")[::2]
         setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
-    if config.tied_embeddings:
+    if net.config.tied_embeddings:
         net.lm_head.weight = net.embed_tokens.weight
-    return net
+
+
+def _shapes_of(net: Decoder) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(p.shape) for name, p in net.named_parameters()}  # a tied head is listed as the embedding
 
 
 def _build_on_meta(

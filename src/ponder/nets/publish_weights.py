@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ponder.errors import ModelError, UsageError
+from ponder.nets.tensor_parallel import DecoderShard
 from ponder.nets.weight_transports import BufferReader, CudaIpcTransport, TensorPlace, WeightTransport
 
 _ALIGNMENT = 256  # bytes
@@ -126,8 +127,11 @@ class WeightReader:
 
     @torch.no_grad()
     def load_into(self, net: nn.Module, manifest: WeightManifest) -> None:
-        """Write a version over the weights of a network. Where something does not fit, nothing is changed."""
+        """Write a version over the weights of a network, or its part over those of a shard. Where something does not
+        fit, nothing is changed."""
         tensors, targets = self.read(manifest), dict(net.named_parameters())
+        if isinstance(net, DecoderShard):
+            tensors = net.own_tensors(tensors)
         if tensors.keys() != targets.keys():
             other = min(tensors.keys() ^ targets.keys())
             raise ModelError(f"version {manifest.version} is of another network: {other} is on one side only")

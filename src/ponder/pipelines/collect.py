@@ -28,7 +28,14 @@ from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
-from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import (
+    ReplicaEngineName,
+    Replicas,
+    TensorParallel,
+    check_replicas,
+    host_if_split,
+    over_replicas,
+)
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Samples
@@ -56,6 +63,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
     replica_engine: ReplicaEngineName = "ponder"
+    tensor_parallel: TensorParallel = 1
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +74,7 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         self.check_at_least_one("max_concurrency", "limit")
         if self.start_index < 0:
             raise UsageError(f"start_index is {self.start_index}; it must be 0 or more")
-        check_replicas(self.replicas)
+        check_replicas(self.replicas, self.tensor_parallel)
         check_verifier_workers(self.verifier_workers)
 
     def check_memory(self) -> None:
@@ -80,7 +88,8 @@ class Collect(ToolFields, ComputeFields, BaseJob):
         job, run = open_run(self, folder)
         with run:
             progress.phase("load")
-            policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            device, dtype = host_if_split(job)
+            policy = load_inference_policy(job.model, template=self.template, device=device, dtype=dtype)
             record_tokens(run, policy)
             policy.on_tokens = progress.tokens
             policy.reseed(self.seed, self.start_index)

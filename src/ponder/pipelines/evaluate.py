@@ -27,7 +27,14 @@ from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.solve_many import solve_many
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import try_solve
-from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import (
+    ReplicaEngineName,
+    Replicas,
+    TensorParallel,
+    check_replicas,
+    host_if_split,
+    over_replicas,
+)
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.budget import Budget, BudgetLedger
 from ponder.reason.strategies import Chain
@@ -53,6 +60,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 128
     replicas: Replicas = 0
     replica_engine: ReplicaEngineName = "ponder"
+    tensor_parallel: TensorParallel = 1
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -61,7 +69,7 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
         self.add_tools()
         self.check_shared_fields()
         self.check_at_least_one("max_concurrency", *([] if self.limit is None else ["limit"]))
-        check_replicas(self.replicas)
+        check_replicas(self.replicas, self.tensor_parallel)
         check_verifier_workers(self.verifier_workers)
 
     @property
@@ -99,7 +107,8 @@ class Evaluate(ToolFields, ComputeFields, BaseJob):
         job, run = open_run(self, folder)
         with run:
             progress.phase("load")
-            policy = load_inference_policy(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            device, dtype = host_if_split(job)
+            policy = load_inference_policy(job.model, template=self.template, device=device, dtype=dtype)
             record_tokens(run, policy)
             policy.on_tokens = progress.tokens
             policy.reseed(self.seed)

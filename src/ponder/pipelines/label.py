@@ -28,7 +28,14 @@ from ponder.pipelines.rewards.labelled_traces import check_same_tokens
 from ponder.pipelines.rewards.step_labelling import MathShepherd, StepLabeller
 from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_verifier_workers, over_verifier_workers
 from ponder.pipelines.solve import solve
-from ponder.pipelines.training.open_sampler import ReplicaEngineName, Replicas, check_replicas, over_replicas
+from ponder.pipelines.training.open_sampler import (
+    ReplicaEngineName,
+    Replicas,
+    TensorParallel,
+    check_replicas,
+    host_if_split,
+    over_replicas,
+)
 from ponder.protocols import NoProgress, Policy, Progress, Scorer
 from ponder.reason.strategies import Samples
 from ponder.runs import Run, read_job, read_traces, write_json
@@ -60,6 +67,7 @@ class Label(ComputeFields, BaseJob):
     max_concurrency: MaxConcurrency = 32
     replicas: Replicas = 0
     replica_engine: ReplicaEngineName = "ponder"
+    tensor_parallel: TensorParallel = 1
     verifier_workers: VerifierWorkerCount = 0
 
     def __post_init__(self) -> None:
@@ -67,7 +75,7 @@ class Label(ComputeFields, BaseJob):
         object.__setattr__(self, "task", apply_style(self.task, self.strategy, self.template))
         self.check_shared_fields()
         self.check_at_least_one("limit", "max_concurrency")
-        check_replicas(self.replicas)
+        check_replicas(self.replicas, self.tensor_parallel)
         check_verifier_workers(self.verifier_workers)
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is for `data`: a task's training problems are never held out")
@@ -85,7 +93,8 @@ class Label(ComputeFields, BaseJob):
         with run:
             answered = read_answers(job)
             progress.phase("load")
-            policy = load_inference_policy(job.model, job.template, job.device, job.dtype)
+            device, dtype = host_if_split(job)
+            policy = load_inference_policy(job.model, template=job.template, device=device, dtype=dtype)
             record_tokens(run, policy)
             policy.on_tokens = progress.tokens
             policy.reseed(job.seed)

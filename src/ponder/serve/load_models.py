@@ -65,19 +65,26 @@ def load_served_models(
     dtype: str = "auto",
     seed: int = 0,
     replicas: int | None = 0,
+    tensor_parallel: int = 1,
 ) -> ServedModels:
     """Load MODEL or NAME=MODEL, each a policy, an adapter or a scorer. `replicas`: sampler processes for each policy,
-    which load it when the server starts; 0: this process samples; None: one process on a GPU, where that can be."""
+    which load it when the server starts; 0: this process samples; None: one process on a GPU, where that can be.
+    `tensor_parallel`: GPUs, or processes on the CPU, over which each replica's network is split."""
     specs = [ServedModelSpec.parse(model) for model in models]
     if repeated := {spec.name for spec in specs if sum(spec.name == other.name for other in specs) > 1}:
         raise UsageError(f"two models are named {min(repeated)!r}: give one another name, as NAME=MODEL")
     kinds = {spec.name: _kind(spec.model) for spec in specs}
     served: list[ServedModel] = []
+    if tensor_parallel > 1 and replicas is None:
+        replicas = 1
     count = _replica_count(specs, kinds, device, replicas)
+    if tensor_parallel > 1 and not count:
+        raise UsageError("--tensor-parallel splits the networks of replicas: give --replicas 1 or more")
     for spec in (spec for spec in specs if kinds[spec.name] == "policy"):
         policy: BasePolicy
         if count:
-            policy = ModelReplicas(ReplicaModel(spec.model, template, device, dtype, seed), count)
+            model = ReplicaModel(spec.model, template, device, dtype, seed)
+            policy = ModelReplicas(model, count, tensor_parallel=tensor_parallel)
         else:
             policy = load_inference_policy(spec.model, template, device, dtype, seed)
         served.append(ServedModel(spec.name, policy, find_think_markers(policy), root=spec.model))

@@ -27,9 +27,11 @@ from ponder.models.model_paths import find_model
 from ponder.models.replicas.frames import completion_from_json, sampling_to_json, streamed_completion
 from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines
+from ponder.models.replicas.shard_processes import ShardSettings
 from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig
 from ponder.nets.hardware import pick_device
+from ponder.nets.tensor_parallel import check_shard_count
 from ponder.nets.weight_files import read_config
 from ponder.types import Completion, Floats, Ids, Sampling, ids
 
@@ -52,7 +54,7 @@ class ModelReplicas(BasePolicy, ChunkPolicy):
     drawn there."""
 
     def __init__(
-        self, model: ReplicaModel, replicas: int = 1, *, warm_sequences: int = 256,
+        self, model: ReplicaModel, replicas: int = 1, *, tensor_parallel: int = 1, warm_sequences: int = 256,
         deadlines: ReplicaDeadlines = ReplicaDeadlines(),
     ) -> None:  # fmt: skip
         if replicas < 1:
@@ -60,12 +62,13 @@ class ModelReplicas(BasePolicy, ChunkPolicy):
         config = decoder_config(model.model)
         if config.vision is not None:
             raise UsageError("replicas read text only: leave out --replicas for a model that sees pictures")
+        check_shard_count(config, tensor_parallel)
         tokenizer = load_tokenizer(model.model)
         if model.template is not None:
             tokenizer = chat_templates.with_chat_template(tokenizer, model.template)
         tokenizer.check_fits(config)
         super().__init__(tokenizer, config.vocab, config.context, model.seed)
-        self.model = model
+        self.model, self.tensor_parallel, self._deadlines = model, tensor_parallel, deadlines
         self._warm_sequences, self._numbers = warm_sequences, itertools.count()
         self._grammars = GrammarCompiler(tokenizer, config.vocab)
         self._folder = tempfile.TemporaryDirectory(prefix="ponder-replicas-")  # what the processes write to stderr
@@ -99,10 +102,18 @@ class ModelReplicas(BasePolicy, ChunkPolicy):
 
     async def _configure(self, replica: Replica) -> None:
         named = {f.name: getattr(self.model, f.name) for f in fields(self.model)}
-        device = pick_device(self.model.device)
+        device, shards, each = pick_device(self.model.device), None, self.tensor_parallel
+        devices = [str(device)] * each
         if device.type == "cuda" and device.index is None:
-            named["device"] = f"cuda:{replica.index % torch.cuda.device_count()}"
-        await replica.open_model({**named, "warm_sequences": self._warm_sequences})
+            first = replica.index * each
+            devices = [f"cuda:{(first + shard) % torch.cuda.device_count()}" for shard in range(each)]
+            named["device"] = devices[0]
+        if each > 1:
+            d = self._deadlines
+            shards = ShardSettings(tuple(devices), d.pong, d.start, d.load).to_json()
+        threads = max(1, torch.get_num_threads() // (len(self.replicas) * each))
+        sent = {**named, "shards": shards, "threads": threads, "warm_sequences": self._warm_sequences}
+        await replica.open_model(sent)
 
     def check_call(self, prefix: Ids, sampling: Sampling, n: int = 1) -> None:
         """Raise what a call would."""

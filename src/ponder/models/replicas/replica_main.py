@@ -20,14 +20,17 @@ from ponder.cluster.wire import error_to_json, frame, read_frame
 from ponder.cluster.worker_process import end_on_error, run_worker
 from ponder.engine.mailbox import TokenChunk
 from ponder.event_loop import share_interpreter
-from ponder.models.load import load_policy
+from ponder.models import chat_templates
+from ponder.models.load import load_policy, load_shard
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.frames import chunks_to_json, completion_to_json, sampling_from_json
+from ponder.models.replicas.shard_processes import ShardProcesses, ShardSettings, end_replica
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
 from ponder.nets.decoder import Decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
+from ponder.nets.tensor_parallel import DecoderShard, Shard
 from ponder.types import ids
 
 
@@ -36,6 +39,7 @@ class ReplicaServer:
         self._reader, self._write = reader, write
         self._policy: PonderPolicy | None = None
         self._weights = WeightReader()
+        self._shards: ShardProcesses | None = None  # where the network is split: the others
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._tokens = 0
         self._chunks: list[tuple[int, TokenChunk]] = []  # of this turn of the loop, with their requests
@@ -72,7 +76,7 @@ class ReplicaServer:
     async def _open_model(self, message: Mapping[str, Any]) -> dict[str, Any]:
         try:
             named = {name: message[name] for name in ("model", "template", "device", "dtype", "seed")}
-            self._policy = load_policy(**named)
+            self._policy = load_policy(**named) if message["shards"] is None else self._open_shards(**message)
             self._policy.on_tokens = self._count
             await warm_up(self._policy, message["warm_sequences"])
         except Exception as error:
@@ -80,11 +84,26 @@ class ReplicaServer:
         share_interpreter()
         return {}
 
+    def _open_shards(
+        self, shards: Mapping[str, Any], model: str, template: str | None, dtype: str, seed: int, threads: int, **_: Any
+    ) -> PonderPolicy:
+        """A model by its name, split over this process and others, each of which loads its part."""
+        how = ShardSettings.from_json(shards)
+        self._shards = ShardProcesses(how, end_replica)
+        self._shards.open({"model": model, "dtype": dtype, "threads": threads})
+        torch.set_num_threads(threads)
+        net, tokenizer = load_shard(model, _take_device(how.devices[0]), dtype, Shard(0, how.count))
+        self._shards.connect(net.requires_grad_(False))
+        if template is not None:
+            tokenizer = chat_templates.with_chat_template(tokenizer, template)
+        return PonderPolicy(net, tokenizer, seed)
+
     async def _configure(self, message: Mapping[str, Any]) -> None:
         torch.set_num_threads(message["threads"])
-        device = torch.device(message["device"])
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
+        device = _take_device(message["device"])
+        if message["shards"] is not None:
+            self._shards = ShardProcesses(ShardSettings.from_json(message["shards"]), end_replica)
+            self._shards.open({name: message[name] for name in ("config", "dtype", "threads")})
         self._policy = await asyncio.to_thread(self._build_policy, message, device)
         self._send({"kind": "configured"})
 
@@ -96,7 +115,11 @@ class ReplicaServer:
             eos=parse_token_ids("eos", ends["eos"]),
             pad=parse_token_id("pad", ends["pad"]),
         )
-        net = Decoder(config).to(device, getattr(torch, message["dtype"])).requires_grad_(False)
+        shards, dtype = self._shards, getattr(torch, message["dtype"])
+        net = Decoder(config) if shards is None else DecoderShard(config, Shard(0, shards.count))
+        net = net.to(device, dtype).requires_grad_(False)
+        if shards is not None and isinstance(net, DecoderShard):
+            shards.connect(net)
         policy = PonderPolicy(net, Tokenizer.from_json(message["tokenizer"], "the learner"))
         policy.on_tokens = self._count
         return policy
@@ -116,8 +139,12 @@ class ReplicaServer:
         assert self._policy is not None
         if self._policy.net.device.type == "cuda":
             torch.cuda.set_device(self._policy.net.device)  # each thread has its own
+        load = partial(self._weights.load_into, self._policy.net, manifest)
         with self._policy.paused():
-            self._weights.load_into(self._policy.net, manifest)
+            if self._shards is None:
+                load()
+            else:
+                self._shards.load_weights(manifest, load)
             self._policy.version = manifest.version
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
@@ -159,6 +186,13 @@ class ReplicaServer:
 
     def _send(self, message: Mapping[str, Any]) -> None:
         self._write(frame(message))
+
+
+def _take_device(name: str) -> torch.device:
+    device = torch.device(name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def main() -> None:

@@ -25,10 +25,12 @@ from ponder.models.replicas.ledger import RequestLedger
 from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost
 from ponder.models.replicas.replica_process import REPLICA_MODULE, ReplicaProcess, SlotProcess, open_child
+from ponder.models.replicas.shard_processes import ShardSettings
 from ponder.nets import lora
 from ponder.nets.config import to_hf
 from ponder.nets.publish_weights import WeightManifest, WeightPublisher
 from ponder.nets.tcp_weights import TcpTransport
+from ponder.nets.tensor_parallel import check_shard_count
 from ponder.nets.weight_transports import WeightTransport, pick_transport
 from ponder.types import Completion, Ids, Sampling, ids
 
@@ -51,8 +53,10 @@ class ReplicaPolicy(BasePolicy):
         deadlines: ReplicaDeadlines = ReplicaDeadlines(),
         transport: WeightTransport | None = None,
         place: Place | None = None,  # of the processes, which connect by TCP; None: children of this one, on pipes
+        device: torch.device | None = None,  # of the replicas; None: as the original's
         next_gpu: int = 1,  # how far after the learner's GPU that of the first replica is; the others follow
         engine: ReplicaEngine = "ponder",
+        tensor_parallel: int = 1,  # GPUs, or processes on the CPU, over which each replica's network is split
     ) -> None:
         if replicas < 1:
             raise UsageError(f"replicas is {replicas}; give at least one")
@@ -60,10 +64,13 @@ class ReplicaPolicy(BasePolicy):
             raise UsageError("replicas sample text only: a network that sees samples in the learner's process")
         if engine not in get_args(ReplicaEngine):
             raise UnknownName("engine of replicas", engine, get_args(ReplicaEngine))
+        check_shard_count(original.net.config, tensor_parallel)
         super().__init__(original.tokenizer, original.net.config.vocab, original.net.config.context)
-        self.engine = engine
+        self.engine, self.tensor_parallel = engine, tensor_parallel
         self.original, self.folder, self._next_gpu = original, Path(folder), next_gpu
+        self._device = device or original.net.device
         self.place, self._listener = place, None if place is None else ReplicaListener(place.host)
+        self.deadlines = deadlines
         self.ledger = RequestLedger(self.folder / LEDGER_FILE)
         self._pool = ReplicaPool(
             replicas, self.folder, self._configure, self.ledger.replica_event, capacity, deadlines, self._open_process
@@ -166,24 +173,36 @@ class ReplicaPolicy(BasePolicy):
     async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
         if self.place is None or self._listener is None:
             return await open_child(index, log, _MODULES[self.engine])
-        gpu = self.original.net.device.type == "cuda"
+        gpu = self._device.type == "cuda"
         name, module = f"replica-{index}", _MODULES[self.engine]
-        return await SlotProcess.start(self.place, self._listener, name, gpu, log, module)
+        return await SlotProcess.start(self.place, self._listener, name, gpu, log, module, self.tensor_parallel)
 
     def _settings(self, index: int) -> dict[str, Any]:
         """What a new process must know."""
         net = self.original.net
-        config, device = net.config, net.device
-        if device.type == "cuda" and self.place is not None and self.place.own_gpus:
-            device = torch.device("cuda", 0)
-        elif device.type == "cuda":
-            device = torch.device("cuda", ((device.index or 0) + self._next_gpu + index) % torch.cuda.device_count())
+        config, devices = net.config, self._devices(index)
         return {
             "config": to_hf(config, str(net.dtype).removeprefix("torch.")),
             "ends": {"bos": config.bos, "eos": list(config.eos), "pad": config.pad},
             "tokenizer": self.tokenizer.to_json(),
             "dtype": str(net.dtype).removeprefix("torch."),
-            "device": str(device),
+            "device": devices[0],
+            "shards": None if self.tensor_parallel == 1 else self._shards(devices).to_json(),
             "learner_gpu": net.device.index or 0 if net.device.type == "cuda" and self.place is None else None,
-            "threads": max(1, torch.get_num_threads() // len(self.replicas)),
+            "threads": max(1, torch.get_num_threads() // (len(self.replicas) * self.tensor_parallel)),
         }
+
+    def _devices(self, index: int) -> list[str]:
+        """Of each shard of a replica: GPUs after the learner's in turn, or those that its place shows it."""
+        own, shards = self.original.net.device, range(self.tensor_parallel)
+        if self._device.type != "cuda":
+            return [str(self._device)] * self.tensor_parallel
+        if self.place is not None and self.place.own_gpus:
+            return [f"cuda:{shard}" for shard in shards]
+        first = (own.index or 0) + self._next_gpu if own.type == "cuda" else 0
+        first += index * self.tensor_parallel
+        return [f"cuda:{(first + shard) % torch.cuda.device_count()}" for shard in shards]
+
+    def _shards(self, devices: Sequence[str]) -> ShardSettings:
+        deadlines = self.deadlines
+        return ShardSettings(tuple(devices), deadlines.pong, deadlines.start, deadlines.load)

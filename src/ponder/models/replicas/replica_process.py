@@ -107,10 +107,18 @@ class SlotProcess:
 
     @classmethod
     async def start(
-        cls, place: Place, listener: ReplicaListener, name: str, gpu: bool, log: Path, module: str = REPLICA_MODULE
+        cls,
+        place: Place,
+        listener: ReplicaListener,
+        name: str,
+        gpu: bool,
+        log: Path,
+        module: str = REPLICA_MODULE,
+        size: int = 1,
     ) -> SlotProcess:
-        """Reserve a slot, start the process, and wait until it has connected. The caller sets the deadline."""
-        reservation = Reservation(place, gpu)
+        """Reserve a slot, start the process, and wait until it has connected. The caller sets the deadline. `size`:
+        CPUs and GPUs of the slot."""
+        reservation = Reservation(place, gpu, size)
         try:
             slot = await asyncio.to_thread(reservation.make)
         except BaseException:
@@ -177,13 +185,13 @@ class SlotProcess:
 class Reservation:
     """A slot that a thread reserves. One that comes after its caller gave up is released at once."""
 
-    def __init__(self, place: Place, gpu: bool) -> None:
-        self._place, self._gpu = place, gpu
+    def __init__(self, place: Place, gpu: bool, size: int = 1) -> None:
+        self._place, self._gpu, self._size = place, gpu, size
         self._lock, self._given_up = threading.Lock(), False
         self._slot: Slot | None = None
 
     def make(self) -> Slot:
-        (slot,) = self._place.reserve(1, gpu=self._gpu, spread=True)
+        (slot,) = self._place.reserve(1, gpu=self._gpu, spread=True, size=self._size)
         with self._lock:
             self._slot = slot
             if self._given_up:

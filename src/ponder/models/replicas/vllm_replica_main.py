@@ -99,11 +99,20 @@ class VLLMReplicaServer:
         tokenizer.save(folder)
         ends = {f"{name}_token_id": value for name, value in message["ends"].items()}
         (folder / "config.json").write_text(json.dumps({**message["config"], **ends}))
-        learner_gpu, device = message["learner_gpu"], message["device"]
-        gpus, memory = device_settings(device, learner_gpu)
-        self._learner_index = 0 if learner_gpu is None or device == f"cuda:{learner_gpu}" else 1
+        learner_gpu, shards = message["learner_gpu"], message["shards"]
+        devices = [message["device"]] if shards is None else shards["devices"]
+        gpus, memory = device_settings(devices, learner_gpu)
+        learner = f"cuda:{learner_gpu}"
+        self._learner_index = 0 if learner_gpu is None else [*devices, learner].index(learner)
         context = message["config"]["max_position_embeddings"]
-        self._server = VLLMServer(folder, dtype=message["dtype"], context=context, gpu_memory=memory, gpus=gpus)
+        self._server = VLLMServer(
+            folder,
+            dtype=message["dtype"],
+            context=context,
+            gpu_memory=memory,
+            gpus=gpus,
+            tensor_parallel=len(devices),
+        )
         await self._server.start()
         self._runs = True
         self._send({"kind": "configured"})

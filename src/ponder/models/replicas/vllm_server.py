@@ -37,9 +37,12 @@ _PR_SET_PDEATHSIG = 1
 class VLLMServer:
     """Start it with `start`, and ask with `post` and `get`. It ends with this process."""
 
-    def __init__(self, folder: Path, *, dtype: str, context: int, gpu_memory: float, gpus: str | None) -> None:
+    def __init__(
+        self, folder: Path, *, dtype: str, context: int, gpu_memory: float, gpus: str | None, tensor_parallel: int = 1
+    ) -> None:
         self.folder, self.socket = folder, folder / "vllm.sock"
         self._dtype, self._context, self._gpu_memory, self._gpus = dtype, context, gpu_memory, gpus
+        self._tensor_parallel = tensor_parallel
         self._process: asyncio.subprocess.Process | None = None
 
     def command(self) -> list[str]:
@@ -49,6 +52,7 @@ class VLLMServer:
             "--dtype": self._dtype, "--max-model-len": str(self._context), "--logprobs-mode": "processed_logprobs",
             "--worker-extension-cls": EXTENSION, "--weight-transfer-config": json.dumps({"backend": BACKEND}),
             "--gpu-memory-utilization": str(self._gpu_memory), "--max-logprobs": "32", "--generation-config": "vllm",
+            **({"--tensor-parallel-size": str(self._tensor_parallel)} if self._tensor_parallel > 1 else {}),
         }  # fmt: skip
         named = {word.partition("=")[0].replace("_", "-") for word in given}  # the user's own hold
         kept = [word for name, value in options.items() if name not in named for word in (name, value)]
@@ -134,16 +138,18 @@ def split_command(command: str) -> tuple[list[str], list[str]]:
     return words[:end], words[end:]
 
 
-def device_settings(device: str, learner_gpu: int | None) -> tuple[str | None, float]:
-    """CUDA_VISIBLE_DEVICES for vLLM, which takes the first, and the share of that GPU's memory; the learner's GPU stays
-    visible, since its memory is read from there."""
-    if not device.startswith("cuda"):
+def device_settings(devices: Sequence[str], learner_gpu: int | None) -> tuple[str | None, float]:
+    """CUDA_VISIBLE_DEVICES for vLLM, which takes the first of them, one for each of its workers, and the share of their
+    memory; the learner's GPU stays visible, since its memory is read from there."""
+    if not devices[0].startswith("cuda"):
         return None, OWN_GPU_MEMORY
-    own = int(device.partition(":")[2] or 0)
-    order = [own] if learner_gpu in (None, own) else [own, learner_gpu]
+    own = [int(device.partition(":")[2] or 0) for device in devices]
+    if len(set(own)) < len(own):
+        raise UsageError(f"vLLM wants a GPU for each of {len(own)} parts of a network: lower --tensor-parallel")
+    order = own if learner_gpu is None or learner_gpu in own else [*own, learner_gpu]
     shown = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    named = ",".join(shown[i] if i < len(shown) else str(i) for i in order if i is not None)
-    return named, SHARED_GPU_MEMORY if learner_gpu == own else OWN_GPU_MEMORY
+    named = ",".join(shown[i] if i < len(shown) else str(i) for i in order)
+    return named, SHARED_GPU_MEMORY if learner_gpu in own else OWN_GPU_MEMORY
 
 
 def top_entries(entries: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:

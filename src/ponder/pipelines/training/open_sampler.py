@@ -13,6 +13,7 @@ from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
+from ponder.nets.hardware import pick_device, pick_dtype
 from ponder.protocols import Policy
 from ponder.settings import When
 from ponder.train.distributed import current_group
@@ -20,6 +21,9 @@ from ponder.train.distributed import current_group
 Replicas = Annotated[int, "sampler processes to spread the work over, on the machine's GPUs in turn; 0: this one"]
 ReplicaEngineName = Annotated[
     ReplicaEngine, "what samples in them: ponder's own engine, or a server of vLLM's", When("replicas")
+]
+TensorParallel = Annotated[
+    int, "GPUs, or processes on the CPU, over which each replica's network is split", When("replicas")
 ]
 REPLICAS_FOLDER = "replicas"  # in the run directory: the ledger of requests, and what each process wrote
 
@@ -29,6 +33,8 @@ class ReplicaSettings(Protocol):
     def replicas(self) -> int: ...
     @property
     def replica_engine(self) -> ReplicaEngine: ...
+    @property
+    def tensor_parallel(self) -> int: ...
 
 
 class SamplerSettings(ReplicaSettings, Protocol):
@@ -51,29 +57,59 @@ async def open_sampler(
         own,
         folder if group.size == 1 else folder / f"rank-{group.rank}",
         place=open_place(run_folder.name),
-        next_gpu=rank_env.ranks_here() + (own - 1) * rank_env.local_rank(),
+        next_gpu=rank_env.ranks_here() + (own * job.tensor_parallel - 1) * rank_env.local_rank(),
         engine=job.replica_engine,
+        tensor_parallel=job.tensor_parallel,
     )
     await replicas.start()
     return replicas
 
 
+class SpreadJob(ReplicaSettings, Protocol):
+    """A job that samples and does not train."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+def host_if_split(job: SpreadJob) -> tuple[str, str]:
+    """Device and dtype to load the job's own policy with. One whose replicas are split over GPUs may fit none of them:
+    it stays in the host's memory, in their dtype."""
+    if job.tensor_parallel == 1 or (device := pick_device(job.device)).type != "cuda":
+        return job.device, job.dtype
+    return "cpu", str(pick_dtype(job.dtype, device)).removeprefix("torch.")
+
+
 @asynccontextmanager
-async def over_replicas(job: ReplicaSettings, policy: Policy, run_folder: Path, *seed: int) -> AsyncIterator[Policy]:
-    """The policy, or the same in as many processes as the job says, with the random stream of this seed."""
-    replicas, engine = job.replicas, job.replica_engine
-    if not replicas:
+async def over_replicas(job: SpreadJob, policy: Policy, run_folder: Path, *seed: int) -> AsyncIterator[Policy]:
+    """The policy, or the same in the job's replicas, with the random stream of this seed."""
+    if not job.replicas:
         yield policy
         return
     if not isinstance(policy, PonderPolicy):
         raise UsageError("replicas run ponder's own networks: leave out --replicas for this model")
     place = open_place(run_folder.name)
-    async with ReplicaPolicy(policy, replicas, run_folder / REPLICAS_FOLDER, place=place, engine=engine) as spread:
+    spread = ReplicaPolicy(
+        policy,
+        job.replicas,
+        run_folder / REPLICAS_FOLDER,
+        place=place,
+        device=pick_device(job.device) if job.tensor_parallel > 1 else None,
+        engine=job.replica_engine,
+        tensor_parallel=job.tensor_parallel,
+    )
+    async with spread:
         spread.on_tokens = policy.on_tokens
         spread.reseed(*seed)
         yield spread
 
 
-def check_replicas(replicas: int) -> None:
+def check_replicas(replicas: int, tensor_parallel: int) -> None:
     if replicas < 0:
         raise UsageError(f"replicas is {replicas}; it must be 0 or more")
+    if tensor_parallel < 1:
+        raise UsageError(f"tensor_parallel is {tensor_parallel}; it must be 1 or more")
+    if tensor_parallel > 1 and not replicas:
+        raise UsageError("tensor_parallel splits the networks of replicas: give --replicas 1 or more")

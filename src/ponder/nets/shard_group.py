@@ -1,0 +1,39 @@
+"""The process group in which the shards of a network add up what their layers give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import FileStore
+
+from ponder.nets.tensor_parallel import AllReduce, Shard
+
+
+def pick_backend(devices: Sequence[torch.device]) -> str:
+    """NCCL between GPUs; gloo on a CPU, and where several shards share a GPU, which NCCL refuses."""
+    names = {str(device) for device in devices}
+    return "nccl" if len(names) == len(devices) and all(d.type == "cuda" for d in devices) else "gloo"
+
+
+def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, seconds: float) -> AllReduce:
+    """Join the group; returns its sum over all shards. `store`: a file that is not there yet, in a folder of this user
+    alone. `seconds`: how long a shard waits for another before it gives up."""
+    dist.init_process_group(
+        backend,
+        store=FileStore(str(store), shard.count),
+        rank=shard.rank,
+        world_size=shard.count,
+        timeout=timedelta(seconds=seconds),
+        device_id=device if backend == "nccl" else None,
+    )
+
+    def all_reduce(x: Tensor) -> Tensor:
+        dist.all_reduce(x)
+        return x
+
+    return all_reduce
