@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -38,6 +39,7 @@ from ponder.nets.tensor_parallel import DecoderShard
 SHARD_MODULE = "ponder.models.replicas.shard_main"
 _HEAD = struct.Struct(">QQ")  # bytes of the JSON, and of what follows it
 _PR_SET_PDEATHSIG = 1
+_END_SECONDS = 1.0  # between a closed connection and the end of the process that had it
 
 
 class ShardLost(ModelError):
@@ -165,9 +167,12 @@ class ShardProcesses:
         return f"shard {index + 1} of {self.count} (process {self._children[index].pid})"
 
     def _reason(self, error: BaseException) -> str:
-        for index, child in enumerate(self._children):
-            if (code := child.poll()) is not None:
-                return f"{self._name(index)} is lost: {how_it_ended(code)}"
+        until = time.monotonic() + _END_SECONDS
+        while time.monotonic() < until:
+            for index, child in enumerate(self._children):
+                if (code := child.poll()) is not None:
+                    return f"{self._name(index)} is lost: {how_it_ended(code)}"
+            time.sleep(0.01)
         return f"a pass over {self.count} shards failed, which wait {self.deadline:g} seconds for each other: {error}"
 
     def _write(self, index: int, packed: bytes) -> None:
