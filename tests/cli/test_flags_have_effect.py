@@ -701,7 +701,8 @@ def _capture_server(monkeypatch: pytest.MonkeyPatch, seen: list[Any], stops: Cal
 
     def make_app(service: Any, guard: Any) -> Any:
         kept = service.recorder.bounds if service.recorder is not None else None
-        return list(service.models.models), guard, service.limits, service.keep_trace is None, kept
+        split = {name: getattr(m.policy, "tensor_parallel", 1) for name, m in service.models.models.items()}
+        return split, guard, service.limits, service.keep_trace is None, kept
 
     def run_server(app: Any, service: Any, listener: Listener, ready: Any, access_log: bool) -> None:
         stops(app, listener.address, access_log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from ponder.cli import main
 from ponder.cli.plan_ranks import (
     GIB,
     make_rank_plan,
+    make_replica_plan,
+    replica_line,
     run_command_words,
     slurm_script,
     start_lines,
@@ -133,6 +136,32 @@ def test_rank_memory_of_variants() -> None:
     checkpointed = TrainingShape(QWEN_7B, microbatch_tokens=1000, gradient_checkpointing=True)
     assert rank_memory(checkpointed, 1, False)["activations"] < rank_memory(base, 1, False)["activations"] / 10
     assert "critic's moments" in rank_memory(TrainingShape(QWEN_7B, critic=True), 8, True)
+
+
+def test_plan_says_over_how_many_gpus_a_replica_fits() -> None:
+    """Llama 3 70B: 2 bytes of each weight, by hand; embeddings and head are whole on the first GPU."""
+    llama = DecoderConfig(
+        "llama", vocab=128256, width=8192, layers=80, heads=64, kv_heads=8, head_dim=128, mlp_width=28672,
+        tied_embeddings=False,
+    )  # fmt: skip
+    layers, outer = 80 * (2 * 8192 * 64 * 128 + 2 * 8192 * 8 * 128 + 3 * 8192 * 28672), 2 * 128256 * 8192
+    job = RL("addition", replicas=2, tensor_parallel=4)
+    found = make_replica_plan(job, llama, 2, 80 * GIB)
+    assert found is not None and found.weights == 2 * (layers // 4 + outer) and found.smallest == 2
+    assert found.cache_token_bytes == 2 * 80 * 2 * 128 * 2  # keys and values of two heads
+    assert replica_line(found) == (
+        "2 replicas, each on 4 GPUs of its own: 35.8 GiB of weights on each GPU,"
+        " 42.2 left for the KV cache of 553,267 tokens"
+    )
+    whole = make_replica_plan(replace(job, tensor_parallel=1), llama, 2, 80 * GIB)
+    assert whole is not None and not whole.fits
+    assert replica_line(whole).endswith("131.4 GiB of weights on each GPU, which do not fit: give --tensor-parallel 2")
+    small = make_replica_plan(replace(job, tensor_parallel=1), llama, 2, 5 * GIB)
+    assert small is not None and small.smallest is None and replica_line(small).endswith("over any number of GPUs")
+    assert make_replica_plan(replace(job, replica_engine="vllm"), llama, 2, 80 * GIB) is None
+    assert make_rank_plan(RL("addition"), [], 8, 1, 80.0).replica is None
+    with pytest.raises(UsageError, match="may be 2, 4, 8, 16, 32, 64"):
+        make_replica_plan(replace(job, tensor_parallel=3), llama, 2, 80 * GIB)
 
 
 def test_commands_of_a_rank_plan() -> None:

@@ -151,7 +151,7 @@ def cut_weights(folder: Path, broken: Path) -> ReplicaModel:
 
 
 def test_process_says_why_a_model_cannot_be_loaded(folder: Path, tmp_path: Path) -> None:
-    message = {**asdict(cut_weights(folder, tmp_path / "broken")), "warm_sequences": 1}
+    message = {**asdict(cut_weights(folder, tmp_path / "broken")), "shards": None, "warm_sequences": 1}
 
     async def open_model() -> Any:
         return await ReplicaServer(asyncio.StreamReader(), -1)._open_model(message)  # a reader needs the running loop

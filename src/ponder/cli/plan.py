@@ -143,7 +143,7 @@ def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags, gpus:
         print_json(plan_ranks.rank_plan_json(found))
     else:
         print("\n".join(plan_ranks.rank_plan_lines(found)))
-    return 0 if found.fits(found.fsdp) else 1
+    return 0 if found.fits(found.fsdp) and (found.replica is None or found.replica.fits) else 1
 
 
 def parse_plan(argv: Sequence[str]) -> tuple[Any, bool, PlanFlags]:

@@ -28,6 +28,26 @@ MODULE = "-m -- ponder"  # without -- torchrun takes --run for one of its own fl
 
 
 @dataclass(frozen=True)
+class ReplicaPlan:
+    """The memory of each GPU of a replica, in bytes."""
+
+    replicas: int
+    tensor_parallel: int  # GPUs of each
+    gpu_bytes: int
+    weights: int  # of the first shard, which has the most
+    cache_token_bytes: int
+    smallest: int | None  # number of GPUs over which the weights fit; None: there is none
+
+    @property
+    def cache_bytes(self) -> int:
+        return max(0, self.gpu_bytes - RESERVED_BYTES - self.weights)
+
+    @property
+    def fits(self) -> bool:
+        return self.cache_bytes > 0
+
+
+@dataclass(frozen=True)
 class RankPlan:
     """The memory of a rank in bytes by purpose, copied whole and sharded, and the command that is to be run."""
 
@@ -40,6 +60,7 @@ class RankPlan:
     replicated: dict[str, int]
     sharded: dict[str, int]
     command: tuple[str, ...]
+    replica: ReplicaPlan | None = None
 
     @property
     def ranks(self) -> int:
@@ -60,6 +81,22 @@ def make_rank_plan(job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_
         gpus, nodes, int(gpu_memory * GIB), job.fsdp, shape.parameters, shape.trained,
         rank_memory(shape, gpus * nodes, fsdp=False),
         rank_memory(shape, gpus * nodes, fsdp=True, shard_size=job.shard_size), tuple(command),
+        make_replica_plan(job, shape.config, shape.dtype_bytes, int(gpu_memory * GIB)),
+    )  # fmt: skip
+
+
+def make_replica_plan(job: Any, config: DecoderConfig, dtype_bytes: int, gpu_bytes: int) -> ReplicaPlan | None:
+    """Of a job with replicas of ponder's engine."""
+    from ponder.nets.tensor_parallel import MAX_SHARDS, Shard, can_split, shard_config, shard_parameters
+
+    if not getattr(job, "replicas", 0) or job.replica_engine != "ponder":
+        return None
+    own = shard_config(config, Shard(0, job.tensor_parallel))
+    sizes = {n: shard_parameters(config, n) * dtype_bytes for n in range(1, MAX_SHARDS + 1) if can_split(config, n)}
+    return ReplicaPlan(
+        job.replicas, job.tensor_parallel, gpu_bytes, sizes[job.tensor_parallel],
+        2 * own.layers * own.kv_heads * own.head_dim * dtype_bytes,
+        next((n for n, size in sizes.items() if size + RESERVED_BYTES < gpu_bytes), None),
     )  # fmt: skip
 
 
@@ -118,7 +155,21 @@ def rank_plan_lines(plan: RankPlan) -> list[str]:
         lines[-1] += f"; {_kind(not plan.fsdp)} does: {'give' if not plan.fsdp else 'leave out'} --fsdp"
     elif not chosen:
         lines[-1] += ": " + _advice(plan)
+    if plan.replica is not None:
+        lines.append(replica_line(plan.replica))
     return [*lines, "", "start it", *(f"  {line}" for line in start_lines(plan)), *_slurm_section(plan)]
+
+
+def replica_line(plan: ReplicaPlan) -> str:
+    """What each GPU of a replica holds, and how many GPUs it needs."""
+    over = "a GPU" if plan.tensor_parallel == 1 else f"{plan.tensor_parallel} GPUs"
+    has = f"{plan.replicas} replicas, each on {over} of its own: {plan.weights / GIB:.1f} GiB of weights on each GPU"
+    if plan.fits:
+        tokens = plan.cache_bytes // plan.cache_token_bytes
+        return f"{has}, {plan.cache_bytes / GIB:.1f} left for the KV cache of {tokens:,} tokens"
+    if plan.smallest is None:
+        return f"{has}, which do not fit, over any number of GPUs"
+    return f"{has}, which do not fit: give --tensor-parallel {plan.smallest}"
 
 
 def rank_plan_json(plan: RankPlan) -> dict[str, Any]:
@@ -126,6 +177,7 @@ def rank_plan_json(plan: RankPlan) -> dict[str, Any]:
     fits = {"replicated": plan.fits(False), "fsdp": plan.fits(True)}
     return {
         "event": "rank_plan", **asdict(plan), "ranks": plan.ranks, "fits": fits, "start": start_lines(plan),
+        "replica_fits": None if plan.replica is None else plan.replica.fits,
         "slurm": slurm_script(plan),
     }  # fmt: skip
 

@@ -33,7 +33,8 @@ def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, s
     )
 
     def all_reduce(x: Tensor) -> Tensor:
-        dist.all_reduce(x)
-        return x
+        total = x.float() if backend == "gloo" and x.dtype.itemsize < 4 else x  # gloo has not every type everywhere
+        dist.all_reduce(total)
+        return total.to(x.dtype)
 
     return all_reduce

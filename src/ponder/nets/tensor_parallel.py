@@ -81,6 +81,12 @@ def shard_config(config: DecoderConfig, shard: Shard) -> DecoderConfig:
     )
 
 
+def shard_parameters(config: DecoderConfig, count: int) -> int:
+    """Parameters of the matrices of the first shard, which has the most of them."""
+    own = shard_config(config, Shard(0, count))
+    return own.layers * own.layer_parameter_count + own.vocab * own.width * (1 if own.tied_embeddings else 2)
+
+
 class DecoderShard(Decoder):
     """One shard. `all_reduce` and, where it leads, `followers` are set before its first pass."""
 

@@ -1,0 +1,218 @@
+"""A replica that is split over two processes against one process: the same log-probabilities, and how many tokens/s?
+
+    python bench/tensor_parallel.py split --device cuda --out split.json      # two processes, here on one GPU, by gloo
+    python bench/tensor_parallel.py one --device cuda --split split.json --out tensor_parallel.json
+
+Both have the same random weights. `split` samples through a replica, as started and after new weights were published;
+`one` samples the same with one process, with CUDA graphs and without, and computes the log-probabilities of what the
+split replica wrote. Two processes on one GPU share it, and what they add up goes through the host: this says what is
+right, and what splitting costs, not what several GPUs gain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness import commit, hardware, make_parser, versions
+from ponder.engine.engine import Engine
+from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas.replica_policy import ReplicaPolicy
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import rope
+from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.decoder import Decoder
+from ponder.protocols import Policy
+from ponder.types import Completion, Ids, Sampling, ids
+
+SHAPES = {
+    "1.5B": DecoderConfig(  # Qwen2.5 1.5B
+        "qwen2", 151936, 1536, 28, 12, 2, 128, mlp_width=8960, context=4096, rope=RopeConfig(1e6), qkv_bias=True,
+        eos=(2,),
+    ),
+    "0.4B": DecoderConfig(
+        "llama", 49152, 1024, 24, 16, 8, 64, mlp_width=4096, context=4096, eos=(2,), tied_embeddings=False
+    ),
+    "tiny": DecoderConfig("llama", 512, 64, 3, 4, 2, 16, mlp_width=128, context=512, eos=(2,), tied_embeddings=False),
+}  # fmt: skip
+NOISE_LENGTH = 1_000_003  # a prime: the rows of a matrix are shifted against each other
+
+
+def make_net(shape: str, dtype: torch.dtype) -> Decoder:
+    """Weights from one stretch of noise, again and again: 1.5 billion draws would take longer than the measurement."""
+    with torch.device("meta"):
+        net = Decoder(SHAPES[shape])
+    net = net.to_empty(device="cpu").to(dtype).requires_grad_(False)
+    noise = torch.randn(NOISE_LENGTH, generator=torch.Generator().manual_seed(0))
+    for name, p in net.named_parameters():
+        if p.dim() == 2:
+            std = 0.1 if "embed" in name or "lm_head" in name else p.shape[1] ** -0.5
+            p.copy_((noise * std).to(dtype).repeat(-(-p.numel() // NOISE_LENGTH))[: p.numel()].view(p.shape))
+        else:
+            p.fill_(1.0 if "norm" in name else 0.01)
+    if net.config.tied_embeddings:
+        net.lm_head.weight = net.embed_tokens.weight
+    c = net.config  # what was made on the meta device has no numbers
+    net.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
+    return net
+
+
+def change_weights(net: Decoder) -> None:
+    for p in net.parameters():
+        if p.dim() == 2:
+            p.mul_(1.05)
+
+
+def make_policy(net: Decoder) -> PonderPolicy:
+    return PonderPolicy(net, Tokenizer.from_alphabet("0123456789+= "))
+
+
+def prompts(args: Any) -> list[Ids]:
+    """Prompts of which each two share their first half."""
+    draw = np.random.default_rng(0)
+    halves = [draw.integers(3, 200, args.prompt // 2) for _ in range(-(-args.prompts // 2))]
+    return [ids(np.append(halves[i // 2], draw.integers(3, 200, args.prompt // 2))) for i in range(args.prompts)]
+
+
+async def sample(policy: Policy, args: Any) -> tuple[list[Completion], float]:
+    """All answers, and tokens in a second."""
+    began = time.perf_counter()
+    groups = await asyncio.gather(
+        *(policy.generate(p, Sampling(max_tokens=args.tokens, seed=i), args.n) for i, p in enumerate(prompts(args)))
+    )
+    seconds = time.perf_counter() - began
+    completions = [c for group in groups for c in group]
+    return completions, sum(len(c.token_ids) for c in completions) / seconds
+
+
+async def timed(policy: Policy, args: Any) -> tuple[list[Completion], dict[str, Any]]:
+    await sample(policy, args)  # kernels, graphs, caches
+    runs = [await sample(policy, args) for _ in range(args.repeats)]
+    rates = [rate for _, rate in runs]
+    return runs[-1][0], {"tokens_per_second": statistics.median(rates), "all_tokens_per_second": rates}
+
+
+def written(completions: list[Completion]) -> list[dict[str, Any]]:
+    return [{"tokens": c.token_ids.tolist(), "logprobs": [float(x) for x in c.logprobs]} for c in completions]
+
+
+async def measure_split(row: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
+    net = make_net(row["shape"], getattr(torch, row["dtype"]))
+    policy, device = make_policy(net), torch.device(args.device)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        spread = ReplicaPolicy(policy, 1, folder, device=device, tensor_parallel=args.shards)
+        async with spread:
+            row["start_seconds"] = time.perf_counter() - began
+            completions, row["speed"] = await timed(spread, args)
+            row["written"] = written(completions)
+            keep()
+            change_weights(net)
+            policy.version = 1
+            began = time.perf_counter()
+            await spread.publish(1)
+            row["publish_seconds"] = time.perf_counter() - began
+            completions, _ = await sample(spread, args)
+            assert {c.version for c in completions} == {1}
+            row["written_after"] = written(completions)
+            row["restarts"] = spread.restarts
+            keep()
+
+
+async def compare(policy: PonderPolicy, own: list[Completion], rows: list[dict[str, Any]], args: Any) -> dict[str, Any]:
+    """The split replica's tokens and log-probabilities against this process's."""
+    begins = [p for p in prompts(args) for _ in range(args.n)]
+    gaps = [
+        np.abs(await policy.token_logprobs(p, ids(r["tokens"])) - r["logprobs"])
+        for p, r in zip(begins, rows, strict=True)
+    ]
+    all_gaps = np.concatenate(gaps)
+    same = sum(c.token_ids.tolist() == r["tokens"] for c, r in zip(own, rows, strict=True))
+    return {
+        "mean": float(all_gaps.mean()), "largest": float(all_gaps.max()), "tokens": len(all_gaps),
+        "mean_logprob": float(np.mean([x for r in rows for x in r["logprobs"]])),
+        "same_answers": same, "answers": len(rows),
+    }  # fmt: skip
+
+
+async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
+    net = make_net(row["shape"], getattr(torch, row["dtype"])).to(args.device)
+    policy = make_policy(net)
+    completions, row["one_process"] = await timed(policy, args)
+    row["own_gap"] = await compare(policy, completions, written(completions), args)  # decoding against reading
+    row["gap"] = await compare(policy, completions, split["written"], args)
+    keep()
+    change_weights(net)
+    policy.version = 1
+    if "written_after" in split:
+        completions, _ = await sample(policy, args)
+        row["gap_after_publish"] = await compare(policy, completions, split["written_after"], args)
+        keep()
+    policy.engine.close()
+    if args.device == "cuda":
+        plain = make_policy(net)
+        plain.engine.close()
+        eos = frozenset(plain.tokenizer.eos)
+        plain.engine = Engine(net, eos, plain._hit_stop_string, cuda_graphs=False)
+        plain.engine.mailbox.before_submit = plain.drop_stale_cache
+        _, row["one_process_without_graphs"] = await timed(plain, args)
+        plain.engine.close()
+        keep()
+        del plain
+    del policy, net
+    if args.device == "cuda":
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    flags = make_parser(__doc__)
+    flags.add_argument("part", choices=["split", "one"])
+    flags.add_argument("--shapes", nargs="+", default=["0.4B", "1.5B"], choices=list(SHAPES))
+    flags.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    flags.add_argument("--shards", type=int, default=2)
+    flags.add_argument("--prompts", type=int, default=16)
+    flags.add_argument("--prompt", type=int, default=64, help="tokens of a prompt")
+    flags.add_argument("--n", type=int, default=4, help="answers to each")
+    flags.add_argument("--tokens", type=int, default=48)
+    flags.add_argument("--repeats", type=int, default=2)
+    flags.add_argument("--split", type=Path, help="what `split` wrote")
+    flags.add_argument("--out", type=Path, required=True)
+    args = flags.parse_args()
+    given = json.loads(args.split.read_text()) if args.part == "one" else None
+    result: dict[str, Any] = {
+        "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
+        "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part")}, "rows": [],
+    }  # fmt: skip
+
+    def keep() -> None:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    pairs = [(shape, dtype) for shape in args.shapes for dtype in args.dtypes]
+    for shape, dtype in pairs:
+        row: dict[str, Any] = {"shape": shape, "dtype": dtype, "parameters": SHAPES[shape].parameter_count}
+        with torch.inference_mode():
+            if given is None:
+                result["rows"].append(row)
+                asyncio.run(measure_split(row, args, keep))
+                continue
+            found = [r for r in given["rows"] if (r["shape"], r["dtype"]) == (shape, dtype) and "written" in r]
+            if not found:
+                continue
+            row |= {k: v for k, v in found[0].items() if not k.startswith("written")}
+            result["rows"].append(row)
+            asyncio.run(measure_one(row, found[0], args, keep))
+    keep()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
