@@ -1,7 +1,8 @@
 """A replica that is split over two processes against one process: the same log-probabilities, and how many tokens/s?
 
     python bench/tensor_parallel.py split --device cuda --out split.json      # two processes, here on one GPU, by gloo
-    python bench/tensor_parallel.py one --device cuda --split split.json --out tensor_parallel.json
+    python bench/tensor_parallel.py one --device cuda --split split.json --out row.json
+    python bench/tensor_parallel.py join --rows row.json other.json --out tensor_parallel.json   # of a shape: the last
 
 Both have the same random weights. `split` samples through a replica, as started and after new weights were published;
 `one` samples the same with one process, with CUDA graphs and without, and computes the log-probabilities of what the
@@ -172,9 +173,16 @@ async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, kee
         torch.cuda.empty_cache()
 
 
+def join(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result of several of the same machine."""
+    assert len({r["hardware"] for r in results}) == 1, "results of different machines"
+    rows = {(row["shape"], row["dtype"]): row for r in results for row in r["rows"]}
+    return {**results[-1], "rows": list(rows.values())}
+
+
 def main() -> None:
     flags = make_parser(__doc__)
-    flags.add_argument("part", choices=["split", "one"])
+    flags.add_argument("part", choices=["split", "one", "join"])
     flags.add_argument("--shapes", nargs="+", default=["0.4B", "1.5B"], choices=list(SHAPES))
     flags.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     flags.add_argument("--shards", type=int, default=2)
@@ -184,13 +192,17 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, default=48)
     flags.add_argument("--repeats", type=int, default=2)
     flags.add_argument("--split", type=Path, help="what `split` wrote")
+    flags.add_argument("--rows", type=Path, nargs="+", default=[], help="what `one` wrote")
     flags.add_argument("--out", type=Path, required=True)
     args = flags.parse_args()
+    if args.part == "join":
+        args.out.write_text(json.dumps(join([json.loads(path.read_text()) for path in args.rows]), indent=1) + "\n")
+        return
     given = json.loads(args.split.read_text()) if args.part == "one" else None
     result: dict[str, Any] = {
         # What is split holds no memory of the GPU in this process.
         "hardware": "" if args.part == "split" else hardware(args.device), "versions": versions(), "commit": commit(),
-        "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part")}, "rows": [],
+        "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part", "rows")}, "rows": [],
     }  # fmt: skip
 
     def keep() -> None:

@@ -3,7 +3,8 @@
     python docs/cluster_page.py --keep kills=kills.json faults=faults.json   # takes results over into the kept file
     python docs/cluster_page.py --write                                      # writes the page's table again
 
-The results are those of bench/faults.py, demo_ranks.py, vllm_replica.py, step_memory.py and sampling_ahead.py.
+The results are those of bench/faults.py, demo_ranks.py, vllm_replica.py, tensor_parallel.py, step_memory.py and
+sampling_ahead.py.
 """
 
 from __future__ import annotations
@@ -82,6 +83,28 @@ def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
     return f"vLLM {r['versions']['vllm']} as a replica of {r['settings']['model']}", result
 
 
+def split_row(r: dict[str, Any]) -> tuple[str, str]:
+    s, parts = r["settings"], []
+    for row in r["rows"]:
+        gap, own = row["gap"], row["own_gap"]
+        part = (
+            f"{row['shape']} in {row['dtype']}: log-probabilities {gap['mean']:.1e} nats apart in the mean and"
+            f" {gap['largest']:.1e} at most (one process, decoding and reading: {own['mean']:.1e} and"
+            f" {own['largest']:.1e}), {gap['same_answers']} of {gap['answers']} answers the same"
+        )
+        if (after := row.get("gap_after_publish")) is not None:
+            part += f"; after new weights {after['mean']:.1e} and {after['largest']:.1e}"
+        rates = [("split", "speed"), ("one process", "one_process"), ("without graphs", "one_process_without_graphs")]
+        shown = [f"{name} {row[key]['tokens_per_second']:,.0f}" for name, key in rates if key in row]
+        parts.append(f"{part}; tokens/s: {', '.join(shown)}")
+    answers = s["prompts"] * s["n"]
+    what = (
+        f"a replica split over {s['shards']} processes on one GPU, by gloo, against one process: random weights,"
+        f" {answers} answers of {s['tokens']} tokens"
+    )
+    return what, ". ".join(parts)
+
+
 def ahead_row(r: dict[str, Any]) -> tuple[str, str]:
     s = r["by_staleness"]
     result = f"{s['1']['step_seconds']:.2f} s a step, in turn in one process {s['0']['step_seconds']:.2f} s"
@@ -142,8 +165,8 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
-    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "sampling_ahead": ahead_row, "processes": processes_row,
-    "processes_mps": mps_row,
+    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "tensor_parallel": split_row,
+    "sampling_ahead": ahead_row, "processes": processes_row, "processes_mps": mps_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row, "demo_one_process": one_process_row,
 }  # fmt: skip
 
