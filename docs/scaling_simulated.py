@@ -50,8 +50,7 @@ LIMITS = """\
 
 - Lengths that grow while a model learns, and that depend on the problem: answers to one problem are not alike here.
 
-- What tensor parallelism costs between GPUs, which the 32B and 70B rows assume for sampling (2 and 4 GPUs a replica):
-  ponder's was not measured on several GPUs.
+- What tensor parallelism costs between GPUs: the 32B and 70B rows assume it for sampling (2 and 4 GPUs a replica).
 
 - What an old sample is worth. S buys seconds; `bench/sampling_ahead.py --part demo` measures what a step then teaches.
 
