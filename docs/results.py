@@ -102,7 +102,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     began = time.time()
     title, *flags = name.split()
     recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()[title])
-    if seed == REHEARSAL:
+    if seed >= REHEARSAL:
         sys.modules["_bases"].measure_on_training_problems()
     if title not in OWN_START:
         flags += ["--start", start]
@@ -325,11 +325,11 @@ def main(argv: Sequence[str]) -> None:
         tried = given.out / f"{given.on}-tried.jsonl"
         if given.tried:
             names = AGENTS_TRIED[given.on] if given.agents else TRIED[given.on]
-            seeds, file = [REHEARSAL], tried
+            seeds, file = [seed for seed in seeds if seed >= REHEARSAL] or [REHEARSAL], tried
+        elif max(seeds) >= REHEARSAL:
+            parser.error(f"seeds from {REHEARSAL} on are for choosing settings (--tried)")
         elif given.agents:
             names = best_tried(read(tried), given.runs or AGENT_RUNS[given.on], share)
-        elif REHEARSAL in seeds:
-            parser.error(f"seed {REHEARSAL} is for choosing settings (--tried)")
         with tempfile.TemporaryDirectory(dir=given.work) as work:
             until = time.time() + 60 * given.minutes
             run_all(given.on, given.model or given.on, seeds, names, file, Path(work), given.jobs, until)

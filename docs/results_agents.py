@@ -1,6 +1,7 @@
 """Which runs of agents docs/results.py does, which settings it chooses among, and how docs/results.md shows them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean
 from typing import Any
 
 CALCULATOR = "calculator"
@@ -102,16 +103,16 @@ end, so that it has at least as many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
-    """Of each of these runs the settings that were tried and gained most over their own start, on the training problems
-    that they were measured on; a run that was not tried stays as it is."""
+    """Of each of these runs the settings that were tried and gained most over their own start, in the mean of their
+    seeds, on the training problems that they were measured on; a run that was not tried stays as it is."""
     tried = list(rows)
     chosen = []
     for run in runs:
         after, before = next((a, b) for name, _, a, b in AGENT_ROWS if run == name or run.startswith(f"{name} "))
-        gains = {}
+        gains: dict[str, list[float]] = {}
         for row in tried:
             if row["run"] == run or row["run"].startswith(f"{run} "):
                 reached = {stage["stage"]: share(stage) for stage in row["stages"] if "right" in stage}
-                gains[row["run"]] = reached[after] - reached[before]
-        chosen.append(max(gains, key=gains.__getitem__, default=run))
+                gains.setdefault(row["run"], []).append(reached[after] - reached[before])
+        chosen.append(max(gains, key=lambda name: fmean(gains[name]), default=run))
     return chosen

@@ -129,6 +129,8 @@ def test_best_settings_of_an_agent_are_those_that_gained_most() -> None:
     tried = [row(f"{names[0]} --lr 1", [1, 2]), row(f"{names[0]} --lr 2", [3, 2]), row("grpo --lr 3", [4, 4])]
     tried.append(row(f"{names[0]} --lr 3", [4, 4], before=3))
     assert results_agents.best_tried(tried, names, results_page.share) == [f"{names[0]} --lr 2", names[1]]
+    tried.append(row(f"{names[0]} --lr 2", [0, 0]))  # a further seed: the mean of its seeds counts
+    assert results_agents.best_tried(tried, names, results_page.share) == [f"{names[0]} --lr 1", names[1]]
     tried.append(row(names[0], [4, 4]))  # as it stands
     assert results_agents.best_tried(tried, names, results_page.share) == names
 
