@@ -22,7 +22,21 @@ from ponder.pipelines.solve import solve, solve_all
 from ponder.reason.budget import Budget
 from ponder.reason.episodes import EpisodeLimits
 from ponder.reason.scorers import FunctionScorer
-from ponder.reason.strategies import MCTS, BeamSearch, BestOfN, BudgetForcing, Chain, MajorityVote, Samples
+from ponder.reason.strategies import (
+    MCTS,
+    BeamSearch,
+    BestOfN,
+    BudgetForcing,
+    Chain,
+    Forest,
+    GraphOfThoughts,
+    LlamaBerry,
+    MajorityVote,
+    Samples,
+    SelfRefine,
+    TreeOfThoughts,
+)
+from ponder.reason.strategies.forest import split_forest
 from ponder.tasks.environments.episode_reward import EpisodeAnswer, EpisodeReward
 from ponder.trace_json import trace_from_json, trace_to_json
 from ponder.types import TURN_REWARD, Action, Completion, Cost, Ids, Message, Problem, Sampling, Trace, Turn
@@ -344,9 +358,22 @@ def test_searches_grow_turn_by_turn(kind: Any, template: str):
     assert all(game.closed for game in OPENED)
 
 
-def test_strategy_inside_one_answer_is_refused():
+@pytest.mark.parametrize(
+    "kind", [BudgetForcing, SelfRefine, TreeOfThoughts, GraphOfThoughts, LlamaBerry], ids=lambda kind: kind.__name__
+)
+def test_strategy_inside_one_answer_is_refused(kind: Any):
     with pytest.raises(UsageError, match="answers in turns"):
-        play(TalkPolicy([["1"]]), BudgetForcing(sampling=Sampling(max_tokens=64)))
+        play(TalkPolicy([["1"]]), kind(sampling=Sampling(max_tokens=64)))
+
+
+@pytest.mark.parametrize("template", [KEEPS, STRIPS])
+def test_forest_plays_episodes_in_every_tree(template: str):
+    policy = TalkPolicy([["0", "1"], ["1", "0"], ["2", "1"]], template)
+    trees = Forest(BeamSearch(n=2, beam_width=2, sampling=Sampling(max_tokens=64)), trees=3)
+    trace = play(policy, trees, reward(CopyingCounter), guide=LENGTH)
+    assert trace.chosen is not None and not trace.failed
+    assert len(split_forest(trace)) == 3 and all(trace.score(i, "reward") is not None for i in trace.answers())
+    assert all(game.closed for game in OPENED)
 
 
 def test_budget_ends_episodes():

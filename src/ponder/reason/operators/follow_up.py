@@ -15,7 +15,7 @@ from ponder.errors import BudgetExhausted, Interrupted, PonderError, UsageError
 from ponder.pictures.message_parts import content_text, with_text
 from ponder.protocols import Policy
 from ponder.reason.concurrency import gather_within_budget
-from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
+from ponder.reason.operators.generate import add_completion, call_policy, refuse_episodes, sample_continuations
 from ponder.types import Completion, Ids, Message, Problem, Sampling, Step, Trace
 from ponder.verify import strip_thinking
 
@@ -70,6 +70,7 @@ class FollowUps:
     _prompt_steps: dict[_Key, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        refuse_episodes(self.trace)
         for i, step in enumerate(self.trace.steps[1:], 1):
             if step.parent is None:
                 words = step.token_ids.tobytes()

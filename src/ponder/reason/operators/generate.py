@@ -76,11 +76,7 @@ async def sample_continuations(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
 ) -> list[Completion]:
     """Sample what `generate` would add, without adding it."""
-    if trace.episodes is not None:
-        raise UsageError(
-            "this strategy looks into a single answer, and the task has an environment that answers in turns: take"
-            " chain, samples, majority-vote, best-of-n, beam or mcts"
-        )
+    refuse_episodes(trace)
     prefix, sampling = trace.token_ids(parent), another_seed(trace, parent, sampling)
     if cut is None:
         return await call_policy(policy, prefix, sampling, n)
@@ -94,6 +90,15 @@ async def sample_continuations(
         *(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in completions)
     )
     return [c for c in ended if c is not None]
+
+
+def refuse_episodes(trace: Trace) -> None:
+    """Raise where the policy's words are turns of an episode: an environment would have to answer them."""
+    if trace.episodes is not None:
+        raise UsageError(
+            "this strategy looks into a single answer, and the task has an environment (or tools) that answers in"
+            " turns: take chain, samples, majority-vote, best-of-n, beam-search or mcts"
+        )
 
 
 def another_seed(trace: Trace, parent: int, sampling: Sampling) -> Sampling:

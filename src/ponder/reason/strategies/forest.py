@@ -112,8 +112,9 @@ def split_forest(trace: Trace) -> list[Trace]:
     trees = []
     for first, end in zip(starts, [*starts[1:], len(trace.steps)], strict=True):
         tree = Trace(
-            trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle
-        )
+            trace.problem, [_shift_indices(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle,
+            episodes=trace.episodes,
+        )  # fmt: skip
         tree.extract_answer = trace.extract_answer
         if trace.chosen is not None and first <= trace.chosen < end:
             tree.chosen = trace.chosen - first
@@ -135,7 +136,8 @@ def merge_forest(trace: Trace, trees: Sequence[Trace]) -> list[int]:
 
 def _empty_tree(trace: Trace) -> Trace:
     prompt = trace.steps[0]
-    tree = Trace(trace.problem, [Step(None, prompt.text, prompt.token_ids)], oracle=trace.oracle)
+    steps = [Step(None, prompt.text, prompt.token_ids)]
+    tree = Trace(trace.problem, steps, oracle=trace.oracle, episodes=trace.episodes)
     tree.extract_answer = trace.extract_answer
     return tree
 
