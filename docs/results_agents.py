@@ -7,6 +7,7 @@ from typing import Any
 CALCULATOR = "calculator"
 LM = "--cosine --max-tokens-per-microbatch 4096"
 LM_STEP = f"{LM} --limit 150"
+LM_SQL = "agent --task sql --max-tokens 160 --cold-start-steps"
 AROUND = "agent --task grid-walk --task.level 2 --task.shown_as around"
 TINY_SQL = "agent --task sql --task.level 1 --cosine --limit 150 --problems-per-step 128"
 AGENT_RUNS: dict[str, tuple[str, ...]] = {
@@ -22,8 +23,7 @@ AGENT_RUNS: dict[str, tuple[str, ...]] = {
         "agent --task mastermind --task.level 1 --cold-start-steps 16 --problems-per-step 64 --steps 28 --lr 3e-05"
         f" {LM}",
         f"{AROUND} --cold-start-steps 60 --problems-per-step 64 --steps 22 --lr 3e-05 {LM}",
-        "agent --task sql --max-tokens 160 --cold-start-steps 13 --problems-per-step 48 --steps 20 --lr 4e-05"
-        f" {LM_STEP}",
+        f"{LM_SQL} 15 --problems-per-step 48 --steps 20 --lr 4e-05 {LM_STEP}",
         f"{CALCULATOR} --cold-start-steps 13 --steps 8 --lr 8e-05 {LM_STEP}",
     ),
 }
@@ -59,8 +59,12 @@ AGENTS_TRIED: dict[str, tuple[str, ...]] = {
     ),
     "smollm2": (
         *(
-            f"agent --task sql --max-tokens 160 --cold-start-steps 13 {more} {LM_STEP}"
-            for more in ("--problems-per-step 48 --steps 20 --lr 4e-05", "--problems-per-step 64 --steps 16 --lr 6e-05")
+            f"{LM_SQL} {more} {LM_STEP}"
+            for more in (
+                *(f"{cold} --problems-per-step 48 --steps 20 --lr 4e-05" for cold in (13, 15, 18)),
+                "13 --problems-per-step 64 --steps 16 --lr 6e-05",
+                "13 --problems-per-step 48 --dynamic-sampling-rounds 2 --steps 20 --lr 4e-05",
+            )
         ),
         *(
             f"{AROUND} --cold-start-steps 14 --problems-per-step {more} {LM}"
