@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_only_process = False  # whether this one works alone for a while
 
 PLACED_VARIABLE = "PONDER_PLACED_RANK"  # set in a process that `--cluster` started on a cluster
 
 
 def world_size() -> int:
     """How many processes train together; 1 unless all variables of a process group are set."""
+    if _only_process:
+        return 1
     return _number("WORLD_SIZE", 1) if "RANK" in os.environ and "MASTER_ADDR" in os.environ else 1
 
 
@@ -25,6 +31,22 @@ def local_rank() -> int:
 def ranks_here() -> int:
     """How many of the processes run on this machine."""
     return _number("LOCAL_WORLD_SIZE", world_size()) if world_size() > 1 else 1
+
+
+@contextmanager
+def as_only_process() -> Iterator[None]:
+    """What this process does here it does alone, though it is one of several ranks."""
+    global _only_process
+    before, _only_process = _only_process, True
+    try:
+        yield
+    finally:
+        _only_process = before
+
+
+def is_only_process() -> bool:
+    """Whether this process works alone for a while."""
+    return _only_process
 
 
 def is_placed() -> bool:

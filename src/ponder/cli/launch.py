@@ -20,7 +20,7 @@ from ponder.cluster.process_host import end_with_launcher
 from ponder.errors import RunError, UsageError
 from ponder.garbage_collector import ignore_imported_objects
 from ponder.pipelines.job.base_job import as_job
-from ponder.pipelines.job.one_process import trains_over_ranks
+from ponder.pipelines.job.one_process import runs_over_ranks
 from ponder.pipelines.job.progress_lines import resume_progress
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_job(
 ) -> int:
     with on_cluster(cluster):
         if cluster and not rank_env.is_placed():
-            if trains_over_ranks(job):
+            if runs_over_ranks(job):
                 return run_on_cluster(job, folder, ranks)
             if not getattr(job, "replicas", 0) and not getattr(job, "verifier_workers", 0):
                 raise UsageError(
@@ -78,7 +78,7 @@ def run_on_cluster(job: Any, folder: Path, ranks: int) -> int:
 
 def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, ranks: int) -> int:
     if ranks != 1 and rank_env.world_size() == 1 and not rank_env.is_placed():
-        if not trains_over_ranks(job):
+        if not runs_over_ranks(job):
             raise UsageError(f"{type(job).__name__} runs in one process: leave out --ranks")
         return run_ranks(ranks, command_line.get(), job.device, folder)
     end_with_launcher()

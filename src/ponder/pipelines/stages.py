@@ -11,19 +11,24 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ponder import rank_env
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
 from ponder.pipelines.job.base_job import BaseJob, as_job
 from ponder.pipelines.job.finished_training import finished_model
-from ponder.pipelines.job.one_process import require_one_process
+from ponder.pipelines.job.one_process import require_one_process, trains_over_ranks
 from ponder.protocols import Job, NoProgress, Progress, Strategy
 from ponder.runs import Run, job_json, read_job
 from ponder.runs.cleanup import remove_empty_run
+from ponder.runs.follower_run import FollowerRun
 from ponder.runs.job_json import external_code_in
 from ponder.runs.run_dir import other_job_error
 from ponder.runs.stage_changes import check_stage_changes
 from ponder.runs.trust import trust_within
+
+if TYPE_CHECKING:
+    from ponder.pipelines.job.rank_stages import StageRanks
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
 
@@ -56,30 +61,45 @@ class Stages(BaseJob):
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; for training that was finished before, the folder of its model."""
-        progress = progress or NoProgress()
-        results = {}
         require_one_process(self)
+        if rank_env.world_size() == 1:
+            return self._run_stages(folder, progress or NoProgress(), None)
+        from ponder.pipelines.job.rank_stages import join_stage_ranks  # torch
+
+        with join_stage_ranks(self.device) as ranks:
+            return self._run_stages(folder, progress or NoProgress(), ranks)
+
+    def _run_stages(self, folder: str | Path, progress: Progress, ranks: StageRanks | None) -> dict[str, Any]:
+        """`ranks`: None in a single process."""
+        results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
         own = trust_within(
             external_code_in(self)
         )  # code that one stage names, a later one that reads its run may import
-        with (
-            own,
-            Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run,
-        ):
-            for name in known:
+
+        def continue_from(run: Run, before: Any) -> None:
+            known.update(self._continue_from(run, before))
+
+        is_first = ranks is None or ranks.group.is_main
+        with own, Run(folder, self, continue_from=continue_from) if is_first else FollowerRun(folder) as run:
+            for name in known if is_first else ():
                 remove_empty_run(run.folder / name)
             for stage in self.stages:
                 progress.phase(stage.name)
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = finished_model(job, place) or job(place, progress)
+                    results[stage.name] = _run_stage(job, place, progress, ranks)
                 except Interrupted:
                     raise
                 except PonderError as why:
                     why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which names the stage
                     raise
         return results
+
+    @property
+    def device(self) -> str:
+        """Where ranks train."""
+        return next((str(stage.job.device) for stage in self.stages if trains_over_ranks(stage.job)), "auto")
 
     def strategies(self) -> list[tuple[Strategy, Any]]:
         return [pair for stage in self.stages for pair in as_job(stage.job).strategies()]
@@ -111,6 +131,16 @@ class Stages(BaseJob):
         jobs = {stage.name: stage.job for stage in self.stages}
         check_stage_changes(run.folder, old, now, lambda name: stage_references(jobs[name]))
         return dict.fromkeys(old)
+
+
+def _run_stage(job: Any, place: Path, progress: Progress, ranks: StageRanks | None) -> Any:
+    """What it returned; of training that is finished, the folder of its model."""
+    if ranks is None:
+        return finished_model(job, place) or job(place, progress)
+    if not trains_over_ranks(job):
+        return ranks.on_first(lambda: finished_model(job, place) or job(place, progress))
+    finished = finished_model(job, place) if ranks.group.is_main else None
+    return finished if ranks.agree(finished is not None) else job(place, progress)
 
 
 def _jobs_by_stage(run: Run, encoded: Any) -> dict[str, Any]:

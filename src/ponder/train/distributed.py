@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ponder import rank_env
 from ponder.errors import UsageError
 from ponder.train.pack import TraceChains
 
@@ -141,9 +142,7 @@ NOT_SHARDED = ShardMesh()
 
 
 def current_group() -> DataParallelGroup:
-    """The initialised process group, for `Learner(process_group=)`; without one, this process alone."""
-    return (
-        DataParallelGroup(dist.get_rank(), dist.get_world_size())
-        if dist.is_available() and dist.is_initialized()
-        else SINGLE_PROCESS
-    )
+    """The initialised process group, for `Learner(process_group=)`. This process alone without one, and where it works
+    alone for a while."""
+    joined = dist.is_available() and dist.is_initialized() and not rank_env.is_only_process()
+    return DataParallelGroup(dist.get_rank(), dist.get_world_size()) if joined else SINGLE_PROCESS
