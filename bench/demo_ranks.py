@@ -4,7 +4,7 @@
 ranks that torchrun started, and rank 0 writes one JSON file: how often each held-out problem is then solved, and how
 old the oldest token was. `start` fine-tunes the model that countdown's stage begins with. `table` compares files with
 those of one process, problem by problem over all seeds, as JSON. Settings are tried on other held-out problems than
-those that are reported (`--first 300`).
+those that are reported (`--first 300`), in runs with a `--name`; `trials` compares them with the one named s0.
 
     python bench/demo_ranks.py start --seed 0 --runs runs
     python bench/demo_ranks.py run --seed 0 --runs runs --out kept
@@ -29,6 +29,7 @@ import numpy as np
 from harness import commit, hardware, versions
 from ponder import rank_env
 from ponder.cli.recipe_files import find_recipe, load_recipe
+from ponder.measure.statistics.clustered_means import clustered_mean
 from ponder.measure.statistics.intervals import bootstrap_mean
 from ponder.models.replicas.ledger import read_ledger
 from ponder.pipelines.evaluate import Evaluate
@@ -45,6 +46,9 @@ CURVES = (
 )  # fmt: skip
 
 
+TRIED = ("staleness", "batches_ahead", "correction", "cap", "lr_factor", "warmup_steps")  # what the trials differ in
+
+
 def make_job(args: Any) -> tuple[RL, Any]:
     """The job, and the strategy that its model is evaluated with."""
     recipe = load_recipe(find_recipe(args.recipe))
@@ -57,7 +61,7 @@ def make_job(args: Any) -> tuple[RL, Any]:
 
 
 def start_folder(args: Any) -> Path:
-    return args.runs / f"start-seed{args.seed}"
+    return args.runs / f"start-seed{args.seed if args.start_seed is None else args.start_seed}"
 
 
 def fine_tune(args: Any) -> None:
@@ -73,7 +77,8 @@ def train_once(args: Any) -> None:
     job, strategy = make_job(args)
     if args.problems_per_step is not None:
         job = replace(job, problems_per_step=args.problems_per_step)
-    correction = None if args.correction is None else ROLLOUT_CORRECTIONS[args.correction]()
+    settings = {} if args.cap is None else {"cap": args.cap}
+    correction = None if args.correction is None else ROLLOUT_CORRECTIONS[args.correction](**settings)
     job = replace(
         job,
         staleness=args.staleness,
@@ -100,13 +105,14 @@ def train_once(args: Any) -> None:
     (args.out / f"{name}.json").write_text(json.dumps({
         "recipe": args.recipe, "ranks": ranks, "replicas": args.replicas, "staleness": args.staleness,
         "seed": args.seed, "steps": args.steps, "first": args.first, "batches_ahead": args.batches_ahead,
-        "correction": args.correction, "lr_factor": args.lr_factor, "warmup_steps": args.warmup_steps,
+        "correction": args.correction, "cap": args.cap, "start_seed": args.start_seed, "lr_factor": args.lr_factor,
+        "warmup_steps": args.warmup_steps,
         "before": None if before is None else float(np.mean(list(before.values()))),
         "accuracy": float(np.mean(list(after.values()))), "right": after, "seconds": seconds,
         "oldest": max((r.get("staleness/max", 0.0) for r in rows), default=0.0),
         "step_seconds": float(np.median([r["step_time"] for r in rows[args.steps // 8 :]])),
         "lost_or_doubled": sum(c.open + c.doubled for c in ledgers if c is not None),
-        "curves": {key: [r[key] for r in rows] for key in CURVES if key in rows[0]},
+        "curves": {key: [r.get(key) for r in rows] for key in CURVES if key in rows[0]},
         "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
     }) + "\n")  # fmt: skip
 
@@ -152,9 +158,45 @@ def compare_runs(folder: Path) -> dict[str, Any]:
     return {"rows": rows, "problems": len(some["right"]), **shared}
 
 
+def compare_trials(folder: Path, first: int, limit: int) -> dict[str, Any]:
+    """One row for each setting that was tried, against the runs in turn with the same first weights, on the held-out
+    problems from `first` on: intervals over problems and seeds together, and over seeds (Student's)."""
+    by_name: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for path in sorted(folder.glob("*-ranks*.json")):
+        row = json.loads(path.read_text())
+        row["right"] = {p: x for p, x in row["right"].items() if first <= int(p.rpartition("/")[2]) < first + limit}
+        start = row["seed"] if row.get("start_seed") is None else row["start_seed"]
+        by_name[path.name.partition("-ranks")[0]][start] = row
+    base = by_name["s0"]
+    rows = []
+    for name, runs in by_name.items():
+        seeds = sorted(runs.keys() & base.keys())
+        gaps = [[runs[s]["right"][p] - x for p, x in base[s]["right"].items()] for s in seeds]
+        curves = [runs[s]["curves"] for s in seeds]
+        pooled = bootstrap_mean([gap for group in gaps for gap in group]) if name != "s0" else None
+        over_seeds = clustered_mean(gaps) if name != "s0" and len(seeds) > 1 else None
+        some = runs[seeds[0]]
+        rows.append({
+            "name": name, "seeds": seeds, "accuracy": [float(np.mean(list(runs[s]["right"].values()))) for s in seeds],
+            "difference": None if pooled is None else [pooled.mean, pooled.low, pooled.high],
+            "difference_over_seeds": None if over_seeds is None else [over_seeds.low, over_seeds.high],
+            "age": late_mean(curves, "staleness/mean"), "ess": late_mean(curves, "rollout_correction/ess"),
+            **{key: some.get(key) for key in TRIED},
+        })  # fmt: skip
+    some = next(iter(base.values()))
+    shared = {name: some[name] for name in ("recipe", "steps", "hardware", "versions", "commit")}
+    return {"rows": rows, "first": first, "problems": len(some["right"]), **shared}
+
+
+def late_mean(curves: list[dict[str, list[float | None]]], key: str) -> float | None:
+    """Over the steps after the first ten of all runs."""
+    values = [x for curve in curves for x in curve.get(key, [])[10:] if x is not None]
+    return float(np.mean(values)) if values else None
+
+
 def parse_flags(given: list[str] | None = None) -> Any:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("part", choices=["start", "run", "table"])
+    flags.add_argument("part", choices=["start", "run", "table", "trials"])
     flags.add_argument("--recipe", choices=["countdown", "addition"], default="countdown")
     flags.add_argument("--out", type=Path, default=Path("kept"), help="folder of the JSON files")
     flags.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run directories, which all ranks see")
@@ -169,6 +211,8 @@ def parse_flags(given: list[str] | None = None) -> Any:
     flags.add_argument("--first", type=int, default=0, help="held-out problems before it are not counted")
     flags.add_argument("--batches-ahead", type=int, help="default: as few as keep the learner busy")
     flags.add_argument("--correction", choices=sorted(ROLLOUT_CORRECTIONS), help="default: that of the staleness")
+    flags.add_argument("--cap", type=float, help="of the correction tis")
+    flags.add_argument("--start-seed", type=int, help="of the first weights; default: the seed")
     flags.add_argument("--lr-factor", type=float, default=1.0, help="of the recipe's learning rate")
     flags.add_argument("--warmup-steps", type=int, default=0)
     flags.add_argument("--name", default="", help="how the names of the files begin, of settings that are tried")
@@ -179,6 +223,8 @@ def main() -> None:
     args = parse_flags()
     if args.part == "table":
         print(json.dumps(compare_runs(args.out), indent=1))
+    elif args.part == "trials":
+        print(json.dumps(compare_trials(args.out, args.first, args.limit), indent=1))
     elif args.part == "start":
         fine_tune(args)
     else:

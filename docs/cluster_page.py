@@ -163,6 +163,42 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+TRIALS = {
+    "s0": "in turn", "s0again": "in turn, with other samples", "s1": "S = 1", "s4": "S = 4", "paced": "S = 4, `tis`",
+    "forced1": "age 1, `tis`", "forced2": "age 2, `tis`", "forced4": "age 4, `tis`", "aged": "age 4, `icepop`",
+    "icepop": "age 4, `icepop`", "decoupled": "age 4, `decoupled`", "agedtis": "age 4, `tis`",
+    "agedtis5": "age 4, `tis` with a cap of 5", "agedtis20": "age 4, `tis` with a cap of 20",
+    "ageddecoupled": "age 4, `decoupled`", "aged8": "age 8, `icepop`",
+    "sequence": "age 4, ratios of whole sequences, capped at 2", "prefix": "age 4, ratios up to a token, capped at 2",
+    "none": "age 4, no correction", "rate": "age 4, `tis`, 0.447 times the learning rate",
+    "warmup": "age 4, `tis`, 10 steps of warm-up", "ratewarmup": "age 4, `tis`, 0.7 times the rate and warm-up",
+    "fast": "age 4, `tis`, twice the rate", "s0rate": "in turn, 0.447 times the rate", "s0warmup": "in turn, warm-up",
+}  # fmt: skip
+
+
+def trial_lines(trials: dict[str, Any]) -> list[str]:
+    head = ["setting", "right answers, by seed", "against in turn", "by seeds", "mean age", "effective samples"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    order = list(TRIALS)
+    for row in sorted(trials["rows"], key=lambda row: order.index(row["name"])):
+        accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
+        gap, seeds = row["difference"], row["difference_over_seeds"]
+        shown = "–" if gap is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in gap))
+        spread = "–" if seeds is None else "[{:+.1f}, {:+.1f}]".format(*(100 * x for x in seeds))
+        age = "0" if row["age"] is None else f"{row['age']:.1f}"
+        ess = "1" if row["ess"] is None else f"{row['ess']:.2f}"
+        lines.append(f"| {TRIALS[row['name']]} | {accuracy} % | {shown} | {spread} | {age} | {ess} |")
+    return lines
+
+
+def trials_text(trials: dict[str, Any], what: str) -> str:
+    seeds = max(len(row["seeds"]) for row in trials["rows"])
+    size = f"{trials['steps']} steps, {seeds} seeds, {trials['problems']} {what} of 8 samples each"
+    where = f"{trials['hardware']}, {trials['commit'][:12]}"
+    table = "\n".join(trial_lines(trials))
+    return f"\nThe same GRPO in one process on a GPU ({size};\n{where}):\n\n{table}\n"
+
+
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
     "step_memory_lora": memory_row, "vllm_replica": vllm_row, "tensor_parallel": split_row,
@@ -190,6 +226,10 @@ def measured_text(kept: dict[str, Any]) -> str:
         before = next((row["before"] for row in rows if None not in row["before"]), [])
         text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
         text += "\n".join(demo_lines(rows)) + "\n"
+    if "staleness" in kept:
+        text += trials_text(kept["staleness"], "held-out problems")
+    if "staleness_trials" in kept:
+        text += trials_text(kept["staleness_trials"], "other held-out problems, on which settings were tried,")
     return text
 
 

@@ -58,7 +58,7 @@ from ponder.train.objective import Objective, RolloutSettings
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ranks import join_ranks
-from ponder.train.rollout_correction import RolloutCorrection, TruncatedIS
+from ponder.train.rollout_correction import IcePop, RolloutCorrection, TruncatedIS
 from ponder.types import Problem, Sampling, Trace
 from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
@@ -102,7 +102,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
     rollout_correction: Annotated[
         RolloutCorrection | None,
         Named("ponder.train.rollout_correction:ROLLOUT_CORRECTIONS", listed=True),
-        "weigh tokens by the learner's probability over the sampler's; default: not, and with staleness tis",
+        "weigh tokens by the learner's probability over the sampler's; default: not, and with staleness icepop",
     ] = None
     staleness: Annotated[
         int, "sample while learning, with weights that are at most so many steps behind; 0: sample and learn in turn"
@@ -215,11 +215,13 @@ class RL(ToolFields, LearnerFields, BaseJob):
 
     @property
     def used_correction(self) -> RolloutCorrection | None:
-        """The rollout correction: truncated importance sampling, unless another is given, where samples may be old or
-        another engine computed their probabilities."""
-        if self.rollout_correction is None and (self.staleness or self.replica_engine != "ponder"):
-            return TruncatedIS()
-        return self.rollout_correction
+        """The rollout correction. Unless one is given: IcePop where samples may be old, since the low cap of truncated
+        importance sampling costs accuracy there, and the latter where another engine computed their probabilities."""
+        if self.rollout_correction is not None:
+            return self.rollout_correction
+        if self.staleness:
+            return IcePop()
+        return TruncatedIS() if self.replica_engine != "ponder" else None
 
     @property
     def rollout_strategy(self) -> Strategy:
