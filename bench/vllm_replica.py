@@ -29,6 +29,7 @@ from ponder.models.replicas.ledger import read_ledger
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.types import Completion, Sampling
 
+LEDGER_COUNTS = ("asked", "answered", "open", "doubled", "deaths")
 QUESTIONS = [f"What is {a} + {b}?" for a in range(11, 19) for b in range(21, 25)]
 
 
@@ -58,7 +59,7 @@ async def measure(engine: Any, args: Any, row: dict[str, Any], keep: Callable[[]
         folder = Path(scratch)
         began = time.perf_counter()
         try:
-            async with ReplicaPolicy(policy, 1, folder, engine=engine) as replicas:
+            async with ReplicaPolicy(policy, args.replicas, folder, engine=engine) as replicas:
                 row["start_seconds"] = time.perf_counter() - began
                 await use(policy, replicas, args, row, keep)
         except Exception as error:
@@ -66,9 +67,6 @@ async def measure(engine: Any, args: Any, row: dict[str, Any], keep: Callable[[]
             said = log.read_text(errors="replace")[-6000:] if log.exists() else ""
             row |= {"error": f"{type(error).__name__}: {error}", "log": said}
             return
-        counts = read_ledger(folder / LEDGER_FILE)
-        assert counts is not None
-        row["ledger"] = {name: getattr(counts, name) for name in ("asked", "answered", "open", "doubled", "deaths")}
 
 
 async def use(
@@ -120,7 +118,15 @@ async def use(
     began = time.perf_counter()
     os.kill(replicas.replicas[0].pid, signal.SIGKILL)
     row["answers_after_kill"] = sum(len(g) for g in await asyncio.gather(*tasks))
-    row["seconds_back_after_kill"] = time.perf_counter() - began
+    row["seconds_back_after_kill"] = time.perf_counter() - began  # until all answers were there
+    counts = read_ledger(replicas.folder / LEDGER_FILE)
+    assert counts is not None
+    row["ledger"] = {name: getattr(counts, name) for name in LEDGER_COUNTS}
+    keep()
+    while not all(r.ready for r in replicas.replicas) and time.perf_counter() - began < args.restart_seconds:
+        await asyncio.sleep(0.1)
+    if all(r.ready for r in replicas.replicas):
+        row["restart_seconds"] = time.perf_counter() - began
 
 
 def main() -> None:
@@ -128,6 +134,8 @@ def main() -> None:
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--dtype", default="bfloat16")
     flags.add_argument("--engines", nargs="+", default=["vllm", "ponder"])
+    flags.add_argument("--replicas", type=int, default=1)
+    flags.add_argument("--restart-seconds", type=float, default=300.0, help="to wait for a killed replica at most")
     flags.add_argument("--questions", type=int, default=32)
     flags.add_argument("--tokens", type=int, default=64)
     flags.add_argument("--long-tokens", type=int, default=1500)

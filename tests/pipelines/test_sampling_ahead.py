@@ -317,7 +317,8 @@ def test_ages_count_tokens_of_several_versions() -> None:
 def test_old_samples_are_always_corrected() -> None:
     assert JOB.used_correction is None
     assert replace(JOB, staleness=1).used_correction == IcePop()
-    assert replace(JOB, staleness=1, rollout_correction=IcePop()).used_correction == IcePop()
+    assert replace(JOB, staleness=1, rollout_correction=TruncatedIS()).used_correction == TruncatedIS()
+    assert replace(JOB, replicas=1, replica_engine="vllm").used_correction == TruncatedIS()  # other kernels
 
 
 def test_what_cannot_be_sampled_ahead_is_refused() -> None:
