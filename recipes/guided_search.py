@@ -33,6 +33,7 @@ from ponder.protocols import Strategy
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.evaluate import Reduction
 from ponder.reason.strategies import MCTS, BeamSearch, Rebase, Samples
+from ponder.settings import When
 from ponder.tasks import Sums
 from ponder.train.reward_objectives import ImplicitReward
 
@@ -42,14 +43,17 @@ MAX_TOKENS = 100
 WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
 WIDTHS = (4, 16)  # answers that a beam or REBASE grows side by side
 SIMULATIONS = (8, 32)  # of MCTS, about as many tokens
+OWN_JUDGE = When("judge", None)
 Reading = Annotated[LogprobReading, "of the implicit reward model's steps"]
 
 
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 96,
-    problems: Count = 512, samples: Count = 8, n: Annotated[int, "samples to vote and choose among; as many again"
-    " tell how hard a problem is"] = 64, judge_steps: Steps = 100, beta: float = 0.2, reading: Reading = "logprob",
+    problems: Annotated[Count, OWN_JUDGE] = 512, samples: Annotated[Count, OWN_JUDGE] = 8,
+    n: Annotated[int, "samples to vote and choose among; as many again tell how hard a problem is"] = 64,
+    judge_steps: Annotated[Steps, OWN_JUDGE] = 100,
+    beta: Annotated[float, OWN_JUDGE] = 0.2, reading: Reading = "logprob",
     reduce: Annotated[Reduction | None, "of the steps' scores; None: the score of the path as a whole"] = "product",
     widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
     judge: Annotated[str | None, "a run with an implicit reward model; None: the recipe trains its own"] = None,

@@ -26,6 +26,7 @@ from ponder.nets import hf
 from ponder.pipelines.label import Label
 from ponder.pipelines.rewards.step_labelling import (
     CompletionCounts,
+    ExactSteps,
     FirstErrorSearch,
     MathShepherd,
     StepLabeller,
@@ -198,6 +199,23 @@ def test_steps_to_label_skips_meta_steps_and_prompts() -> None:
     for step in given_text.steps:
         step.logprobs = None
     assert steps_to_label(given_text) == [1, 2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoX(ExactSteps):
+    """A step is right without an "x", and where it is not the third."""
+
+    def is_right(self, problem: Problem, before: Sequence[str], step: str) -> bool:
+        return "x" not in step and len(before) < 3
+
+
+def test_exact_labels_sample_nothing_and_stay_wrong_after_the_first_wrong_step() -> None:
+    trace, world = chain("a", "x", "c", "right"), World()
+    branch = trace.add(Step(1, "b", ids([98]), np.zeros(1, np.float32), "stop"))
+    trace.add(Step(branch, "d", ids([100]), np.zeros(1, np.float32), "eos"))
+    run_async(NoX()(trace, world, Ends()))
+    assert labels(trace) == [1.0, 0.0, 0.0, 0.0, 1.0, 1.0] and not world.asked
+    assert trace.steps[3].scores[LABEL_SCORE].reason == "after a wrong step"
 
 
 def test_labellers_refuse_impossible_settings() -> None:
