@@ -333,7 +333,8 @@ CONDITIONS = [
 @pytest.mark.parametrize(("command", "name", "condition"), CONDITIONS, ids=lambda x: x if isinstance(x, str) else "")
 def test_flag_outside_its_condition_is_refused(command: str, name: str, condition: When) -> None:
     function = functions()[command]
-    missing: Given = {n: (condition.other_than[0] if condition.other_than else None) for n in condition.names}
+    refused = "given" if condition.values == (None,) else condition.other_than[0] if condition.other_than else None
+    missing: Given = dict.fromkeys(condition.names, refused)
     company: Given = {"operation": "write", "model": "m", "source": "t"} if command == "problems" else {}
     with pytest.raises(UsageError, match=f"--{name.removesuffix('_settings').replace('_', '-')} "):
         flags.check_conditions(function, {**company, **missing, name: 1})
