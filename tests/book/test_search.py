@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ponder.book.figure import FigureRun
+from ponder.book.rl_judges import rl_policy_and_judge
 from ponder.book.score_answers import ScoredAnswers
 from ponder.book.search import FIGURE, at_tokens, bin_rows, difficulty_bins, measure_samples
+from ponder.cli import recipe_files
 
 # Of each problem four samples: two tell how hard it is, and two are chosen among.
 SCORED = ScoredAnswers(
@@ -48,6 +52,8 @@ def seed_data(search_right: list[float]) -> dict[str, Any]:
         for way in ("beam", "rebase", "mcts") for size in (2, 4) for guide in ("likelihood", "implicit")
     }  # fmt: skip
     return {
+        "model": "tiny",
+        "task": "sums",
         **sampled,
         **dict.fromkeys(names, curves),
         "auroc": {"likelihood": 0.7, "implicit": 0.6},
@@ -81,3 +87,28 @@ def test_verdict_is_against_the_best_choice_among_samples(right: list[float], he
     assert len(lines) == 18 and all(line.endswith(f"**{held}**") for line in lines)
     figure = FIGURE.draw(seeds)
     assert {row["panel"] for row in figure.rows} == {"likelihood", "implicit", "difficulty"}
+
+
+def test_search_on_word_problems_begins_with_the_policy_and_the_judge_of_rl_judges(tmp_path: Path) -> None:
+    ran: list[tuple[str, list[str]]] = []
+
+    class Recorded(FigureRun):
+        def run_job(self, job: Any, folder: Path) -> Path:
+            ran.append((str(folder.relative_to(tmp_path)), [stage.name for stage in job.stages]))
+            return folder
+
+    def build(name: str, **settings: Any) -> Any:
+        return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+    run = Recorded("smollm2", 1, tmp_path / "search-smollm2-mawps" / "seed-1", build, "mawps")
+    found = rl_policy_and_judge(run)
+    home = "rl-judges-smollm2/seed-1/judges"
+    assert found == {"start": str(tmp_path / home / "rl"), "judge": str(tmp_path / home / "implicit-0.05")}
+    assert ran[1] == (home, ["rl", "outcomes", "outcomes-svamp", "implicit-0.05"])
+    (tmp_path / home / "orm").mkdir(parents=True)  # of the figure rl-judges, which was made before
+    rl_policy_and_judge(run)
+    assert ran[3][1] == ["rl", "outcomes", "outcomes-svamp", "orm", "implicit-0.05"]
+    assert rl_policy_and_judge(Recorded("tiny", 1, run.folder, build)) == {}
+    stages = build("guided_search", model="smollm2", task="addition", seed=1, **found, cut="line").stages
+    assert stages[0].name == "samples" and stages[0].job.model == found["start"]
+    assert {stage.job.guide for stage in stages[1:]} == {"likelihood", f"reward+logprob+product:{found['judge']}"}

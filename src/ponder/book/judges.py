@@ -36,6 +36,7 @@ from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_traces
 from ponder.types import Cost
 
+RECIPE = "judges"
 SPLITS = ("validation", "test")
 MAX_N = 64
 CHOICE_N = 16  # settings are chosen by best of so many on the validation split
@@ -87,13 +88,13 @@ class Judges:
     compared: tuple[tuple[str, str], ...] = COMPARED
     reads_steps = True  # ProcessBench's solutions, too
 
-    def run_judges(self, run: FigureRun, folder: Path | None = None) -> Path:
-        """The runs of the recipe, or what is left of them."""
+    def recipe_job(self, run: FigureRun) -> Any:
+        """The recipe's job, after the model's own start where it needs one."""
         start = word_problem_start(run)
-        return run.run_recipe("judges", folder, **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
+        return run.recipe_job(RECIPE, **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = self.run_judges(run)
+        folder = run.run_job(self.recipe_job(run), run.folder / RECIPE)
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip

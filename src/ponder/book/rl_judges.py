@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from ponder.book.figure import FigureRun, SeedData
-from ponder.book.judges import COMPARED, Judges
+from ponder.book.judges import COMPARED, RECIPE, Judges
+from ponder.book.word_problem_start import start_line
 from ponder.errors import UsageError
 
 TASK = "mawps"
+NEEDED = ("rl", "outcomes", "implicit")  # stages that make the policy and its implicit reward model
 # As in a trial of one seed on validation problems, with 70 steps of GRPO and no other rates or betas finished.
 ON_WORD_PROBLEMS: dict[str, Any] = {
     "rl_steps": 50, "more_tasks": ("svamp",), "problems": 1300, "samples": 24, "batch_size": 16, "steps": 160,
@@ -31,9 +33,14 @@ class RLJudges(Judges):
         return super().run(replace(run, task=run.task or TASK))
 
     def _start_line(self, first: SeedData) -> str:
-        line = super()._start_line(first)
-        steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
-        return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
+        return policy_line(first)
+
+
+def policy_line(first: SeedData) -> str:
+    """What a page says of the policy, from the data of one seed."""
+    line = start_line(first.get("task")) if first["model"] == "smollm2" else ""
+    steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
+    return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
 
 
 FIGURE = RLJudges()
@@ -44,5 +51,9 @@ def rl_policy_and_judge(run: FigureRun) -> dict[str, str]:
     its answers, trained once for this figure and others. None for other models and tasks."""
     if run.model != "smollm2" or run.task != TASK:
         return {}
-    folder = FIGURE.run_judges(run, run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / "judges")
-    return {"start": str(folder / "rl"), "judge": str(folder / f"implicit-{ON_WORD_PROBLEMS['betas'][0]:g}")}
+    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / RECIPE
+    judge = f"implicit-{ON_WORD_PROBLEMS['betas'][0]:g}"
+    job = FIGURE.recipe_job(run)
+    needed = [stage for stage in job.stages if stage.name.partition("-")[0] in NEEDED or (folder / stage.name).exists()]
+    run.run_job(replace(job, stages=tuple(needed)), folder)
+    return {"start": str(folder / "rl"), "judge": str(folder / judge)}

@@ -18,7 +18,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
-from ponder.book.rl_judges import rl_policy_and_judge
+from ponder.book.rl_judges import policy_line, rl_policy_and_judge
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -113,7 +113,8 @@ class Search:
             f" {first['n'][-1]} others tell how often the model solves it ({solved}"
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
-            " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval.",
+            " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
+            f"{policy_line(first)}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._bin_lines(data),
