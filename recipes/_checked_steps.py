@@ -1,6 +1,7 @@
 """Puzzles whose steps code can check, each with a tiny model of characters that has a line for a step.
 
-sums        `3+17+5=` is answered by `3+17=20`, `20+5=25`, `#### 25`; a line is right where it adds the next number
+sums        `3+1+4=` is answered by `3+1=4`, `4+4=8`, `#### 8`; a line is right where it adds the next number. The tiny
+            model's own sums
 countdown   `6,2,3>5=` by `6+2=8`, `8-3=5`, `#### 6+2-3`; a line is right where it adds or subtracts the next number
             and the target can still be reached from there. Most attempts that the model imitates miss the target
 sudoku      `12..3...` (4 x 4 cells) by its rows and `#### ` with all of them; a line is right where it is a row of the
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from _countdown_traces import PUZZLES, TEMPLATE, ChainCountdown, make_attempt, random_attempt, solution
+from _bases import BASES
+from _countdown_traces import PUZZLES, ChainCountdown, make_attempt, random_attempt, solution
 
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.protocols import Task
-from ponder.tasks import Sums
 from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
 from ponder.tasks.split import stable_hash
 from ponder.types import Problem
@@ -26,11 +27,8 @@ from ponder.verify import FinalNumber
 
 PuzzleName = Literal["sums", "countdown", "sudoku"]
 SIDE = 4
-ALPHABETS: dict[PuzzleName, str] = {
-    "sums": "0123456789+=#\n ", "countdown": "0123456789+-#,>=\n ", "sudoku": "1234.=#\n ",
-}  # fmt: skip
-CONTEXTS: dict[PuzzleName, int] = {"sums": 160, "countdown": 96, "sudoku": 80}
-WEIGHT_STD = 0.08  # sqrt(2 / (5 width)), from which a narrow model learns to copy
+COUNTDOWN_MODEL = ScratchModel("0123456789+-#,>=\n ", width=64, layers=2, context=96, weight_std=0.08)
+SUDOKU_MODEL = ScratchModel("1234.=#\n ", width=64, layers=2, context=80, weight_std=0.08)
 ANSWER_MARK = "#### "
 
 
@@ -122,18 +120,13 @@ def _sign(line: str) -> str:
     return "+" if "+" in line else "-"
 
 
-def find_puzzle(name: PuzzleName, seed: int) -> tuple[Task, ExactSteps, ScratchModel]:
+def find_puzzle(name: PuzzleName) -> tuple[Task, ExactSteps, ScratchModel]:
     """The task, the check of its steps, and a model of its characters."""
-    countdown: dict[str, Any] = {"numbers": 4, "fewest": 4, **PUZZLES}
-    tasks: dict[PuzzleName, tuple[Task, ExactSteps]] = {
-        "sums": (Sums(terms=6, limit=20, prompt="{sum}=", forms=("hash",)), SumSteps()),
-        "countdown": (SteppedCountdown(**countdown), CountdownSteps()),
-        "sudoku": (RowSudoku(), SudokuSteps()),
-    }
-    model = ScratchModel(
-        ALPHABETS[name], width=64, layers=2, context=CONTEXTS[name], seed=seed, weight_std=WEIGHT_STD
-    )  # fmt: skip
-    return *tasks[name], model
-
-
-__all__ = ["TEMPLATE", "find_puzzle"]
+    if name == "sums":
+        tiny = BASES["tiny"]
+        assert isinstance(tiny.model, ScratchModel)
+        return tiny.task, SumSteps(), tiny.model
+    if name == "countdown":
+        size: dict[str, Any] = {"numbers": 4, "fewest": 4, **PUZZLES}
+        return SteppedCountdown(**size), CountdownSteps(), COUNTDOWN_MODEL
+    return RowSudoku(), SudokuSteps(), SUDOKU_MODEL

@@ -11,11 +11,12 @@ the same samples.
 from dataclasses import replace
 from typing import Annotated, Any
 
-from _bases import BASES, Count, Limit, Lr, RecipeBase, Start, Steps, StepsAndRate, Validation
-from _checked_steps import TEMPLATE, PuzzleName, find_puzzle
+from _bases import BASES, Count, Limit, Lr, RecipeBase, Start, Steps, Validation
+from _checked_steps import PuzzleName, find_puzzle
 
 from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
+from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.train.reward_objectives import (
@@ -27,8 +28,8 @@ from ponder.train.reward_objectives import (
 )
 from ponder.types import Sampling
 
-START = {"sums": StepsAndRate(300, 4e-3), "countdown": StepsAndRate(600, 4e-3), "sudoku": StepsAndRate(400, 4e-3)}
-MAX_TOKENS = {"sums": 100, "countdown": 48, "sudoku": 48}
+START_STEPS: dict[PuzzleName, int] = {"sums": 300, "countdown": 600, "sudoku": 400}
+MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
 
 
 def recipe(
@@ -38,9 +39,8 @@ def recipe(
     batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = puzzle_base(puzzle, limit, seed, start_steps)
+    b, check = puzzle_base(puzzle, limit, start_steps)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
-    _, check, _ = find_puzzle(puzzle, seed)
     stages, first = learning.cold_start_stages(seed, start)
     outcomes, every = "stage:outcomes", Samples(n, b.sampling)
     label = Label(
@@ -64,12 +64,12 @@ def recipe(
     return Stages(tuple(stages))
 
 
-def puzzle_base(puzzle: PuzzleName, limit: int, seed: int, start_steps: int | None = None) -> RecipeBase:
-    """The tiny base on a puzzle."""
-    task, _, model = find_puzzle(puzzle, seed)
-    pace = START[puzzle]
-    return replace(
-        BASES["tiny"], model=model, student=model, template=TEMPLATE, task=task,
-        sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), cold_start=replace(pace, steps=start_steps or pace.steps),
-        limit=limit,
+def puzzle_base(puzzle: PuzzleName, limit: int, start_steps: int | None) -> tuple[RecipeBase, ExactSteps]:
+    """The tiny base on a puzzle, and the check of its steps."""
+    task, check, model = find_puzzle(puzzle)
+    tiny = BASES["tiny"]
+    b = replace(
+        tiny, model=model, student=model, task=task, sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), limit=limit,
+        cold_start=replace(tiny.cold_start, steps=start_steps or START_STEPS[puzzle]),
     )  # fmt: skip
+    return b, check

@@ -97,17 +97,18 @@ def test_search_on_word_problems_begins_with_the_policy_and_the_judge_of_rl_judg
             ran.append((str(folder.relative_to(tmp_path)), [stage.name for stage in job.stages]))
             return folder
 
-    def build(name: str, **settings: Any) -> Any:
+    def build(name: str, **settings: Any) -> Any:  # on tasks that need no files
+        settings |= {"task": "addition"} | ({"more_tasks": ("countdown",)} if name == "judges" else {})
         return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
     run = Recorded("smollm2", 1, tmp_path / "search-smollm2-mawps" / "seed-1", build, "mawps")
     found = rl_policy_and_judge(run)
     home = "rl-judges-smollm2/seed-1/judges"
     assert found == {"start": str(tmp_path / home / "rl"), "judge": str(tmp_path / home / "implicit-0.05")}
-    assert ran[1] == (home, ["rl", "outcomes", "outcomes-svamp", "implicit-0.05"])
+    assert ran[1] == (home, ["rl", "outcomes", "outcomes-countdown", "implicit-0.05"])
     (tmp_path / home / "orm").mkdir(parents=True)  # of the figure rl-judges, which was made before
     rl_policy_and_judge(run)
-    assert ran[3][1] == ["rl", "outcomes", "outcomes-svamp", "orm", "implicit-0.05"]
+    assert ran[3][1] == ["rl", "outcomes", "outcomes-countdown", "orm", "implicit-0.05"]
     assert rl_policy_and_judge(Recorded("tiny", 1, run.folder, build)) == {}
     stages = build("guided_search", model="smollm2", task="addition", seed=1, **found, cut="line").stages
     assert stages[0].name == "samples" and stages[0].job.model == found["start"]

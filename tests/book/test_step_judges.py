@@ -51,7 +51,7 @@ def step_labels(labeller: Any, problem: Problem, text: str) -> list[float]:
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_right_answers_have_only_right_lines_and_errors_stay(checked: Any, name: str) -> None:
-    task, labeller, model = checked.find_puzzle(name, 0)
+    task, labeller, model = checked.find_puzzle(name)
     right = 0
     for problem in task.train[:60]:
         text = task.gold(problem)
@@ -72,7 +72,7 @@ def test_right_answers_have_only_right_lines_and_errors_stay(checked: Any, name:
 
 
 def test_a_line_of_countdown_is_right_while_the_target_can_be_reached(checked: Any) -> None:
-    task, labeller, _ = checked.find_puzzle("countdown", 0)
+    task, labeller, _ = checked.find_puzzle("countdown")
     seen = set()
     for problem in task.train[:40]:
         numbers, target = problem.answer["numbers"], problem.answer["target"]
@@ -127,12 +127,14 @@ def test_reduction_is_chosen_on_validation_problems_and_reported() -> None:
     test, validation = measure_choices(scored()), measure_choices(scored())
     for how, worth in zip(REDUCTIONS, (0.2, 0.9, 0.3), strict=True):
         validation["best"][f"prm {how}"] = [worth] * 3
-    one = {"test": test, "validation": validation, "answers learned from": 8}
+    one: dict[str, Any] = {"test": test, "validation": validation, "answers learned from": 8}
+    one["right ends"] = {"only right lines": 3, "a wrong line": 1}
     seeds = {seed: {"puzzles": dict.fromkeys(PUZZLES, one)} for seed in range(3)}
     assert chosen_reduction(seeds, "sums", "prm") == "product"
     assert puzzle_curves(seeds, "sums", "best prm chosen") == [test["best"]["prm product"]] * 3
     assert puzzle_curves(seeds, "sums", "majority") == [test["majority"]] * 3
     text = "\n".join(FIGURE.report(seeds))
     assert text.count("process model is best by its product") == len(PUZZLES)
+    assert "(4 are right, 1 of them with a wrong line, in the first seed)" in text
     assert "- best by outcome reward model less majority: " in text
     assert {row["panel"] for row in FIGURE.draw(seeds).rows} == set(PUZZLES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_traces
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.types import Trace
 
-PUZZLES = {"sums": "sums of six numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
+PUZZLES = {"sums": "sums of five numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
 SPLITS = ("validation", "test")
 CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the validation split
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -89,20 +91,8 @@ class StepJudges:
     models = ("tiny",)
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "puzzles": {}}
-        for puzzle in PUZZLES:
-            job = run.build_recipe("step_judges", puzzle=puzzle, seed=run.seed)
-            folder = run.run_job(job, run.folder / puzzle)
-            task = job.stages[-1].job.task
-            judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
-            beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
-            found: dict[str, Any] = {}
-            for split in SPLITS:
-                scored = score_answers_and_steps(folder / split, task, judges, beta, run.device, run.dtype)
-                found[split] = measure_choices(scored)
-            found["answers learned from"] = sum(len(t.answers()) for _, t in read_traces(folder / "outcomes"))
-            out["puzzles"][puzzle] = found
-        return out
+        found = {puzzle: run_puzzle(run, puzzle) for puzzle in PUZZLES}
+        return {"model": run.model, "seed": run.seed, "puzzles": found}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         rows: list[dict[str, Any]] = []
@@ -141,7 +131,8 @@ class StepJudges:
             out += [
                 f"### {title.capitalize()}",
                 "",
-                f"{found['answers learned from']:,} answers to learn from, of every line whether it is right;"
+                f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
+                f" ({_ends_line(found)});"
                 f" {found['test']['problems']} held-out problems, {n[-1]} samples of each. On validation problems the"
                 f" process model is best by its {_described(seeds, puzzle, 'prm')}, the implicit model of steps by its"
                 f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
@@ -172,6 +163,30 @@ class StepJudges:
             cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
             out.append(f"- {_row_title(one)} less {_row_title(other)}: {cells}. Above at every N: **{held}**.")
         return [*out, ""]
+
+
+def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
+    """The numbers of one puzzle and seed."""
+    job = run.build_recipe("step_judges", puzzle=puzzle, seed=run.seed)
+    folder = run.run_job(job, run.folder / puzzle)
+    task = job.stages[-1].job.task
+    judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
+    beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
+    out: dict[str, Any] = {}
+    for split in SPLITS:
+        scored = score_answers_and_steps(folder / split, task, judges, beta, run.device, run.dtype)
+        out[split] = measure_choices(scored)
+    traces = [trace for _, trace in read_traces(folder / "steps")]
+    out["answers learned from"] = sum(len(trace.answers()) for trace in traces)
+    out["right ends"] = count_right_ends(traces, task.verifier.name)
+    return out
+
+
+def count_right_ends(traces: Iterable[Trace], verifier: str) -> dict[str, int]:
+    """Of the right answers learned from, how many have only right lines, and how many a wrong one."""
+    ends = [(trace, i) for trace in traces for i in trace.answers() if trace.score(i, verifier) == 1.0]
+    whole = sum(trace.score(i, LABEL_SCORE) == 1.0 for trace, i in ends)
+    return {"only right lines": whole, "a wrong line": len(ends) - whole}
 
 
 def score_answers_and_steps(
@@ -246,6 +261,11 @@ def puzzle_curves(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> list[
     if how == "chosen":
         name = f"{judge} {chosen_reduction(seeds, puzzle, judge)}"
     return [test[kind][name] for test in tests]
+
+
+def _ends_line(found: Mapping[str, Any]) -> str:
+    whole, other = (found["right ends"][name] for name in ("only right lines", "a wrong line"))
+    return f"{whole + other:,} are right, {other:,} of them with a wrong line, in the first seed"
 
 
 def _described(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
