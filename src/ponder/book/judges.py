@@ -133,7 +133,7 @@ class Judges:
             axes.set_xlabel("answers to choose from, N")
             axes.set_ylabel("right, %")
             best = max(max(curves[name][s]) for name in DRAWN for s in seeds)
-            axes.set_ylim(0, 101 if best > 0.5 else None)
+            axes.set_ylim(0, 101 if best > 0.75 else None)
             axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
         figure = make_panels(1, paint, "", size=(7.4, 4.2))
