@@ -54,8 +54,12 @@ def hidden_states(net: Decoder, text: Tensor) -> tuple[list[Tensor], list[Tensor
     return [*inputs, x], activations
 
 
+@pytest.mark.parametrize("batch_tokens", [1, 11, 4096])
 @torch.no_grad()
-def test_influence_and_importance_are_those_of_slow_code(net: Decoder) -> None:
+def test_influence_and_importance_are_those_of_slow_code(
+    net: Decoder, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ponder.nets.prune.BATCH_TOKENS", batch_tokens)
     cosines: list[list[float]] = [[] for _ in range(4)]
     squares = torch.zeros(4, 24)
     for text in TEXTS:

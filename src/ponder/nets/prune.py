@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -24,6 +25,7 @@ from ponder.nets.load_weights import build_decoder
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.types import Ids
 
+BATCH_TOKENS = 4096  # in a pass that measures
 LayerRule = Literal["influence", "even"]
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 _ROWS = ("mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.gate_proj.bias", "mlp.up_proj.bias")  # a row is a neuron
@@ -39,16 +41,18 @@ class BlockStatistics:
 
 
 def measure_blocks(net: Decoder, texts: Sequence[Ids]) -> BlockStatistics:
-    """Influence and importances of all layers on these token sequences, one at a time."""
+    """Influence and importances of all layers on these token sequences, several at a time."""
     layers = net.config.layers
     cosines, tokens = torch.zeros(layers, dtype=torch.float64), 0
+    lengths: list[int] = []  # of the texts in the pass
     squares = [torch.zeros(net.config.mlp_width, dtype=torch.float64) for _ in range(layers)]
 
     def add_cosine(layer: int, x_TE: Tensor, out_TE: Tensor) -> None:
         cosines[layer] += F.cosine_similarity(x_TE.float(), out_TE.float(), dim=-1).double().sum().cpu()
 
     def add_activation(layer: int, x_TM: Tensor) -> None:
-        squares[layer] += x_TM.float().abs().mean(0).double().square().cpu()
+        means = [text.float().abs().mean(0) for text in x_TM.split(lengths)]
+        squares[layer] += torch.stack(means).double().square().sum(0).cpu()
 
     with ExitStack() as hooks, torch.inference_mode():
         for i, block in enumerate(net.layers):
@@ -58,15 +62,27 @@ def measure_blocks(net: Decoder, texts: Sequence[Ids]) -> BlockStatistics:
             of_mlp = down.register_forward_pre_hook(lambda _, x, i=i: add_activation(i, x[0]))
             hooks.callback(of_block.remove)
             hooks.callback(of_mlp.remove)
-        for text in texts:
-            ids = torch.as_tensor(text, dtype=torch.long, device=net.device)
-            attend = make_tree_attention([len(ids)], [-1], net.config, net.device, net.dtype)
-            local = net.local_ids(ids)
-            net(local, net.tree_positions(local, attend.positions_T, [len(ids)], [-1]), attend)
-            tokens += len(ids)
+        for batch in _batches([text for text in texts if len(text)]):
+            lengths, roots = [len(text) for text in batch], [-1] * len(batch)
+            local = net.local_ids(torch.as_tensor(np.concatenate(batch), dtype=torch.long, device=net.device))
+            attend = make_tree_attention(lengths, roots, net.config, net.device, net.dtype)
+            net(local, net.tree_positions(local, attend.positions_T, lengths, roots), attend)
+            tokens += sum(lengths)
     if not tokens:
         raise UsageError("there is no text to measure layers on")
     return BlockStatistics((1 - cosines / tokens).tolist(), [s.sqrt() for s in squares])
+
+
+def _batches(texts: Sequence[Ids]) -> Iterator[list[Ids]]:
+    """Texts in order, at most BATCH_TOKENS tokens in a batch or one text."""
+    batch: list[Ids] = []
+    for text in texts:
+        if batch and sum(map(len, batch)) + len(text) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(text)
+    if batch:
+        yield batch
 
 
 def choose_layers(influence: Sequence[float], count: int, rule: LayerRule = "influence") -> list[int]:
