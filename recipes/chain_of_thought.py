@@ -1,6 +1,6 @@
 """Chain of thought: word problems asked directly, with "Think step by step", and after solved examples with and without
-their working; then the same of the model fine-tuned on answers alone and on worked answers. Reads GSM8K, SVAMP and
-MAWPS (`ponder data`).
+their working; then the same of the model fine-tuned on answers alone and on worked answers. The suite of four
+categories has examples of its own, and no fine-tuning. Reads GSM8K, SVAMP and MAWPS (`ponder data`).
 
 `ponder book chain-of-thought` tabulates the accuracy of one sample and of the vote of all.
 """
@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from _bases import Count, Lr, MaxTokens, ModelName, StepsAndRate, Template, find_base
+from _suite_examples import suite_examples
 from _word_problems import FirstProblems, OnlySet, ReadLastNumber, solved_examples
 
 from ponder.pipelines.evaluate import Evaluate
@@ -50,6 +51,9 @@ def recipe(
         shown = replace(alone, prompt=Prompt(examples=solved_examples(examples, shots, seed)))
         stages.append(Stage(f"zero.{style}", _job(every, model, template, alone, seed)))
         stages.append(Stage(f"few.{style}", _job(worded, model, template, shown, seed)))
+        suite = TaskMixture(tuple(t for t in every.tasks if t.name == "suite"))
+        own = replace(alone, prompt=Prompt(examples=suite_examples(Suite(style=style), shots)))
+        stages.append(Stage(f"few.{style}.suite", _job(suite, model, template, own, seed)))
         if sft_steps:
             pace = StepsAndRate(sft_steps, lr or SFT_LR)
             base = replace(find_base(model, examples, template=template), cold_start=pace)

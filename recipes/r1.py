@@ -8,6 +8,9 @@ answers are correct; the paper's learns what people find helpful and harmless. T
 has no reward for language; and it is no base model: its imitation stands for pre-training and cold start in one, and
 its SFT starts there, too. On a given task the student is the base model, as it is.
 
+`--smaller` names a smaller model with the same vocabulary (`ponder run prune` makes one): it learns from the same
+answers, as it is and after `--smaller-start`; RL on that start itself, set as reasoning RL, stands beside.
+
 With `--judge implicit` an implicit reward model, read by its log-probability per token, judges the plain answers.
 
 A policy soon exploits a learned reward, so there are few steps with it, as in the paper. The learned reward also
@@ -40,6 +43,7 @@ from _bases import (
 from _outcome_judges import JUDGE_BETA
 
 from ponder.cli.named_objects import build_task
+from ponder.errors import UsageError
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
@@ -65,6 +69,8 @@ def recipe(
     sft_lr: Lr = None, problems: Problems = None,
     problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
     judge: Annotated[Literal["outcome", "implicit"], "of plain answers: a head or an implicit model"] = "outcome",
+    smaller: Annotated[str | None, "a smaller model that learns from the same answers, and by RL on itself"] = None,
+    smaller_start: Annotated[str | None, "the smaller model after a cold start; None: the recipe makes it"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
@@ -111,6 +117,22 @@ def recipe(
         Stage("student-by-logits", by_logits),
         Stage("student-by-logits-accuracy", b.evaluate("stage:student-by-logits", seed)),
     ]
+    if smaller_start is not None and smaller is None:
+        raise UsageError("--smaller-start is of the smaller model: give --smaller, too")
+    if smaller is not None:
+        less = replace(b, model=smaller)
+        begun = smaller_start or "stage:smaller-start"
+        stages += [
+            *([] if smaller_start else [Stage("smaller-start", less.cold_start_job(seed))]),
+            Stage("smaller-accuracy", replace(b.evaluate(smaller, seed), template=b.template)),
+            Stage("smaller-start-accuracy", b.evaluate(begun, seed)),
+            Stage("smaller-student", b.fine_tune(lessons, smaller, seed, sft_steps, sft_lr)),
+            Stage("smaller-student-accuracy", b.evaluate("stage:smaller-student", seed)),
+            Stage("smaller-start-student", b.fine_tune(lessons, begun, seed, sft_steps, sft_lr)),
+            Stage("smaller-start-student-accuracy", b.evaluate("stage:smaller-start-student", seed)),
+            Stage("smaller-rl", b.rl_job(begun, group_size, grpo, task=reasoning, steps=rl_steps, **learn)),
+            Stage("smaller-rl-accuracy", b.evaluate("stage:smaller-rl", seed)),
+        ]
     return Stages(tuple(stages))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from ponder.cli import recipe_files
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.runs import job_json
-from ponder.tasks import Sums
+from ponder.tasks import Suite, Sums
+from ponder.tasks.suite.suite_task import CATEGORIES
 from ponder.types import Cost, Score, Step, Trace, ids
 from ponder.verify import FinalNumber
 
@@ -48,7 +50,11 @@ def test_recipe_asks_every_set_in_every_way() -> None:
     stages = job.stages
     tuned = {stage.name: stage.job for stage in stages if stage.name.startswith("sft-")}
     assert {name: job.data.style for name, job in tuned.items()} == {"sft-direct": "direct", "sft-cot": "cot"}
-    jobs = {stage.name: stage.job for stage in stages if stage.name not in tuned}
+    suites = {stage.name: stage.job for stage in stages if stage.name.endswith(".suite")}
+    assert {name.removesuffix(".suite") for name in suites} == {"few.direct", "few.cot"}
+    for own in suites.values():
+        assert len(own.strategy.prompt.examples) == 3 and {p.tags["task"] for p in own.problems()} == {"suite"}
+    jobs = {stage.name: stage.job for stage in stages if stage.name not in {*tuned, *suites}}
     assert set(jobs) == set(chain_of_thought.PROMPTS)
     for name, own in jobs.items():
         shots, style = name.split(".")
@@ -58,6 +64,23 @@ def test_recipe_asks_every_set_in_every_way() -> None:
         assert Counter(p.tags["task"] for p in own.problems()) == dict.fromkeys(sets, 2)
         assert all(p.tags["set"] == "multiarith" for p in own.problems() if p.tags["task"] == "multiarith")
     assert "####" not in jobs["few.direct"].strategy.prompt.examples[0][1]
+
+
+def test_examples_of_the_suite_are_right_and_none_of_its_questions() -> None:
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    examples = importlib.import_module("_suite_examples")
+    asked = {p.bare_question for p in Suite().test}
+    assert Counter(e.category for e in examples.EXAMPLES) == dict.fromkeys(CATEGORIES, 2)
+    for style in ("direct", "cot"):
+        task = Suite(style=style)
+        for own, (question, answer) in zip(examples.EXAMPLES, examples.suite_examples(task, 8), strict=True):
+            assert own.question not in asked and question.startswith(own.question)
+            options = dict(re.findall(r"^\((\w)\) (.+)$", own.question, re.M))
+            gold = {"choice": own.answer, "options": options} if options else {"number": own.answer}
+            assert (own.answer in options) == bool(options)
+            assert task.verifier.grade(answer, gold).value == 1.0
+            assert (own.working in answer) == (style == "cot")
+            assert options == {} or own.working.endswith(f"option {own.answer}.")
 
 
 def test_last_number_is_read_where_no_form_is() -> None:
@@ -108,6 +131,21 @@ def test_report_compares_working_with_direct_answers() -> None:
     assert "without examples +20.0" in text and "with examples -5.0" in text and "above 0: **no**" in text
     assert "- SVAMP: the vote of all chains less one chain, without examples +5.0" in text
     assert len(FIGURE.draw(seeds).rows) == 2 * 20
+
+
+def test_report_of_two_sizes_says_what_working_gives_each() -> None:
+    seeds = {s: cells(s) for s in range(3)}
+    for data in seeds.values():
+        small = cells()["cells"]
+        for name, cell in small.items():
+            cell["right"] -= 0.08 if name.endswith("zero.cot") else 0.02
+        data |= {"small": {"cells": small}, "small model": "some of its layers"}
+    text = "\n".join(FIGURE.report(seeds))
+    assert "| the model | GSM8K | direct, no example | 10.0 [" in text
+    assert "| some of its layers | GSM8K | direct, no example | 8.0 [" in text
+    assert "- some of its layers, GSM8K: working less direct, without examples +14.0" in text
+    assert "- GSM8K: what working gives the model less what it gives the smaller one, without examples +6.0" in text
+    assert len(FIGURE.draw(seeds).rows) == 2 * 2 * 20
 
 
 def test_report_of_one_pass_is_over_problems() -> None:

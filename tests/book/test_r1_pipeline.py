@@ -24,7 +24,7 @@ def stages(shift: int = 0) -> dict[str, Any]:
 
 def test_stages_are_those_of_the_recipe() -> None:
     recipe = recipe_files.load_recipe(recipe_files.find_recipe("r1"))
-    job = recipe_files.build_job(recipe, {"model": "smollm2", **SETTINGS})
+    job = recipe_files.build_job(recipe, {"model": "smollm2", "smaller": "some/pruned", **SETTINGS})
     names = {stage.name for stage in job.stages}
     assert set(STAGES) <= names
     rates = {stage.name: stage.job.optimizer.lr for stage in job.stages if stage.name in ("sft", "student")}
@@ -39,6 +39,14 @@ def test_report_compares_each_stage_with_the_one_before_it() -> None:
     assert f"- RL for all scenarios less SFT on verified answers: {gain}" in text
     assert "- SFT on verified answers less reasoning RL: +0.0" in text
     assert len(FIGURE.draw({0: stages()}).rows) == len(STAGES)
+
+
+def test_smaller_model_is_left_out_where_it_was_not_tried() -> None:
+    data = stages()
+    assert "The smaller model is SmolLM2 with" in "\n".join(FIGURE.report({0: data}))
+    data["stages"] = {name: cell for name, cell in data["stages"].items() if not name.startswith("smaller")}
+    text = "\n".join(FIGURE.report({0: data}))
+    assert "A smaller one of its family was not tried here." in text and "smaller, RL on itself" not in text
 
 
 def test_report_of_three_seeds_is_over_seeds() -> None:

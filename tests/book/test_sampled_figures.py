@@ -15,6 +15,7 @@ import pytest
 from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
+from ponder.book.pruned_model import pruned_model
 from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
 from ponder.book.word_problem_start import word_problem_start
 from ponder.errors import Interrupted, UsageError
@@ -137,6 +138,14 @@ def test_smollm2_answers_word_problems_after_gsm8k_solutions(tmp_path: Path) -> 
     for model, task in (("smollm2", None), ("smollm2", "countdown"), ("some/model", "mawps")):
         assert word_problem_start(Recorded(model, 1, folder, built, task)) == {}
     assert len(ran) == 1
+    small = word_problem_start(Recorded("smollm2", 1, folder, built, "gsm8k"), "some/pruned")
+    (recipe, settings), where = ran[1]
+    assert settings["model"] == "some/pruned" and small == {"start": str(where / "start")}
+    assert where == tmp_path / "start-gsm8k-pruned-smollm2" / "seed-1"
+    assert pruned_model(Recorded("smollm2", 1, folder, built, "gsm8k")) == str(tmp_path / "pruned-smollm2" / "healed")
+    (recipe, settings), _ = ran[2]
+    assert recipe == "prune" and settings["seed"] == 0, "one model for all seeds"
+    assert pruned_model(Recorded("some/model", 1, folder, built)) is None and len(ran) == 3
 
 
 def test_same_flops_gives_the_smaller_model_more_samples() -> None:
@@ -152,18 +161,28 @@ def family(shares: list[float], flops: float) -> dict[str, Any]:
     return {"samples": 1000, "share right": shares, "flops per sample": flops, "tokens per sample": 10.0}
 
 
+ANCHOR = 0.8
+
+
+def test_family_is_laid_on_each_other_at_the_largest_coverage_that_both_reach() -> None:
+    high, low, never = family([0.08] * 3, 1.0), family([0.08, 0.08, 0.0, 0.0], 1.0), family([0.0] * 3, 1.0)
+    assert monkeys.family_anchor([{"large": high, "small": high}]) == 0.8
+    assert monkeys.family_anchor([{"large": high, "small": low}]) == 0.5
+    assert monkeys.family_anchor([{"large": high, "small": high}, {"large": never, "small": high}]) is None
+
+
 def test_sizes_of_a_family_are_one_curve_shifted_along_log_k() -> None:
     """Chances of 0.08 and of 0.02 at all problems: 1 - (1 - p)^k, nearly one curve of k p."""
     data = {"large": family([0.08] * 3, 400.0), "small": family([0.02] * 3, 100.0)}
-    exact = math.log(1 - monkeys.ANCHOR) / math.log(1 - 0.08)
-    assert monkeys.k_at(data["large"], monkeys.ANCHOR) == pytest.approx(exact, rel=0.02)
-    shift = monkeys.shift_of_sizes(data)
+    exact = math.log(1 - ANCHOR) / math.log(1 - 0.08)
+    assert monkeys.k_at(data["large"], ANCHOR) == pytest.approx(exact, rel=0.02)
+    shift = monkeys.shift_of_sizes(data, ANCHOR)
     assert shift["factor"] == pytest.approx(math.log(0.92) / math.log(0.98), rel=0.05)
     assert shift["gap after"] < 0.02 < 0.2 < shift["gap"]
     same = monkeys.same_coverage(data, 1)
     assert same["samples"] == pytest.approx(math.log(0.92) / math.log(0.98), rel=0.05)
     assert same["flops"] == pytest.approx(same["samples"] / 4) and same["price"] == pytest.approx(1 / same["samples"])
-    assert math.isnan(monkeys.k_at(family([0.0, 0.5], 1.0), monkeys.ANCHOR))
+    assert math.isnan(monkeys.k_at(family([0.0, 0.5], 1.0), ANCHOR))
     assert monkeys.k_at(data["large"], 0.04) == pytest.approx(0.5)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
+from ponder.book.pruned_model import NAME, pruned_line, pruned_model
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -70,25 +73,24 @@ class ChainOfThought:
             )
         job = run.build_recipe("chain_of_thought", model=run.model, seed=run.seed)
         folder = run.run_job(job, run.folder / "chain_of_thought")
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cells": {}}
-        for stage in job.stages:
-            if stage.name.startswith("sft-"):
-                out["training problems"] = len(stage.job.data.train)
-                continue
-            traces = [trace for _, trace in read_traces(folder / stage.name)]
-            for task in stage.job.task.tasks:
-                own = [trace for trace in traces if trace.problem.tags["task"] == task.name]
-                out["cells"][f"{task.name}.{stage.name}"] = measure_cell(
-                    own, task.verifier, stage.job.task.verifier.name
-                )
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "cells": measure_cells(job, folder)}
+        tuned = next(stage.job for stage in job.stages if stage.name.startswith("sft-"))
+        out["training problems"] = len(tuned.data.train)
+        if (pruned := pruned_model(run)) is not None:
+            job = run.build_recipe("chain_of_thought", model=pruned, seed=run.seed)
+            folder = run.run_job(job, run.folder / "chain_of_thought-pruned")
+            out |= {"small": {"cells": measure_cells(job, folder)}, "small model": NAME}
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
-        data = list(seeds.values())
         rows: list[dict[str, Any]] = []
+        sizes = _sizes(list(seeds.values()))
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            (axes,) = panels
+            for axes, (size, data) in zip(panels, sizes, strict=True):
+                paint_size(axes, size, data)
+
+        def paint_size(axes: Any, size: str, data: Sequence[SeedData]) -> None:
             bars = [sum(f"{name}.{prompt}" in data[0]["cells"] for prompt in PROMPTS) for name in SETS]
             for i, (prompt, title) in enumerate(PROMPTS.items()):
                 there = [
@@ -107,38 +109,57 @@ class ChainOfThought:
                         axes.bar(x, y, 0.12, color=COLOURS[i], label=title)
                         axes.errorbar(x, y, error, fmt="none", ecolor="black", lw=0.8)
                     rows.extend(
-                        {"set": SETS[cell.partition(".")[0]], "prompt": title, "measure": key, "right": v / 100}
+                        {
+                            "model": size,
+                            "set": SETS[cell.partition(".")[0]],
+                            "prompt": title,
+                            "measure": key,
+                            "right": v / 100,
+                        }
                         for (_, cell), v in zip(there, y, strict=True)
                     )
             axes.set_xticks(range(len(SETS)), list(SETS.values()))
             axes.set_ylabel("right, %")
+            if len(sizes) > 1:
+                axes.set_title(size, fontsize=9)
             axes.legend(fontsize=7, title="diamonds: the vote of all samples", title_fontsize=7)
 
-        return FigureWithData(make_panels(1, paint, "", size=(7.6, 3.8)), tuple(rows))  # fmt: skip
+        return FigureWithData(make_panels(len(sizes), paint, "", size=(7.6, 3.8)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
-        first = data[0]["cells"]
+        first, sizes = data[0]["cells"], _sizes(data)
         rows = []
-        for name, title in SETS.items():
-            for prompt, asked in PROMPTS.items():
-                cell = f"{name}.{prompt}"
-                if cell not in first:
-                    continue
-                own = [d["cells"][cell] for d in data]
+        for size, name, prompt in itertools.product(range(len(sizes)), SETS, PROMPTS):
+            label, every = sizes[size]
+            cell = f"{name}.{prompt}"
+            if cell in every[0]["cells"]:
+                own = [d["cells"][cell] for d in every]
                 rows.append([
-                    title, asked, *(_format_cells(own, key) for key in ("right", "vote")),
+                    *([label] if len(sizes) > 1 else []), SETS[name], PROMPTS[prompt],
+                    *(_format_cells(own, key) for key in ("right", "vote")),
                     f"{100 * float(np.mean([c['states nothing'] for c in own])):.0f}",
                     f"{float(np.mean([c['length'] for c in own])):.0f}",
                     format_amount(float(np.mean([c["flops"] for c in own]))),
                 ])  # fmt: skip
         n, problems = first["gsm8k.zero.cot"]["samples"], {k: first[f"{k}.zero.cot"]["problems"] for k in SETS}
         told = ", ".join(f"{SETS[k]} {count}" for k, count in problems.items())
-        head = ["set", "asked", "one sample, %", f"vote of {n}, %", "states nothing, %", "tokens", "FLOPs"]
-        total = sum(c["tokens"] for d in data for c in d["cells"].values())
+        head = [
+            *(["model"] if len(sizes) > 1 else []),
+            "set",
+            "asked",
+            "one sample, %",
+            f"vote of {n}, %",
+            "states nothing, %",
+            "tokens",
+            "FLOPs",
+        ]
+        total = sum(c["tokens"] for _, every in sizes for d in every for c in d["cells"].values())
+        examples = "; the suite has 8 of its own, written by hand." if "suite.few.cot" in first else "."
         return [
             f"Held-out problems ({told}), {n} samples of each at temperature 0.7. Examples are 8 of GSM8K's training"
-            f" problems. Fine-tuning is on {data[0]['training problems']:,} of GSM8K's training problems, and the other"
+            f" problems{examples}{pruned_line() if len(sizes) > 1 else ''} Fine-tuning is on"
+            f" {data[0]['training problems']:,} of GSM8K's training problems, and the other"
             " sets are asked of the same model."
             " Of a text that gives no answer in a form that the verifier reads, the last number counts, as in the"
             " papers; the suite's own verifiers read forms alone. Tokens are the mean length of an answer, FLOPs those"
@@ -150,12 +171,21 @@ class ChainOfThought:
             ),
             *TRIED,
             *markdown_table(head, rows),
-            *self._verdict_lines(data),
+            "**Held?**",
+            "",
+            *(
+                line
+                for label, every in sizes
+                for line in self._verdict_lines(every, f"{label}, " if len(sizes) > 1 else "")
+            ),
+            *(_size_line(data, name) for name in SETS if len(sizes) > 1),
+            "",
         ]
 
-    def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
-        lines = ["**Held?**", ""]
-        for name, title in SETS.items():
+    def _verdict_lines(self, data: Sequence[SeedData], label: str) -> list[str]:
+        lines = []
+        for name, words in SETS.items():
+            title = label + words
             parts = []
             for shots, told in SHOTS.items():
                 cells = [f"{name}.{shots}.{style}" for style in ("cot", "direct")]
@@ -170,7 +200,50 @@ class ChainOfThought:
                     both = [[(d["cells"][cell], key) for key in ("vote", "right")] for d in data]
                     votes.append(f"{told} {_format_gap(both, 'points, above 0: ')}")
             lines.append(f"- {title}: the vote of all chains less one chain, " + "; ".join(votes))
-        return [*lines, ""]
+        return lines
+
+
+def measure_cells(job: Any, folder: Path) -> dict[str, Any]:
+    """The cells of a run of the recipe, by set and prompt."""
+    cells: dict[str, Any] = {}
+    for stage in job.stages:
+        if not stage.name.startswith("sft-"):
+            traces = [trace for _, trace in read_traces(folder / stage.name)]
+            for task in stage.job.task.tasks:
+                own = [trace for trace in traces if trace.problem.tags["task"] == task.name]
+                found = measure_cell(own, task.verifier, stage.job.task.verifier.name)
+                cells[f"{task.name}.{stage.name.removesuffix('.suite')}"] = found
+    return cells
+
+
+def _sizes(data: Sequence[SeedData]) -> list[tuple[str, Sequence[SeedData]]]:
+    """The model, and the smaller one where every seed has it."""
+    both: list[tuple[str, Sequence[SeedData]]] = [("the model", data)]
+    return (
+        [*both, (str(data[0]["small model"]), [d["small"] for d in data])] if all("small" in d for d in data) else both
+    )
+
+
+def _size_line(data: Sequence[SeedData], name: str) -> str:
+    """What working is worth to the model, less what it is worth to the smaller one."""
+    parts = []
+    for shots, told in SHOTS.items():
+        cells = [f"{name}.{shots}.{style}" for style in ("cot", "direct")]
+        if not all(cell in own["cells"] for cell in cells for own in (data[0], data[0]["small"])):
+            continue
+        if len(data) == 1:
+            terms = [_by_problem(own["cells"][cell], "right") for own in (data[0], data[0]["small"]) for cell in cells]
+            each = [a - b - (c - d) for a, b, c, d in zip(*terms, strict=True)]
+            found = f"{format_over_problems(each, sign=True)} points, above 0: **{held_over_problems(each)}**"
+        else:
+            gains = [
+                [own["cells"][cells[0]]["right"] - own["cells"][cells[1]]["right"] for own in (d, d["small"])]
+                for d in data
+            ]
+            more = [of_model - of_smaller for of_model, of_smaller in gains]
+            found = f"{format_interval(more, sign=True)} points, above 0: **{held_above(more)}**"
+        parts.append(f"{told} {found}")
+    return f"- {SETS[name]}: what working gives the model less what it gives the smaller one, " + "; ".join(parts)
 
 
 def _by_problem(cell: Mapping[str, Any], key: str) -> list[float]:

@@ -19,6 +19,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
+from ponder.book.pruned_model import NAME, pruned_line, pruned_model
 from ponder.book.sampled_answers import (
     SampledProblem,
     pieces,
@@ -29,7 +30,7 @@ from ponder.book.sampled_answers import (
     sampling_cost_line,
     vote_counts,
 )
-from ponder.book.word_problem_start import start_line
+from ponder.book.word_problem_start import WORD_PROBLEMS, start_line
 from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
 from ponder.measure.figures.canvas import (
     FigureWithData,
@@ -44,14 +45,14 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
 EQUAL_FLOPS = (1, 4, 16)  # samples of the model whose FLOPs the smaller one gets
-ANCHOR = 0.8  # the coverage at which the curves of a family are laid on each other
+ANCHORS = (0.8, 0.5, 0.25, 0.1)  # the curves of a family are laid on each other at the largest coverage all reach
 NEARLY_ALL = 0.99  # the coverage from which curves no longer tell sizes apart
 SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "majority": "majority",
     "best": "best by log-probability",
     "weighted": "vote weighted by probability",
 }
-MODEL_SIZES = {"large": "the model", "small": "half its width"}
+MODEL_SIZES = ("large", "small")
 
 TRIED = {
     "tiny": [
@@ -80,9 +81,11 @@ class Monkeys:
         problems = read_samples(pieces(folder), verifier)
         out: dict[str, Any] = {"model": run.model, "task": run.task, "seed": run.seed, "cost": sampling_cost(folder)}
         out |= {"large": measure_coverage(problems, run.seed), "selection": measure_selection(problems, run.seed)}
-        if run.model == "tiny":
-            folder, _ = sample_answers(run, half_width=True)
+        pruned = pruned_model(run) if run.task in WORD_PROBLEMS else None
+        if run.model == "tiny" or pruned is not None:
+            folder, _ = sample_answers(run, half_width=pruned is None, pruned=pruned)
             out["small"] = measure_coverage(read_samples(pieces(folder), verifier), run.seed)
+            out["small model"] = "half its width" if pruned is None else NAME
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -147,10 +150,10 @@ class Monkeys:
             axes.set_xticks([])
             axes.set_ylabel("right samples, %")
             axes.legend(fontsize=7, loc="upper left")
-            if len(panels) > 4:
+            if anchor is not None:
                 axes = panels[4]
                 for i, (size, label) in enumerate(_sizes(data)):
-                    at = [k_at(d[size], ANCHOR) for d in data]
+                    at = [k_at(d[size], anchor) for d in data]
                     for j, (d, start) in enumerate(zip(data, at, strict=True)):
                         x = [n / start for n in k]
                         named = {"label": label} if j == 0 else {}
@@ -158,14 +161,15 @@ class Monkeys:
                         add("shifted", f"{label}, seed {list(seeds)[j]}", x, d[size]["coverage"])
                 axes.set_xscale("log")
                 axes.set_xlim(0.02, 20)
-                axes.set_xlabel(f"k, in those that cover {100 * ANCHOR:.0f} %")
+                axes.set_xlabel(f"k, in those that cover {100 * anchor:.0f} %")
                 axes.set_title("sizes shifted along log k", fontsize=9)
                 axes.set_ylim(0, 1.02)
                 axes.legend(fontsize=7, loc="best")
             panels[0].set_ylabel("share of problems")
             add("problems", "share right", list(range(len(own))), [p for p, _ in own])
 
-        panels = 5 if len(_sizes(data)) > 1 else 4
+        anchor = family_anchor(data) if len(_sizes(data)) > 1 else None
+        panels = 4 if anchor is None else 5
         return FigureWithData(make_panels(panels, paint, "", size=(3.8, 3.2)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
@@ -184,6 +188,7 @@ class Monkeys:
             for size, label in _sizes(data)
         ]  # fmt: skip
         first = data[0]["large"]
+        pruned = pruned_line() if data[0].get("small model") == NAME else ""
         spread = (
             " Over seeds with a 95 % interval that stays within 0 and 100."
             if len(data) > 1
@@ -192,7 +197,7 @@ class Monkeys:
         return [
             f"{first['samples']:,} samples of each of {first['problems']} held-out problems, at temperature 1. Coverage"
             f" is the unbiased estimate of pass@k; selection is the mean over {SUBSETS} random subsets of k samples."
-            f"{start_line(data[0].get('task'))}{spread}",
+            f"{start_line(data[0].get('task'))}{pruned}{spread}",
             *TRIED.get(str(data[0]["model"]), []),
             *markdown_table(["%", *(f"k = {n:,}" for n in shown)], rows),
             "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
@@ -270,16 +275,7 @@ class Monkeys:
                     f" {format_interval([x for _, x in both], bounds=SHARE)}. The smaller one covers more:"
                     f" **{held_above(gaps)}**"
                 )
-            shifts = [shift_of_sizes(d) for d in data]
-            before, after = ([s[key] for s in shifts] for key in ("gap", "gap after"))
-            closer = [x - y for x, y in zip(before, after, strict=True)]
-            lines.append(
-                f"- the smaller one's curve, shifted by a factor of"
-                f" {format_interval([s['factor'] for s in shifts], 1, 1, bounds=POSITIVE)} in k, at which both cover"
-                f" {100 * ANCHOR:.0f} %, lies {format_interval(after, bounds=SHARE)} points off the model's in the"
-                f" mean, unshifted {format_interval(before, bounds=SHARE)}. The shift brings them closer:"
-                f" **{held_above(closer)}**"
-            )
+            lines.append(_shift_line(data))
         return [*lines, "", sampling_cost_line([d["cost"] for d in data]), ""]
 
 
@@ -401,11 +397,12 @@ def same_coverage(d: SeedData, n: int) -> dict[str, float]:
     return {"samples": samples, "flops": flops, "price": 1 / tokens}
 
 
-def shift_of_sizes(d: SeedData) -> dict[str, float]:
+def shift_of_sizes(d: SeedData, anchor: float) -> dict[str, float]:
     """By which factor in k the smaller model's curve is shifted to meet the model's at the anchor, and how far the two
     are apart in the mean over log k, before and after, up to where the model covers nearly all."""
-    factor = k_at(d["small"], ANCHOR) / k_at(d["large"], ANCHOR)
-    k = np.geomspace(1, k_at(d["large"], NEARLY_ALL), 50)
+    factor = k_at(d["small"], anchor) / k_at(d["large"], anchor)
+    last = k_at(d["large"], NEARLY_ALL)  # NaN where it never covers so much
+    k = np.geomspace(1, min(last if np.isfinite(last) else np.inf, d["large"]["samples"] / max(1.0, factor)), 50)
     (all_k, small), (_, large) = coverage_of_all_k(d["small"]), coverage_of_all_k(d["large"])
     model = np.interp(np.log(k), np.log(all_k), large)
 
@@ -415,8 +412,29 @@ def shift_of_sizes(d: SeedData) -> dict[str, float]:
     return {"factor": factor, "gap": gap(k), "gap after": gap(k * factor)}
 
 
+def _shift_line(data: Sequence[SeedData]) -> str:
+    if (anchor := family_anchor(data)) is None:
+        return "- the two sizes reach no common coverage at which their curves could be laid on each other"
+    shifts = [shift_of_sizes(d, anchor) for d in data]
+    before, after = ([s[key] for s in shifts] for key in ("gap", "gap after"))
+    closer = [x - y for x, y in zip(before, after, strict=True)]
+    return (
+        f"- the smaller one's curve, shifted by a factor of"
+        f" {format_interval([s['factor'] for s in shifts], 1, 1, bounds=POSITIVE)} in k, at which both cover"
+        f" {100 * anchor:.0f} %, lies {format_interval(after, bounds=SHARE)} points off the model's in the mean,"
+        f" unshifted {format_interval(before, bounds=SHARE)}. The shift brings them closer: **{held_above(closer)}**"
+    )
+
+
 def _sizes(data: Sequence[SeedData]) -> list[tuple[str, str]]:
-    return [(size, label) for size, label in MODEL_SIZES.items() if all(size in d for d in data)]
+    labels = {"large": "the model", "small": str(data[0].get("small model", "half its width"))}
+    return [(size, labels[size]) for size in MODEL_SIZES if all(size in d for d in data)]
+
+
+def family_anchor(data: Sequence[SeedData]) -> float | None:
+    """The largest of the anchors that both sizes reach in every seed; None where they reach none."""
+    reached = min(float(np.mean(covered_problems(d[size], d[size]["samples"]))) for d in data for size in MODEL_SIZES)
+    return next((x for x in ANCHORS if x <= reached), None)
 
 
 def _mean(curves: Sequence[Any]) -> list[float]:

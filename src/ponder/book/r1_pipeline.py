@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
+from ponder.book.pruned_model import pruned_line, pruned_model
 from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, word_problem_start
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
@@ -40,13 +42,21 @@ STAGES = {  # a stage that measures: what it is of, and the stage before it
     "all-rl-accuracy": ("RL for all scenarios", "sft-accuracy"),
     "student-accuracy": ("student by answers", "small-accuracy"),
     "student-by-logits-accuracy": ("student by logits", "small-accuracy"),
+    "smaller-accuracy": ("the smaller model as it is", None),
+    "smaller-start-accuracy": ("smaller, cold start", "smaller-accuracy"),
+    "smaller-rl-accuracy": ("smaller, RL on itself", "smaller-start-accuracy"),
+    "smaller-student-accuracy": ("smaller student by answers", "smaller-accuracy"),
+    "smaller-start-student-accuracy": ("smaller student after its cold start", "smaller-start-accuracy"),
 }
+OWN_RL = "smaller-rl"  # which needs no answers of the other stages
 COMPARED = (
     ("start-accuracy", "small-accuracy"), ("reasoning-rl-accuracy", "start-accuracy"),
     ("sft-accuracy", "start-accuracy"), ("sft-accuracy", "reasoning-rl-accuracy"),
     ("all-rl-accuracy", "sft-accuracy"), ("student-accuracy", "small-accuracy"),
     ("student-accuracy", "reasoning-rl-accuracy"), ("student-by-logits-accuracy", "small-accuracy"),
-    ("student-by-logits-accuracy", "student-accuracy"),
+    ("student-by-logits-accuracy", "student-accuracy"), ("smaller-rl-accuracy", "smaller-start-accuracy"),
+    ("smaller-student-accuracy", "smaller-rl-accuracy"), ("smaller-start-student-accuracy", "smaller-rl-accuracy"),
+    ("smaller-student-accuracy", "student-accuracy"),
 )  # fmt: skip
 
 
@@ -57,7 +67,8 @@ class R1Pipeline:
     claim = (
         "After a cold start, RL on a verifier's reward solves more problems; the model as it is, fine-tuned on that"
         " policy's verified answers, keeps most of it; RL for all scenarios, with a judge for plain questions, does not"
-        " lose it; and a student that imitates the result gains without RL."
+        " lose it; a student that imitates the result gains without RL; and a smaller student gains more from it than"
+        " from RL on itself."
     )
     models = ("smollm2", "any")
 
@@ -66,11 +77,19 @@ class R1Pipeline:
             raise UsageError("this figure is of word problems: give --on smollm2 or another language model")
         run = replace(run, task=run.task or TASK)
         start = word_problem_start(run)
-        job = run.recipe_job("r1", **SETTINGS, **start)
+        pruned = pruned_model(run) if start else None
+        smaller = (
+            {} if pruned is None else {"smaller": pruned, "smaller_start": word_problem_start(run, pruned)["start"]}
+        )
+        job = run.recipe_job("r1", **SETTINGS, **start, **smaller)
         if start:
             first = replace(next(s for s in job.stages if s.name == "sft-accuracy"), name="start-accuracy")
             job = replace(job, stages=(replace(first, job=replace(first.job, model=start["start"])), *job.stages))
         folder = run.run_job(job, run.folder / "r1")
+        return self.measure(run, job, folder)
+
+    def measure(self, run: FigureRun, job: Any, folder: Path) -> dict[str, Any]:
+        """The numbers of a run of the recipe."""
         out: dict[str, Any] = {
             "model": run.model,
             "task": run.task,
@@ -78,10 +97,13 @@ class R1Pipeline:
             "settings": SETTINGS,
             "stages": {},
         }
-        sampled = 0
+        sampled = own = 0
         for stage in job.stages:
             traces = [t for _, t in read_traces(folder / stage.name)] if hasattr(stage.job, "task") else []
-            if stage.name in STAGES:
+            tokens = sum((t.cost for t in traces), Cost()).generated_tokens
+            if stage.name == OWN_RL:
+                own = tokens
+            elif stage.name in STAGES:
                 score = stage.job.task.verifier.name
                 right = [
                     [float(t.score(i, score) or 0.0) for i in t.answers()]
@@ -89,10 +111,10 @@ class R1Pipeline:
                 ]
                 out["stages"][stage.name] = {
                     "samples": len(right[0]), "right by problem": [round(sum(group)) for group in right],
-                    "sampled so far": sampled,
+                    "sampled so far": own if stage.name == f"{OWN_RL}-accuracy" else sampled,
                 }  # fmt: skip
             else:
-                sampled += sum((t.cost for t in traces), Cost()).generated_tokens
+                sampled += tokens
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -132,14 +154,18 @@ class R1Pipeline:
             if len(seeds) > 1
             else "One seed: 95 % intervals over problems, by bootstrap; changes are paired by problem."
         )
+        smaller = (
+            f"{pruned_line()} RL on it takes the same steps as reasoning RL, and its tokens are its own alone."
+            if "smaller-accuracy" in names
+            else " A smaller one of its family was not tried here."
+        )
         return [
             f"{len(measured['right by problem'])} held-out problems of {first['task']}, {measured['samples']} samples"
             f" of each at temperature 1. {over}{_cold_start_line(first)} Reasoning RL takes"
             f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all"
             " scenarios a quarter of them; its plain questions are additions of two-digit numbers, judged by an"
-            " implicit reward model. SFT starts from the model as it is, and so does the student: there is no smaller"
-            " one of its family here. Tokens are those sampled to learn from, up to the stage. SFT and the students"
-            " read verified answers to"
+            f" implicit reward model. SFT starts from the model as it is, and so does the student.{smaller} Tokens are"
+            " those sampled to learn from, up to the stage. SFT and the students read verified answers to"
             f" training problems of {first['task']}: which part of their gain comes from the task's own form, and which"
             " from RL before them, is not separated.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens"], cells),

@@ -26,16 +26,17 @@ N_SAMPLES = 1024  # of each problem
 WORD_PROBLEMS_LIMIT, WORD_PROBLEMS_PIECE = 64, 1024  # problems of a real set; samples of each in one stage
 
 
-def sample_answers(run: FigureRun, half_width: bool = False) -> tuple[Path, Any]:
-    """The samples of the model, or of one of half its width, and the task's verifier. They are made once for all
-    figures that read them. Without token statistics, which only the host can take, where SmolLM2 answers word
-    problems."""
-    start = word_problem_start(run)
+def sample_answers(run: FigureRun, half_width: bool = False, pruned: str | None = None) -> tuple[Path, Any]:
+    """The samples of the model, of one of half its width, or of one `pruned` from it, and the task's verifier. They are
+    made once for all figures that read them. Without token statistics, which only the host can take, where SmolLM2
+    answers word problems."""
+    start = word_problem_start(run, pruned)
     settings = {"n": N_SAMPLES, "token_stats": not start, "half_width": half_width, **start}
     if start:
         settings |= {"limit": WORD_PROBLEMS_LIMIT, "piece": WORD_PROBLEMS_PIECE}
     place = run.folder.parent.name.partition("-")[2]  # the model, and a task of the user's
-    folder = run.folder.parents[1] / f"samples{'-half-width' * half_width}-{place}" / run.folder.name
+    kind = "-half-width" * half_width + "-pruned" * (pruned is not None)
+    folder = run.folder.parents[1] / f"samples{kind}-{place}" / run.folder.name
     run.run_recipe("repeated_sampling", folder, **settings)
     return folder, run.recipe_job("repeated_sampling", **settings).stages[-1].job.task.verifier
 

@@ -15,13 +15,14 @@ def starts_with_gsm8k(run: FigureRun) -> bool:
     return run.model == "smollm2" and run.task in WORD_PROBLEMS
 
 
-def word_problem_start(run: FigureRun) -> dict[str, Any]:
-    """The setting `start` of recipes: SmolLM2 after GSM8K's worked solutions, trained once for a seed and all figures.
-    None for other models and tasks, which start as they are."""
+def word_problem_start(run: FigureRun, pruned: str | None = None) -> dict[str, Any]:
+    """The setting `start` of recipes: SmolLM2, or the model `pruned` from it, after GSM8K's worked solutions, trained
+    once for a seed and all figures. None for other models and tasks, which start as they are."""
     if not starts_with_gsm8k(run):
         return {}
-    folder = run.folder.parents[1] / "start-gsm8k-smollm2" / run.folder.name
-    job = run.build_recipe("cold_start", model=run.model, task="gsm8k", steps=STEPS, lr=LR, limit=LIMIT, seed=run.seed)
+    folder = run.folder.parents[1] / f"start-gsm8k-{'pruned-' * (pruned is not None)}smollm2" / run.folder.name
+    model = pruned or run.model
+    job = run.build_recipe("cold_start", model=model, task="gsm8k", steps=STEPS, lr=LR, limit=LIMIT, seed=run.seed)
     run.run_job(job, folder)
     return {"start": str(folder / "start")}
 

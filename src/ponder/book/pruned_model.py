@@ -1,0 +1,33 @@
+"""A second size of SmolLM2's family, which no hub has to give: SmolLM2 with fewer layers, healed by distillation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ponder.book.figure import FigureRun
+
+LAYERS = 15  # of 30
+SETTINGS: dict[str, Any] = {
+    "task": "gsm8k", "more_tasks": ("mawps", "svamp"), "layers": LAYERS, "keep": "even",
+    "problems": 3600, "n": 4, "steps": 400, "lr": 1e-3, "limit": 64,
+}  # fmt: skip
+NAME = f"{LAYERS} of its 30 layers"
+
+
+def pruned_model(run: FigureRun) -> str | None:
+    """The model's folder, made once for all figures and seeds; None for other models than SmolLM2."""
+    if run.model != "smollm2":
+        return None
+    folder = run.folder.parents[1] / "pruned-smollm2"
+    run.run_job(run.build_recipe("prune", model=run.model, seed=0, **SETTINGS), folder)
+    return str(folder / "healed")
+
+
+def pruned_line() -> str:
+    """What a page says of it."""
+    return (
+        f" The smaller model is SmolLM2 with {NAME}, healed: it learned the whole one's distribution over"
+        f" {SETTINGS['n']} answers to each of {SETTINGS['problems']:,} training problems of GSM8K, MAWPS and SVAMP"
+        f" (`ponder run prune`, {SETTINGS['steps']} steps of 64 answers). It is made once; seeds differ in what comes"
+        " after."
+    )
