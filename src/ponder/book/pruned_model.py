@@ -25,9 +25,10 @@ def pruned_model(run: FigureRun) -> str | None:
 
 def pruned_line() -> str:
     """What a page says of it."""
+    heal, most = SETTINGS["steps"], SETTINGS["n"]
     return (
         f" The smaller model is SmolLM2 with {NAME}, those of most influence (`ponder run prune`), 81 of 134 million"
-        f" weights. It was healed in {SETTINGS['steps']} steps of 64 answers: it learned the whole one's distribution over"
-        f" its complete answers, at most {SETTINGS['n']} to each of {SETTINGS['problems']:,} training problems of GSM8K,"
-        " MAWPS and SVAMP. It is made once; seeds differ in what comes after."
+        f" weights. It was healed in {heal} steps of 64 answers: it learned the whole one's distribution over its"
+        f" complete answers, at most {most} to each of {SETTINGS['problems']:,} training problems of GSM8K, MAWPS and"
+        " SVAMP. It is made once; seeds differ in what comes after."
     )
