@@ -19,6 +19,7 @@ from _bases import (
 )
 
 from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Strategy
 from ponder.reason.strategies import BeamSearch
 from ponder.sampling import TOKEN_STATS
 from ponder.settings import GreaterThan
@@ -37,7 +38,7 @@ def recipe(
     first = start or str(b.model)
     if start is None and b.has_cold_start:
         stages, first = [Stage("start", b.cold_start_job(seed))], "stage:start"
-    ways = {
+    ways: dict[str, Strategy] = {
         "beam": BeamSearch(n=width, beam_width=4, sampling=b.sampling, cut=b.cut),
         "mcts": b.mcts(simulations),
     }

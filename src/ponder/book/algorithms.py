@@ -90,10 +90,12 @@ class Algorithms:
                 thousands = [tokens / 1000 for tokens in x]
                 axes.plot(thousands, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
                 rows.extend({"algorithm": title, "tokens": a, "right": b / 100} for a, b in zip(x, y, strict=True))
-            axes.axvline(np.mean([d["budget"] for d in data]) / 1000, color="grey", ls=":", lw=1)
+            axes.axvline(np.mean([d["budget"] for d in data]) / 1000, ymin=0.26, color="grey", ls=":", lw=1)
             axes.set_xlabel("thousand tokens, prompts and samples")
             axes.set_ylabel("held-out problems right, % (mean of seeds)")
-            axes.legend(fontsize=6)
+            low, high = axes.get_ylim()
+            axes.set_ylim(low - 0.32 * (high - low), high)  # room for the legend
+            axes.legend(fontsize=6, ncols=2, loc="lower left")
             axes = panels[1]
             for i, (name, title) in enumerate(NAMES.items()):
                 gains = [100 * gain for gain in gains_of(data, name)]

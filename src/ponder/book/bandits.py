@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.book.figure import FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    FigureRun,
+    SeedData,
+    format_interval,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.reason.operators.tree_policy import UCT
@@ -60,6 +67,8 @@ class Bandits:
                         over_seeds([d["regret"][title][rule][k] for d in seeds.values()])[0] for k in range(len(MARKS))
                     ]
                     axes.plot(MARKS, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                    each = [d["regret"][title][rule] for d in seeds.values()]
+                    paint_seeds(axes, MARKS, each, COLOURS[i])
                     rows.extend(
                         {"arms": title, "rule": name, "plays": n, "regret": m} for n, m in zip(MARKS, mean, strict=True)
                     )
@@ -75,7 +84,8 @@ class Bandits:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
-        out = [f"Regret after so many plays, mean of {first['runs']} runs a seed; over seeds with a 95 % interval."]
+        about = f"Regret after so many plays, mean of {first['runs']} runs a seed; over seeds with a 95 % interval;"
+        out = [f"{about} thin lines are the seeds."]
         held = True
         for title, arms in BANDITS.items():
             rows = []

@@ -163,5 +163,25 @@ def held_above(values: Sequence[float], threshold: float = 0.0, bounds: Bounds |
     return "in every seed" if min(values) > threshold else "in no seed" if max(values) < threshold else "not clear"
 
 
+def paint_seeds(axes: Any, x: Sequence[float], curves: Sequence[Sequence[float]], colour: str, **look: Any) -> None:
+    """A thin line for each seed beside their mean, where there are several."""
+    for own in curves if len(curves) > 1 else ():
+        axes.plot(x, own, color=colour, **{"lw": 0.6, "alpha": 0.4, **look})
+
+
+def paint_error_bars(
+    axes: Any, places: Any, values: Sequence[Sequence[float]], bounds: Bounds | None = None, scale: float = 1.0,
+    *, horizontal: bool = False,
+) -> None:  # fmt: skip
+    """The 95 % interval over seeds at the end of each bar; `values` are the seeds' numbers for each of them."""
+    if min(map(len, values)) < 2:
+        return
+    found = [over_seeds(each, bounds) for each in values]
+    mean = [scale * m for m, _, _ in found]
+    error = [[max(0.0, scale * (m - low)) for m, low, _ in found], [max(0.0, scale * (up - m)) for m, _, up in found]]
+    x, y, given = (mean, places, {"xerr": error}) if horizontal else (places, mean, {"yerr": error})
+    axes.errorbar(x, y, fmt="none", ecolor="black", lw=0.8, **given)
+
+
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["", *("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]), ""]

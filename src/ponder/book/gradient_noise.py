@@ -18,7 +18,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ponder.book.figure import COSINE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    COSINE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.models.load import load_policy
@@ -85,14 +93,16 @@ class GradientNoise:
                 for i, (name, title) in enumerate(ESTIMATORS.items()):
                     each = [data[name][kind] for data in seeds.values()]
                     mean = [over_seeds([x[k] for x in each])[0] for k in range(len(GROUP_SIZES))]
-                    axes.plot(GROUP_SIZES, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=title)
+                    style = {"ls": "--", "ms": 7, "mfc": "none"} if name == "loo" else {"ms": 4}  # equal to the next
+                    axes.plot(GROUP_SIZES, mean, color=COLOURS[i], marker=MARKERS[i], label=title, **style)
+                    paint_seeds(axes, GROUP_SIZES, each, COLOURS[i])
                     both = zip(GROUP_SIZES, mean, strict=True)
                     rows.extend({"measure": kind, "baseline": title, "group size": g, "value": m} for g, m in both)
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(GROUP_SIZES, [str(g) for g in GROUP_SIZES])
                 axes.set_xlabel("answers of a group, G")
                 axes.set_ylabel(label)
-            panels[0].set_yscale("log")
+            panels[0].set_ylim(bottom=0)
             panels[1].set_ylim(bottom=0)
             panels[0].legend(fontsize=6.5)
 
@@ -117,7 +127,8 @@ class GradientNoise:
         return [
             f"{first['answers']:,} answers to {first['problems']} training problems of a policy that is right in"
             f" {', '.join(format(100 * d['accuracy'], '.0f') for d in seeds.values())} % of them (each seed); groups"
-            f" are drawn from these {first['draws']:,} times, so that the true gradient is known exactly.",
+            f" are drawn from these {first['draws']:,} times, so that the true gradient is known exactly."
+            " Thin lines are the seeds.",
             *tables,
             *self._verdict_lines(seeds),
         ]

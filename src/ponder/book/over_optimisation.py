@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from ponder.book.algorithms import share_right
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
 from ponder.book.score_answers import score_stored_answers
 from ponder.book.training_samples import SHARED_COST, reread_training, shared_judges
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -92,6 +101,7 @@ class OverOptimisation:
                         continue  # a log-probability, on no scale from 0 to 1
                     y = [over_seeds([d["best"][name][key][k] for d in data])[0] for k in range(len(kl))]
                     line(panels[0], "best of N", kl, y, i, ls=style, label=f"{title}: {_what(key)}")
+                    paint_seeds(panels[0], kl, [d["best"][name][key] for d in data], COLOURS[i], ls=style)
             for i, (name, title) in enumerate(RUNS.items()):
                 own = [d["runs"][name]["training"] for d in data]
                 x = [over_seeds([o["kl"][k] for o in own])[0] for k in range(len(own[0]["kl"]))]
@@ -139,7 +149,7 @@ class OverOptimisation:
             f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
             " first seed): the exact mean over all subsets, in %. Every answer may be chosen, also one that states"
             " nothing. Both judges learned from the verdicts on the start's own answers to training problems. Over"
-            f" seeds with a 95 % interval.{alone * (len(data) == 1)} {SHARED_COST}",
+            f" seeds with a 95 % interval; thin lines are the seeds.{alone * (len(data) == 1)} {SHARED_COST}",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
             f"GRPO with a judge as its reward, from the start (right in {start} % of held-out problems)."
             " Judge and KL are means over a training step's samples:",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.measure.scaling.budget_metrics import budget_control, budget_performance, budget_scaling
 from ponder.runs import read_metrics, read_traces
 
+Curve = Callable[[Sequence[SeedData]], tuple[list[float], list[float]]]
 CHOSEN = {"random": "at random", "diverse": "diverse", "longest": "longest", "all": "all three"}
 CONTROLS = {
     "all-forced": "budget forcing",
@@ -62,19 +64,22 @@ class S1:
         data = list(seeds.values())
         rows: list[dict[str, Any]] = []
 
-        def line(axes: Any, i: int, name: str, x: Sequence[float], y: Sequence[float], panel: str) -> None:
+        def line(axes: Any, i: int, name: str, panel: str, curve: Curve) -> None:
+            x, y = curve(data)
             axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+            for own in data if len(data) > 1 else ():
+                axes.plot(*curve([own]), color=COLOURS[i], lw=0.6, alpha=0.4)
             rows.extend({"panel": panel, "line": name, "x": a, "right": b} for a, b in zip(x, y, strict=True))
 
         def paint(figure: Any, panels: list[Any]) -> None:
             for i, (key, name) in enumerate(CHOSEN.items()):
-                line(panels[0], i, name, *budget_curve(data, f"{key}-forced"), "chosen")
+                line(panels[0], i, name, "chosen", partial(budget_curve, key=f"{key}-forced"))
             for i, (key, name) in enumerate(CONTROLS.items()):
-                line(panels[1], i, name, *budget_curve(data, key), "control")
+                line(panels[1], i, name, "control", partial(budget_curve, key=key))
             for i, name in enumerate(strings(data)):
-                line(panels[2], i, name, *wait_curve(data, name), "strings")
-            line(panels[3], 0, "one chain, forced", *budget_curve(data, "all-forced"), "sequential")
-            line(panels[3], 1, "vote of samples", *vote_curve(data), "parallel")
+                line(panels[2], i, _string_title(name).strip("`"), "strings", partial(wait_curve, name=name))
+            line(panels[3], 0, "one chain, forced", "sequential", partial(budget_curve, key="all-forced"))
+            line(panels[3], 1, "vote of samples", "parallel", vote_curve)
             panels[3].set_xscale("log")
             titles = ("chosen answers", "control of length", "strings that lengthen", "sequential or parallel")
             top = min(1.02, 1.5 * max(row["right"] for row in rows))  # room for the legends
@@ -115,8 +120,9 @@ class S1:
             f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read single"
             " attempts, right or wrong; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
-            f" Over seeds with a 95 % interval that stays within 0 and 100.{alone * (len(data) == 1)} The std of the"
-            " base's first weights and the learning rate of fine-tuning were chosen among four pairs, with a fourth"
+            " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds."
+            f"{alone * (len(data) == 1)} The std of the base's first weights and the learning rate of fine-tuning"
+            " were chosen among four pairs, with a fourth"
             " seed on puzzles kept out of training and test (docs/tried.md).",
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
@@ -155,15 +161,14 @@ class S1:
         for name in strings(data):
             own = [[d["measured"][f"string-{name}-{w}"] for d in data] for w in times]
             right = [format_interval([m["right"] for m in each], bounds=SHARE) for each in own]
-            rows.append([f"`{name}`", *right, format_interval([m["thinking"] for m in own[-1]], 1, 0)])
+            rows.append([_string_title(name), *right, format_interval([m["thinking"] for m in own[-1]], 1, 0)])
         plain = [d["measured"][f"all-forced-{_budgets(data)[-1]}"] for d in data]
         rows.append(["not lengthened", format_interval([m["right"] for m in plain], bounds=SHARE),
                      *["" for _ in times[1:]], format_interval([m["thinking"] for m in plain], 1, 0)])  # fmt: skip
         head = ["string", *(f"{w} times" for w in times), f"tokens of thinking, {times[-1]} times"]
         return [
             "Each time that the model ends its thinking the end is taken away and a string put in its place. The model"
-            " has read `wait`; the letters of the other words it has never read. s1's case without a string is not"
-            " measured: where a line ends without `wait`, the model has only ever read the end of thinking.",
+            " has read `wait`; the letters of the other words it has never read." + _about_no_string(data),
             *markdown_table(head, rows),
         ]
 
@@ -194,7 +199,7 @@ class S1:
                              f" points: **{held_above(more)}**")  # fmt: skip
         for name in strings(data):
             more = _minus(right(f"string-{name}-{_waits(data)[-1]}"), right(f"all-forced-{most}"))
-            lines.append(f"- forcing more thinking with `{name}`, {_waits(data)[-1]} times:"
+            lines.append(f"- forcing more thinking with {_string_title(name)}, {_waits(data)[-1]} times:"
                          f" {format_interval(more, sign=True)} points: **{held_above(more)}**")  # fmt: skip
         ahead = [sequential_minus_parallel(d) for d in data]
         lines.append(
@@ -287,6 +292,19 @@ def vote_curve(data: Sequence[SeedData]) -> tuple[list[float], list[float]]:
 def strings(data: Sequence[SeedData]) -> list[str]:
     names = [name.split("-")[1] for name in data[0]["measured"] if name.startswith("string-")]
     return list(dict.fromkeys(names))
+
+
+def _string_title(name: str) -> str:
+    return "no string" if name == "none" else f"`{name}`"
+
+
+def _about_no_string(data: Sequence[SeedData]) -> str:
+    if "none" in strings(data):
+        return " Without a string the first token of the end is suppressed, and the model writes the likeliest others."
+    return (
+        " s1's case without a string is not measured: where a line ends without `wait`, the model has only ever read"
+        " the end of thinking."
+    )
 
 
 def _training_cost(folder: Path) -> dict[str, float]:

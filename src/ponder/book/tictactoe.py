@@ -20,7 +20,15 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    paint_error_bars,
+)
 from ponder.book.make import machine
 from ponder.errors import UsageError
 from ponder.measure import elo_ratings
@@ -112,12 +120,15 @@ class TicTacToeFigure:
             axes.legend(fontsize=7, loc=(0.52, 0.12))
             names = [ANCHOR, AS_ANSWERED, LEGAL, *(f"model {n}" for n in SIMULATIONS)]
             for i, (_, title) in enumerate(FAULTS):
-                y = [100 * float(np.mean([fault_shares(d["counts"][name])[i] for d in data])) for name in names]
-                panels[1].bar(np.arange(len(names)) + 0.27 * (i - 1), y, 0.25, color=COLOURS[i + 2], label=title)
+                each = [[fault_shares(d["counts"][name])[i] for d in data] for name in names]
+                y, x = [100 * float(np.mean(own)) for own in each], np.arange(len(names)) + 0.27 * (i - 1)
+                panels[1].bar(x, y, 0.25, color=COLOURS[i + 2], label=title)
+                paint_error_bars(panels[1], x, each, SHARE, 100)
                 rows.extend({"player": n, "fault": title, "share": v / 100} for n, v in zip(names, y, strict=True))
             panels[1].set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
             panels[1].set_ylabel("% of its chances")
-            panels[1].legend(fontsize=7)
+            panels[1].set_ylim(0, 118)  # room for the legend
+            panels[1].legend(fontsize=7, ncols=3, loc="upper center")
 
         return FigureWithData(make_panels(2, paint, "", size=(4.8, 3.8)), tuple(rows))
 

@@ -18,6 +18,8 @@ from ponder.book.figure import (
     held_above,
     markdown_table,
     over_seeds,
+    paint_error_bars,
+    paint_seeds,
 )
 from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
 from ponder.measure import auroc_within_problems
@@ -92,14 +94,17 @@ class TokenEntropy:
             for i, (name, label) in enumerate((("right", "right answers"), ("wrong", "wrong answers"))):
                 mean = _mean([d["along"][name] for d in data])
                 axes.plot(range(SHOWN_TOKENS), mean, color=COLOURS[2 - i], label=label)
+                paint_seeds(axes, range(SHOWN_TOKENS), [d["along"][name] for d in data], COLOURS[2 - i])
                 rows.extend({"panel": "along", "group": label, "x": x, "value": y} for x, y in enumerate(mean))
             axes.set_xlabel("place in the answer, tokens")
             axes.set_ylabel("entropy, nats")
             axes.legend(fontsize=7)
             axes = panels[1]
             for i, name in enumerate(TOKEN_STATS):
-                mean = [over_seeds([d["kinds"][kind][name] for d in data])[0] for kind in KINDS]
-                axes.barh(np.arange(len(KINDS)) + 0.27 * (1 - i), mean, 0.25, color=COLOURS[i], label=name)
+                each = [[d["kinds"][kind][name] for d in data] for kind in KINDS]
+                mean, places = [float(np.mean(own)) for own in each], np.arange(len(KINDS)) + 0.27 * (i - 1)
+                axes.barh(places, mean, 0.25, color=COLOURS[i], label=name)
+                paint_error_bars(axes, places, each, POSITIVE, horizontal=True)
                 rows.extend(
                     {"panel": "kinds", "group": name, "x": KINDS[kind], "value": y}
                     for kind, y in zip(KINDS, mean, strict=True)
@@ -149,7 +154,7 @@ class TokenEntropy:
         sure, shorter = (held_above([d["auroc"][name] for d in data], 0.5, SHARE) for name in ("entropy", "length"))
         return [
             f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out sums, {data[0]['tokens']:,}"
-            " tokens in the first seed. Over seeds with a 95 % interval.",
+            " tokens in the first seed. Over seeds with a 95 % interval; thin lines are the seeds.",
             *markdown_table(["tokens", "share of all tokens, %", *TOKEN_STATS], rows),
             "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 knows"
             " nothing):",

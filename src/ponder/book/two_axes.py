@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
 from ponder.book.sampled_answers import SampledProblem, read_samples
 from ponder.measure import fit_log_linear, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -64,6 +72,7 @@ class TwoAxes:
             for i, n in enumerate((1, 8, VOTES[-1])):
                 x, y = training_axis(data, n)
                 axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=_votes(n))
+                paint_seeds(axes, x, [training_axis([d], n)[1] for d in data], COLOURS[i])
                 rows.extend(
                     {"panel": "training", "line": _votes(n), "x": a, "right": b} for a, b in zip(x, y, strict=True)
                 )
@@ -74,6 +83,7 @@ class TwoAxes:
             for i, c in enumerate(range(len(steps) - 1, -1, -math.ceil(len(steps) / MAX_LINES))):
                 step, (x, y) = steps[c], thinking_axis(data, c)
                 axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=f"{step} steps")
+                paint_seeds(axes, x, [thinking_axis([d], c)[1] for d in data], COLOURS[i])
                 axes.plot(x, fit_log_linear(x, y)(x), color=COLOURS[i], ls=":", lw=1)
                 rows.extend(
                     {"panel": "thinking", "line": f"{step} steps", "x": a, "right": b}
@@ -119,7 +129,7 @@ class TwoAxes:
             f"{first['problems']} held-out problems, {VOTES[-1]} samples of each from every checkpoint; the vote of n"
             " is the exact mean over subsets. FLOPs are those of the one meter, forward and backward for training. The"
             " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. Over"
-            " seeds with a 95 % interval that stays within 0 and 100.",
+            " seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
             *markdown_table(head, rows),
             *(TRIES if data[0]["model"] == "tiny" else []),
             *self._fit_lines(data, steps),

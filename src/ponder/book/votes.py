@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, markdown_table, over_seeds
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
 from ponder.book.sampled_answers import (
     SampledProblem,
     pieces,
@@ -67,6 +75,7 @@ class Votes:
                     continue
                 mean = [over_seeds([x[k] for x in each])[0] for k in range(len(SIZES))]
                 panels[1].plot(SIZES, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                paint_seeds(panels[1], SIZES, each, COLOURS[i])
                 rows.extend(
                     {"panel": "measured", "group": name, "n": n, "right": x} for n, x in zip(SIZES, mean, strict=True)
                 )
@@ -85,7 +94,7 @@ class Votes:
             ):
                 axes.set_title(title, fontsize=9)
                 axes.set_ylim(-0.03, 1.03)
-                axes.legend(fontsize=6, loc="lower left" if axes is panels[0] else "best")
+                axes.legend(fontsize=6, loc=(0.74, 0.18) if axes is panels[0] else "best")
             for axes in panels[:2]:
                 axes.set_xscale("log", base=2)
                 axes.set_xticks(SIZES, [str(n) for n in SIZES])
@@ -117,7 +126,7 @@ class Votes:
         return [
             f"{data[0]['samples']:,} samples of each held-out problem. The vote of N is the exact mean over all subsets"
             " of them; what states nothing has no vote, and ties are broken by who came first. Over seeds with a 95 %"
-            " interval that stays within 0 and 100.",
+            " interval that stays within 0 and 100; thin lines are the seeds.",
             *markdown_table(["right, %", "problems", *(f"N = {n}" for n in shown)], rows),
             "The other reading of the same samples: every answer's share as its chance, and the chance that the right"
             f" one is the most frequent of N independent ones, exactly. Over all problems and N up to {AT} the two"

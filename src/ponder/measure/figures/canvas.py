@@ -100,7 +100,7 @@ def set_k_axis(axes: Axes, most: int, name: str = "samples per problem, k") -> N
     """An axis of k: doubled at each tick."""
     axes.set_xscale("log", base=2)
     ticks = [2**i for i in range(0, 40) if 2**i <= most]
-    step = max(1, len(ticks) // 8)
+    step = max(1, -(-len(ticks) // 8))
     axes.set_xticks(ticks[::step], [f"{t:,}" for t in ticks[::step]])
     axes.minorticks_off()
     axes.set_xlim(0.93, most * 1.06)
@@ -114,7 +114,7 @@ def set_cost_axis(axes: Axes, low: float, high: float, name: str) -> None:
     axes.set_xscale("log")
     axes.set_xlim(low / 1.12, high * 1.12)
     decades = np.log10(high / low)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < 4 else (1.0,), numticks=12))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if decades < 2.5 else (1.0,), numticks=12))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_amount(x)))
     axes.set_xlabel(name)
