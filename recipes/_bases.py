@@ -305,7 +305,7 @@ def _on_task(base: RecipeBase, model: str, task: str | Task, settings: Mapping[s
     """The same model on a given task, as it is."""
     if model == "tiny":
         name = task if isinstance(task, str) else task.name
-        raise UsageError(f"the tiny model knows digits alone: for the task {name} give --model smollm2 or another")
+        raise UsageError(f"the tiny model knows digits alone: for the task {name} take smollm2 or another model")
     built = build_task(task, settings) if isinstance(task, str) else task
     sampling = Sampling(max_tokens=256)
     return replace(base, task=built, template=None, sampling=sampling, has_cold_start=False, cut=AUTO_CUT)

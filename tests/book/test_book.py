@@ -118,6 +118,8 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         (["book", "bandit"], "Did you mean 'bandits'"),
         (["book", "bandits", "--on", "smollm2"], "needs no model"),
         (["book", "bandits", "--device", "cpu"], "needs no model"),
+        (["book", "s1", "--on", "smollm2", "--task", "gsm8k"], "has a task of its own"),
+        (["book", "gradient-noise", "--on", "smollm2"], "is made on tiny, not on smollm2"),
     ):
         assert main(argv) == 2
         assert words in capsys.readouterr().err

@@ -273,3 +273,10 @@ def test_figures_share_their_samples_and_resume_after_a_stop(tmp_path: Path) -> 
     assert flops[0] == pytest.approx(flops[1], rel=1e-3)  # after a stop a prompt is read again
     assert kept[0]["large"] == kept[1]["large"] and kept[0]["selection"] == kept[1]["selection"]
     assert kept[0]["large"]["samples"] == 160 and kept[0]["large"]["problems"] == 3
+
+
+def test_length_bins_hold_equal_numbers_of_answers() -> None:
+    lengths, right = np.array([9, 1, 2, 8, 3, 7, 4, 6] * 2), np.array([0.0, 1, 1, 0, 1, 0, 1, 0] * 2)
+    bins = tokens.by_length_bins(lengths, right)
+    assert [b["answers"] for b in bins] == [2] * 8
+    assert [b["length"] for b in bins] == [1, 2, 3, 4, 6, 7, 8, 9] and [b["right"] for b in bins] == [1] * 4 + [0] * 4

@@ -62,7 +62,7 @@ def test_recipe_builds_on_given_task(name: str) -> None:
 
 @pytest.mark.parametrize("name", ON_TASKS)
 def test_tiny_model_is_refused_for_other_tasks(name: str) -> None:
-    with pytest.raises(UsageError, match="the tiny model knows digits alone: for the task countdown give --model"):
+    with pytest.raises(UsageError, match="the tiny model knows digits alone: for the task countdown take smollm2"):
         built(name, task="countdown")
 
 

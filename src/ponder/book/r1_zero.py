@@ -55,7 +55,8 @@ class R1Zero:
         "RL on a verifier's reward alone makes a base with no worked answer in its prompt better, and its answers"
         " longer, where it takes attempts back; a base that never does gains less, and its answers do not grow."
     )
-    models = ("tiny", "smollm2")
+    models = ("tiny", "smollm2", "any")
+    own_task = True  # its worked answers are of countdown
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         runs: dict[str, Any] = {}

@@ -26,6 +26,11 @@ CONTROLS = {
     "rejection": "rejection by length",
 }
 THINK_END = "\n####"
+TINY_TRIALS = (
+    "The std of the base's first weights and the learning rate of fine-tuning were chosen among four pairs, with a"
+    " fourth seed on puzzles kept out of training and test (docs/tried.md)."
+)
+OTHER_MODELS = "Budgets in prompts count characters. No setting was chosen on this model."
 ANSWER_TOKENS = 24  # that a rejected answer may have beyond its thinking
 
 
@@ -42,23 +47,12 @@ class S1:
         " budget forcing has perfect control, a positive slope and the best accuracy among ways to control length;"
         " forcing more thinking with a string helps; and thinking longer beats a vote at the same tokens."
     )
-    models = ("tiny",)
+    models = ("tiny", "smollm2", "any")
+    own_task = True  # its worked answers are of countdown
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder = run.run_recipe("s1_countdown")
-        stages = run.recipe_job("s1_countdown").stages
-        names = [stage.name for stage in stages]
-        verifier = stages[2].job.task.verifier
-        measured: dict[str, Any] = {}
-        for name in names:
-            if (folder / name / "traces.bin").exists() and not (folder / name / "checkpoints").exists():
-                measured[name] = (
-                    measure_votes(folder / name, verifier)
-                    if name.endswith("-samples")
-                    else measure_chains(folder / name, verifier)
-                )
-        trained = {name: _training_cost(folder / name) for name in (*CHOSEN, "conditional", "stepwise", "classes")}
-        return {"model": run.model, "seed": run.seed, "measured": measured, "trained": trained}
+        return {"model": run.model, "seed": run.seed} | measure_stages(folder, run.recipe_job("s1_countdown").stages)
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
@@ -121,9 +115,7 @@ class S1:
             " attempts, right or wrong; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
             " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds."
-            f"{alone * (len(data) == 1)} The std of the base's first weights and the learning rate of fine-tuning"
-            " were chosen among four pairs, with a fourth"
-            " seed on puzzles kept out of training and test (docs/tried.md).",
+            f"{alone * (len(data) == 1)} " + (TINY_TRIALS if data[0].get("model", "tiny") == "tiny" else OTHER_MODELS),
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
@@ -158,6 +150,7 @@ class S1:
     def _string_table(self, data: Sequence[SeedData]) -> list[str]:
         times = _waits(data)
         rows = []
+        tiny = data[0].get("model", "tiny") == "tiny"
         for name in strings(data):
             own = [[d["measured"][f"string-{name}-{w}"] for d in data] for w in times]
             right = [format_interval([m["right"] for m in each], bounds=SHARE) for each in own]
@@ -168,7 +161,7 @@ class S1:
         head = ["string", *(f"{w} times" for w in times), f"tokens of thinking, {times[-1]} times"]
         return [
             "Each time that the model ends its thinking the end is taken away and a string put in its place. The model"
-            " has read `wait`; the letters of the other words it has never read." + _about_no_string(data),
+            f" has read `wait`{'; the letters of the other words it has never read' * tiny}." + _about_no_string(data),
             *markdown_table(head, rows),
         ]
 
@@ -209,8 +202,20 @@ class S1:
         return [*lines, ""]
 
 
+def measure_stages(folder: Path, stages: Sequence[Any]) -> dict[str, Any]:
+    """What every measuring stage found, and what every fine-tuning took."""
+    measured: dict[str, Any] = {}
+    verifier = stages[2].job.task.verifier
+    for name in (stage.name for stage in stages):
+        if (folder / name / "traces.bin").exists() and not (folder / name / "checkpoints").exists():
+            measure = measure_votes if name.endswith("-samples") else measure_chains
+            measured[name] = measure(folder / name, verifier)
+    trained = {name: _training_cost(folder / name) for name in (*CHOSEN, "conditional", "stepwise", "classes")}
+    return {"measured": measured, "trained": trained}
+
+
 def measure_chains(folder: Path, verifier: Any) -> dict[str, Any]:
-    """Of one chain for each problem: right, tokens of thinking (characters are tokens here), and tokens sampled."""
+    """Of one chain for each problem: right, tokens of thinking, and tokens sampled."""
     right, thinking, sampled = [], [], []
     for _, trace in read_traces(folder):
         chosen = trace.chosen if trace.chosen is not None else next(iter(trace.answers()), None)
@@ -230,12 +235,15 @@ def measure_chains(folder: Path, verifier: Any) -> dict[str, Any]:
 
 
 def thinking_tokens(trace: Any, leaf: int) -> float:
-    """Tokens between the question and the end of thinking."""
+    """Tokens between the question and the end of thinking. The tiny model's are characters; in a step of another
+    model that holds thinking and answer, the tokens of thinking are taken to be its share of the characters."""
     total = 0
     for i in trace.path(leaf)[1:]:
         step = trace.steps[i]
         if THINK_END in step.text:
-            return float(total + len(step.text.partition(THINK_END)[0]))
+            thought = len(step.text.partition(THINK_END)[0])
+            whole = 0 <= len(step.token_ids) - len(step.text) <= 1  # one a character, and the end of the text
+            return float(total + (thought if whole else round(len(step.token_ids) * thought / len(step.text))))
         total += len(step.token_ids)
     return float(total)
 

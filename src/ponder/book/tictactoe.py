@@ -121,9 +121,9 @@ class TicTacToeFigure:
             names = [ANCHOR, AS_ANSWERED, LEGAL, *(f"model {n}" for n in SIMULATIONS)]
             for i, (_, title) in enumerate(FAULTS):
                 each = [[fault_shares(d["counts"][name])[i] for d in data] for name in names]
-                y, x = [100 * float(np.mean(own)) for own in each], np.arange(len(names)) + 0.27 * (i - 1)
-                panels[1].bar(x, y, 0.25, color=COLOURS[i + 2], label=title)
-                paint_error_bars(panels[1], x, each, SHARE, 100)
+                y, places = [100 * float(np.mean(own)) for own in each], np.arange(len(names)) + 0.27 * (i - 1)
+                panels[1].bar(places, y, 0.25, color=COLOURS[i + 2], label=title)
+                paint_error_bars(panels[1], places, each, SHARE, 100)
                 rows.extend({"player": n, "fault": title, "share": v / 100} for n, v in zip(names, y, strict=True))
             panels[1].set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
             panels[1].set_ylabel("% of its chances")

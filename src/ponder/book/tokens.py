@@ -22,8 +22,9 @@ from ponder.book.figure import (
     paint_seeds,
 )
 from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
+from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc_within_problems
-from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
 from ponder.sampling import TOKEN_STATS
@@ -31,6 +32,9 @@ from ponder.types import Step
 
 Floats = NDArray[np.float64]
 SHOWN_TOKENS = 34  # positions that are drawn
+MORE_SHOWN_TOKENS = 100  # of other models than tiny, whose answers are longer
+OTHER_MODELS: dict[str, Any] = {"n": 64, "limit": 64, "token_stats": True}  # samples of each problem, and problems
+LENGTH_BINS = 8
 TOP_SHARE = 0.2  # of the tokens, those of highest entropy
 # Of "3+4=7\n7+0=7\n#### 7", what each character is.
 KINDS = {
@@ -51,11 +55,11 @@ class TokenTable:
     right: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
 
-    def add(self, step: Step, problem: int, right: float) -> None:
+    def add(self, step: Step, problem: int, right: float, tiny: bool = True) -> None:
         count = len(step.token_ids)
         for name in TOKEN_STATS:
             self.stats[name] += step.notes[name].tolist()
-        self.kinds += token_kinds(step.text, count)
+        self.kinds += token_kinds(step.text, count) if tiny else ["all"] * count
         self.places += range(count)
         self.owners += [len(self.right)] * count
         self.problems.append(problem)
@@ -75,41 +79,51 @@ class TokenEntropy:
         "Few tokens hold most of the entropy, and they are where the work is done; an answer whose tokens are uncertain"
         " is more often wrong; among the answers to one problem the shorter are right more often."
     )
-    models = ("tiny",)
+    models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder, verifier = sample_answers(run)
+        tiny = run.model == "tiny"
+        about: dict[str, Any] = {"model": run.model, "seed": run.seed}
+        if tiny:
+            folder, verifier = sample_answers(run)
+        else:
+            start = word_problem_start(run)
+            folder = run.run_recipe("repeated_sampling", **OTHER_MODELS, **start)
+            task = run.recipe_job("repeated_sampling", **OTHER_MODELS, **start).stages[-1].job.task
+            verifier = task.verifier
+            about |= {"task": task.name, "own start": start_line(run.task) if start else ""}
         table = TokenTable()
         for number, (_, trace) in enumerate(read_traces(pieces(folder)[0])):
             for leaf in trace.answers():
-                table.add(trace.steps[leaf], number, float(trace.score(leaf, verifier.name) or 0.0))
-        return {"model": run.model, "seed": run.seed, "cost": sampling_cost(folder)} | measure_tokens(table)
+                table.add(trace.steps[leaf], number, float(trace.score(leaf, verifier.name) or 0.0), tiny)
+        return about | {"cost": sampling_cost(folder)} | measure_tokens(table, tiny)
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
         rows: list[dict[str, Any]] = []
+        kinds = _kind_titles(data[0])
 
         def paint(figure: Any, panels: list[Any]) -> None:
             axes = panels[0]
             for i, (name, label) in enumerate((("right", "right answers"), ("wrong", "wrong answers"))):
                 mean = _mean([d["along"][name] for d in data])
-                axes.plot(range(SHOWN_TOKENS), mean, color=COLOURS[2 - i], label=label)
-                paint_seeds(axes, range(SHOWN_TOKENS), [d["along"][name] for d in data], COLOURS[2 - i])
+                axes.plot(range(len(mean)), mean, color=COLOURS[2 - i], label=label)
+                paint_seeds(axes, range(len(mean)), [d["along"][name] for d in data], COLOURS[2 - i])
                 rows.extend({"panel": "along", "group": label, "x": x, "value": y} for x, y in enumerate(mean))
             axes.set_xlabel("place in the answer, tokens")
             axes.set_ylabel("entropy, nats")
             axes.legend(fontsize=7)
             axes = panels[1]
             for i, name in enumerate(TOKEN_STATS):
-                each = [[d["kinds"][kind][name] for d in data] for kind in KINDS]
-                mean, places = [float(np.mean(own)) for own in each], np.arange(len(KINDS)) + 0.27 * (i - 1)
+                each = [[d["kinds"][kind][name] for d in data] for kind in kinds]
+                mean, places = [float(np.mean(own)) for own in each], np.arange(len(kinds)) + 0.27 * (i - 1)
                 axes.barh(places, mean, 0.25, color=COLOURS[i], label=name)
                 paint_error_bars(axes, places, each, POSITIVE, horizontal=True)
                 rows.extend(
-                    {"panel": "kinds", "group": name, "x": KINDS[kind], "value": y}
-                    for kind, y in zip(KINDS, mean, strict=True)
+                    {"panel": "kinds", "group": name, "x": kinds[kind], "value": y}
+                    for kind, y in zip(kinds, mean, strict=True)
                 )
-            axes.set_yticks(range(len(KINDS)), KINDS.values(), fontsize=7)
+            axes.set_yticks(range(len(kinds)), kinds.values(), fontsize=7)
             axes.invert_yaxis()
             axes.set_xlabel("mean over tokens")
             axes.legend(fontsize=7, loc="lower right")
@@ -141,20 +155,21 @@ class TokenEntropy:
                     for name in TOKEN_STATS
                 ),
             ]
-            for kind, label in KINDS.items()
+            for kind, label in _kind_titles(data[0]).items()
         ]
+        tiny = "task" not in data[0]
         top = [d["top share"] for d in data]
         names = {"entropy": "mean entropy", "max entropy": "highest entropy", "length": "length"}
         areas = [
             [label, format_interval([d["auroc"][name] for d in data], 1, 3, bounds=SHARE)]
             for name, label in names.items()
         ]
-        work = all(d["kinds"]["result"]["entropy"] > max(d["kinds"][k]["entropy"] for k in ("copied", "equals", "mark"))
-                   for d in data)  # fmt: skip
         sure, shorter = (held_above([d["auroc"][name] for d in data], 0.5, SHARE) for name in ("entropy", "length"))
+        of = "sums" if tiny else f"problems of {data[0]['task']}"
         return [
-            f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out sums, {data[0]['tokens']:,}"
-            " tokens in the first seed. Over seeds with a 95 % interval; thin lines are the seeds.",
+            f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out {of}, {data[0]['tokens']:,}"
+            " tokens in the first seed. Over seeds with a 95 % interval; thin lines are the seeds."
+            + data[0].get("own start", ""),
             *markdown_table(["tokens", "share of all tokens, %", *TOKEN_STATS], rows),
             "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 knows"
             " nothing):",
@@ -162,16 +177,38 @@ class TokenEntropy:
             "**Held?**",
             "",
             f"- the {TOP_SHARE:.0%} most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the entropy;"
-            f" more than half: **{_yes(min(top) > 0.5)}**. Results of steps are less certain than what is copied"
-            f" and marked: **{_yes(work)}**",
+            f" more than half: **{_yes(min(top) > 0.5)}**." + (_work_line(data) if tiny else ""),
             f"- answers of low entropy are right more often: **{sure}**",
-            f"- shorter answers to the same problem are right more often: **{shorter}**. A right answer to such a sum"
-            " has one length, that of its numbers, so that here length tells whether the form is kept, not how long the"
-            " model thought.",
+            f"- shorter answers to the same problem are right more often: **{shorter}**." + ABOUT_SUMS * tiny,
             "",
-            sampling_cost_line([d["cost"] for d in data]),
+            sampling_cost_line([d["cost"] for d in data]) if tiny else _cost_line(data),
             "",
         ]
+
+
+ABOUT_SUMS = (
+    " A right answer to such a sum has one length, that of its numbers, so that here length tells whether the form is"
+    " kept, not how long the model thought."
+)
+
+
+def _work_line(data: Sequence[SeedData]) -> str:
+    """Whether tokens that are computed are less certain than those that are copied."""
+    work = all(d["kinds"]["result"]["entropy"] > max(d["kinds"][k]["entropy"] for k in ("copied", "equals", "mark"))
+               for d in data)  # fmt: skip
+    return f" Results of steps are less certain than what is copied and marked: **{_yes(work)}**"
+
+
+def _cost_line(data: Sequence[SeedData]) -> str:
+    first = data[0]["cost"]
+    return (
+        f"The samples are {format_amount(first['tokens'])} tokens and {format_amount(first['flops'])} FLOPs in the"
+        " first seed."
+    )
+
+
+def _kind_titles(d: SeedData) -> dict[str, str]:
+    return {kind: KINDS.get(kind, "all tokens") for kind in d["kinds"]}
 
 
 def token_kinds(text: str, count: int) -> list[str]:
@@ -192,7 +229,8 @@ def token_kinds(text: str, count: int) -> list[str]:
     return [*out, *["end"] * (count - len(out))][:count]
 
 
-def measure_tokens(table: TokenTable) -> dict[str, Any]:
+def measure_tokens(table: TokenTable, tiny: bool = True) -> dict[str, Any]:
+    shown = SHOWN_TOKENS if tiny else MORE_SHOWN_TOKENS
     kinds, places, owners = np.array(table.kinds), np.array(table.places), np.array(table.owners)
     right, lengths = np.array(table.right), np.array(table.lengths)
     stats = {name: np.array(values, dtype=float) for name, values in table.stats.items()}
@@ -210,13 +248,13 @@ def measure_tokens(table: TokenTable) -> dict[str, Any]:
         "accuracy": round(float(right.mean()), 4),
         "along": {
             name: [round(float(entropy[own & (places == i)].mean()), 4) if (own & (places == i)).any() else 0.0
-                   for i in range(SHOWN_TOKENS)]
+                   for i in range(shown)]
             for name, own in (("right", is_right), ("wrong", ~is_right))
         },
-        "kinds": {kind: _kind_means(stats, kinds == kind) for kind in KINDS},
+        "kinds": {kind: _kind_means(stats, kinds == kind) for kind in (KINDS if tiny else ("all",))},
         "top share": round(top_share(entropy), 4),
         "auroc": {name: round(float(x), 4) for name, x in area.items()},
-        "by length": by_length(lengths, right),
+        "by length": by_length(lengths, right) if tiny else by_length_bins(lengths, right),
     }  # fmt: skip
 
 
@@ -237,6 +275,15 @@ def by_length(lengths: NDArray[np.int64], right: Floats) -> list[dict[str, float
         {"length": int(n), "answers": int((lengths == n).sum()), "right": round(float(right[lengths == n].mean()), 4)}
         for n in np.unique(lengths)
         if (lengths == n).sum() >= 20
+    ]
+
+
+def by_length_bins(lengths: NDArray[np.int64], right: Floats) -> list[dict[str, float]]:
+    """The share of right answers in bins of as many answers each, by length."""
+    bins = [own for own in np.array_split(np.argsort(lengths, kind="stable"), LENGTH_BINS) if len(own)]
+    return [
+        {"length": round(float(lengths[i].mean()), 1), "answers": len(i), "right": round(float(right[i].mean()), 4)}
+        for i in bins
     ]
 
 

@@ -71,10 +71,16 @@ def _check_figure_flags(
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
     if figure.models and "any" not in figure.models and (on not in figure.models or task is not None):
         raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+    if getattr(figure, "own_task", False) and (task is not None or task_settings):
+        raise UsageError(f"the figure {figure.name} has a task of its own: leave out --task and its settings")
+
+
+def _model_title(name: str) -> str:
+    return "a model of your own" if name == "any" else name
 
 
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
     wide = max(len(row["figure"]) for row in rows)
-    where = [f" (on {', '.join(row['on'])})" if row["on"] else "" for row in rows]
+    where = [f" (on {', '.join(_model_title(name) for name in row['on'])})" if row["on"] else "" for row in rows]
     out = [f"{row['figure']:<{wide}}  {row['title']}{on}" for row, on in zip(rows, where, strict=True)]
     return [*out, "", "ponder book FIGURE makes one; docs/book shows what came of it."]
