@@ -37,7 +37,7 @@ def recipe(
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     tiny = isinstance(b.model, ScratchModel)
-    longest = b.sampling.max_tokens if tiny or max_tokens else None
+    longest = b.sampling.max_tokens if b.has_cold_start or max_tokens else None  # sums have a form, and a length
     stages: list[Stage] = []
     first = start or str(b.model)
     if start is None and b.has_cold_start:

@@ -19,7 +19,7 @@ from ponder.book.figure import (
     format_interval,
     held_above,
     markdown_table,
-    over_seeds,
+    paint_error_bars,
 )
 from ponder.book.tokens import KINDS, TOP_SHARE, token_kinds
 from ponder.measure.figures.canvas import FigureWithData, make_panels
@@ -80,21 +80,22 @@ class SearchForks:
             axes = panels[0]
             groups = ("shared, no fork", "fork", "deciding fork")
             for i, (search, label) in enumerate(SEARCHES.items()):
-                points = [over_seeds([d["searches"][search]["entropy"][g] for d in data]) for g in groups]
-                y = [p[0] for p in points]
-                error = np.nan_to_num([[max(0.0, p[0] - p[1]), max(0.0, p[2] - p[0])] for p in points]).T
-                axes.bar(np.arange(3) + 0.38 * (i - 0.5), y, 0.36, color=COLOURS[i], label=label)
-                axes.errorbar(np.arange(3) + 0.38 * (i - 0.5), y, error, fmt="none", ecolor="black", lw=0.8)
+                each = [[d["searches"][search]["entropy"][g] for d in data] for g in groups]
+                y, places = [float(np.mean(own)) for own in each], np.arange(3) + 0.38 * (i - 0.5)
+                axes.bar(places, y, 0.36, color=COLOURS[i], label=label)
+                paint_error_bars(axes, places, each, POSITIVE)
                 rows.extend({"panel": "entropy", "search": label, "x": g, "value": v}
                             for g, v in zip(groups, y, strict=True))  # fmt: skip
             axes.set_xticks(range(3), ["all samples\nagree", "fork", "fork that\ndecides"], fontsize=8)
             axes.set_ylabel("entropy, nats")
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc="upper left")
             axes = panels[1]
             kinds = list(data[0]["searches"]["beam"]["kinds"])
             for i, (search, label) in enumerate(SEARCHES.items()):
-                y = [100 * float(np.mean([d["searches"][search]["kinds"][k]["forks"] for d in data])) for k in kinds]
-                axes.barh(np.arange(len(kinds)) + 0.38 * (i - 0.5), y, 0.36, color=COLOURS[i], label=label)
+                each = [[d["searches"][search]["kinds"][k]["forks"] for d in data] for k in kinds]
+                y, places = [100 * float(np.mean(own)) for own in each], np.arange(len(kinds)) + 0.38 * (i - 0.5)
+                axes.barh(places, y, 0.36, color=COLOURS[i], label=label)
+                paint_error_bars(axes, places, each, SHARE, 100, horizontal=True)
                 rows.extend({"panel": "kinds", "search": label, "x": _kind_title(k), "value": v}
                             for k, v in zip(kinds, y, strict=True))  # fmt: skip
             axes.set_yticks(range(len(kinds)), [_kind_title(k) for k in kinds], fontsize=7)
@@ -167,7 +168,8 @@ class SearchForks:
                 f" {format_interval(decides, 1, 3, sign=True)} nats: **{held_above(decides)}**",
                 f"- {label}: pairs of samples that part, by what Gini's measure says:"
                 f" {format_interval([s['parted'] / s['expected'] for s in own], 1, 3, bounds=POSITIVE)}; within 5 % in"
-                f" every seed: **{'yes' if max(off) < 0.05 else 'no'}**",
+                f" every seed: **{'yes' if max(off) < 0.05 else 'no'}** (with {_counts(own)} forks chance alone moves"
+                f" it by about {_noise(own)} %)",
             ]
         return [*lines, ""]
 
@@ -281,6 +283,15 @@ def calibration(bins: Sequence[Sequence[Sequence[float]]]) -> tuple[list[float],
     total = np.sum(np.array(bins, dtype=float), axis=0)
     there = [row for row in total if row[0] > 0]
     return [float(row[1] / row[0]) for row in there], [float(row[2] / row[0]) for row in there]
+
+
+def _counts(own: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{s['forks']:,}" for s in own)
+
+
+def _noise(own: Sequence[Mapping[str, Any]]) -> str:
+    """One standard deviation of a count of so many forks, in % of it."""
+    return ", ".join(f"{100 / np.sqrt(max(1, s['forks'])):.0f}" for s in own)
 
 
 def _kind_title(kind: str) -> str:
