@@ -45,6 +45,8 @@ _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding sho
 class CudaGraphRunner(ModelRunner):
     """A runner for decoders on a GPU. It rounds where the plain runner does, but sums in another order."""
 
+    queues_launches = True
+
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:

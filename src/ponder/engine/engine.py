@@ -42,6 +42,10 @@ _SMALL_NETWORK_PARAMETERS, _PREFILL_CHUNK_TOKENS_SMALL = 1 << 22, 4096
 # launch before it; and launches between two of a single step, which brings the first tokens of new sequences at once.
 _STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
 _MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has time for them
+# Where at least so many sequences of at most so many tokens are in flight and as many wait, as in a tree search of many
+# problems, the host takes about as long as the device: both halves are launched in turns, so that the device computes
+# one while the host handles the other. They are not if they come in one: then half of them is begun first.
+_MIN_ALTERNATING_SEQUENCES, _MAX_ALTERNATING_TOKENS = 256, 64
 
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -277,8 +281,15 @@ class Engine:
         for call in cancelled:
             self._abort(call)
         in_flight, self._run_in_flight = self._run_in_flight, None
-        if in_flight is not None and not (weights_changed or new or cancelled):
-            self._run_in_flight = self._launch_ahead(in_flight)
+        if in_flight is not None and not (weights_changed or cancelled):
+            for call in new:
+                self._schedule_call(scheduler, call)
+            alternates = self._alternates(in_flight)
+            if alternates or not new:
+                self._run_in_flight = self._launch_ahead(in_flight, alternates)
+            if alternates and self._run_in_flight is None:
+                self._run_in_flight = self._launch_behind(in_flight)
+            new = []
         if in_flight is not None:
             self._collect(in_flight)
         if self._run_in_flight is not None:
@@ -289,7 +300,7 @@ class Engine:
         for call in new:
             self._schedule_call(scheduler, call)
         start_time, preemptions = time.perf_counter(), scheduler.preemptions
-        plan = scheduler.plan_step(self._choose_sequences, runner.mixed_batch)
+        plan = scheduler.plan_step(self._choose_sequences, runner.mixed_batch, self._max_sequences_now())
         if scheduler.preemptions != preemptions:
             runner.forget_batch()  # a preempted sequence comes back with other slots
         if plan is not None:
@@ -332,12 +343,13 @@ class Engine:
         call = self.mailbox.calls.get(seq)
         return call is not None and call.on_chunk is not None
 
-    def _launch_ahead(self, in_flight: InFlight) -> InFlight | None:
+    def _launch_ahead(self, in_flight: InFlight, alternates: bool) -> InFlight | None:
         """Launch the next steps before the tokens of the running ones are collected, so that the device never waits for
-        the host. None: no sequence continues, memory is short, or other sequences could join."""
+        the host. None: no sequence continues, memory is short, or other sequences could join. `alternates`: they come
+        after these."""
         scheduler, runner = self._scheduler, self._runner
         assert scheduler is not None and runner is not None
-        if scheduler.prefilling or (in_flight.some_finished and scheduler.waiting):
+        if scheduler.prefilling or (in_flight.some_finished and scheduler.waiting and not alternates):
             return None
         seqs = [seq for seq in in_flight.seqs if seq.stop is None and seq in self.mailbox.calls]
         if len(seqs) < len(scheduler.decoding):  # the others are next
@@ -351,6 +363,50 @@ class Engine:
         start_time = time.perf_counter()
         self._launches_since_single_step += 1
         return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
+
+    def _alternates(self, in_flight: InFlight) -> bool:
+        """Whether sequences that wait are launched after these in flight, and not together with them."""
+        scheduler, runner, many = self._scheduler, self._runner, _MIN_ALTERNATING_SEQUENCES
+        assert scheduler is not None and runner is not None
+        if not runner.queues_launches or min(len(in_flight.seqs), len(scheduler.waiting)) < many:
+            return False
+        return all(map(self._is_short, in_flight.seqs)) and all(self._is_short(item) for _, item in scheduler.waiting)
+
+    def _max_sequences_now(self) -> int | None:
+        """Half of the sequences, where they are short and so many that both halves are worth a launch of their own."""
+        scheduler, runner = self._scheduler, self._runner
+        assert scheduler is not None and runner is not None
+        active = len(scheduler.prefilling) + len(scheduler.decoding)
+        total = min(active + len(scheduler.waiting), scheduler.max_num_seqs)
+        if not runner.queues_launches or not scheduler.waiting or total < 3 * _MIN_ALTERNATING_SEQUENCES:
+            return None
+        items = [*scheduler.prefilling, *scheduler.decoding, *(item for _, item in scheduler.waiting)]
+        return (total + 1) // 2 if all(map(self._is_short, items)) else None
+
+    def _is_short(self, item: SequenceState | ReadRequest) -> bool:
+        if not isinstance(item, SequenceState) or not item.samples_on_device or self._is_heard(item):
+            return False
+        return item.sampling.max_tokens <= _MAX_ALTERNATING_TOKENS
+
+    def _launch_behind(self, in_flight: InFlight) -> InFlight | None:
+        """Launch sequences that wait before the tokens of those in flight are collected, which all end with these.
+        None: one of them may continue, memory is short, or prompts have to be computed first."""
+        scheduler, runner, calls = self._scheduler, self._runner, self.mailbox.calls
+        assert scheduler is not None and runner is not None
+        left = (seq.sampling.max_tokens - len(seq.token_ids) for seq in in_flight.seqs if seq in calls)
+        if scheduler.prefilling or any(tokens > in_flight.steps for tokens in left):
+            return None
+        scheduler.admit()
+        running = set(in_flight.seqs)
+        seqs = [seq for seq in scheduler.decoding if seq not in running]
+        if scheduler.prefilling or not seqs or not runner.can_launch(seqs):
+            return None
+        steps = runner.max_steps(seqs)
+        if not scheduler.reserve_ahead(seqs, steps):
+            return None
+        start_time = time.perf_counter()
+        self._launches_since_single_step += 1
+        return InFlight(seqs, steps, runner.launch(seqs, steps), self.version, start_time)
 
     def _collect(self, in_flight: InFlight) -> None:
         """Wait for the tokens of launched steps and deliver them, except to sequences that finished or were cancelled

@@ -24,6 +24,7 @@ PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 class ModelRunner:
     stops_at_end = False  # whether a launch samples nothing after the end of a sequence
+    queues_launches = False  # whether a launch can be queued behind another, while the host does something else
 
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
