@@ -29,6 +29,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.nets import lora
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.flex_attention import FLEX_BLOCK_TOKENS
 from ponder.nets.lora import LoRA
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train.learner import Learner
@@ -120,8 +121,11 @@ def synchronized(options: Any) -> float:
 @torch.no_grad()
 def learner_logprobs(net: Decoder, seq: SequenceState) -> np.ndarray:
     tokens = torch.from_numpy(np.asarray(seq.tokens, np.int64)).to(net.device)
-    attend = make_tree_attention([len(tokens) - 1], [-1], net.config, net.device, net.dtype)
-    hidden = net(tokens[:-1], attend.positions_T, attend)[-len(seq.token_ids) :]
+    count = len(tokens) - 1
+    filler = -count % FLEX_BLOCK_TOKENS or FLEX_BLOCK_TOKENS  # up to whole blocks, as the packer does
+    attend = make_tree_attention([count, filler], [-1, -1], net.config, net.device, net.dtype)
+    padded = torch.cat((tokens[:-1], tokens.new_zeros(filler)))
+    hidden = net(padded, attend.positions_T, attend)[count - len(seq.token_ids) : count]
     every = torch.log_softmax(net.logits(hidden).double(), -1)
     return every.gather(1, tokens[-len(seq.token_ids) :, None])[:, 0].cpu().numpy()
 

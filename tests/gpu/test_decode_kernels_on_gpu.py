@@ -33,7 +33,7 @@ def decode(net: Decoder, tokens: torch.Tensor, kernels: bool) -> torch.Tensor:
     """Log-probabilities [STEPS, rows, vocabulary] of these tokens' successors, step by step."""
     rows = tokens.shape[1]
     weights, cache = FusedWeights(net, 32), KVCache(net.config, rows * STEPS + 1, net.device, net.dtype)
-    assert decode_forward.is_supported(weights) == kernels
+    assert decode_forward.is_supported(weights, rows) == kernels
     b = graph_buffers.GraphBuffers(net, rows, rows * STEPS)
     b.tail_slots[:, :STEPS] = torch.arange(rows * STEPS, device="cuda").view(rows, STEPS)
     b.temperature.fill_(0.8)

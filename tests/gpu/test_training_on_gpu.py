@@ -162,7 +162,7 @@ def test_fp8_products_are_those_of_rounded_factors_on_a_gpu() -> None:
     x, grad = torch.randn(200, 256), torch.randn(200, 128)  # 200 tokens: no multiple of 16
     results = []
     for device in ("cpu", "cuda"):
-        own, inputs = copy.deepcopy(layer).to(device), x.to(device).requires_grad_()
+        own, inputs = copy.deepcopy(layer).to(device), x.clone().to(device).requires_grad_()
         out = fp8_linear.linear(own, inputs, fp8=True)
         out.backward(grad.to(device))
         results.append((out.detach(), inputs.grad, own.weight.grad))
@@ -264,7 +264,7 @@ def test_gradient_of_a_bfloat16_head_in_several_chunks(monkeypatch: pytest.Monke
     target = torch.randint(640, (50,), generator=draw, device="cuda")
     grads: dict[int, tuple[Tensor, ...]] = {}
     for tokens in (12, 50):
-        monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 4 * 640 * tokens)
+        monkeypatch.setattr(chunked_lm_head, "_GPU_CHUNK_BYTES", 4 * 640 * tokens)
         low = [x.bfloat16().requires_grad_() for x in (hidden, weight)]
         logp, entropy = chunked_lm_head.token_logprobs(*low, target, 0.8)
         grads[tokens] = torch.autograd.grad(logp.sum() + entropy.sum(), low)

@@ -24,6 +24,7 @@ _T = TypeVar("_T")
 LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
+MAX_ROWS = 256  # up to which they were measured faster; not at 1,024
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
@@ -86,11 +87,13 @@ def row_classes() -> list[int]:
     return sorted({most for tiles in TILES.values() for most in tiles})
 
 
-def is_supported(w: FusedWeights, adapters: PassAdapters = None) -> bool:
-    """Whether these kernels serve the network, and PONDER_DECODE_KERNELS=1 asks for them."""
-    c, kind = w.config, w.embedding.dtype
+def is_supported(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> bool:
+    """Whether these kernels serve the network, and faster than others. PONDER_DECODE_KERNELS=0: they are not used; 1:
+    for any number of rows."""
+    c, kind, asked = w.config, w.embedding.dtype, os.environ.get("PONDER_DECODE_KERNELS")
     return (
-        os.environ.get("PONDER_DECODE_KERNELS") == "1"
+        asked != "0"
+        and (rows <= MAX_ROWS or asked == "1")
         and not c.gemma
         and c.width <= MAX_WIDTH
         and not isinstance(adapters, AdapterRows)

@@ -37,7 +37,7 @@ def decode(
     """One step of each row: from `last_tokens` to `logits` and, if it samples, to the next `last_tokens`. Chunks are
     prefilled in the same step; returns their hidden states [T, E]. `adapters`: of the rows, then of the chunks' tokens.
     """
-    if not chunks and decode_forward.is_supported(w, adapters):
+    if not chunks and decode_forward.is_supported(w, rows, adapters):
         step = decode_forward.DecodeStep(w, b, rows, adapters)
         hidden = decode_forward.run_layers(step, _decode_attention(w, cache, b, rows, has_shared, step.pdl))
     else:
