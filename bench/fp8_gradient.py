@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from harness import commit, hardware, make_parser, versions
+from harness import RESULTS, commit, hardware, make_parser, report, versions
 from ponder.models.load import load_policy
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.tasks.datasets.word_problems import GSM8K
@@ -58,7 +58,7 @@ def compare(result: Mapping[str, Tensor], exact: Mapping[str, Tensor], names: It
     return {"cosine": dot / (own * other) ** 0.5, "relative_error": max(0.0, (own - 2 * dot + other) / other) ** 0.5}
 
 
-def measure(args: Any, keep: Any) -> dict[str, Any]:
+def measure(args: Any, save: Callable[[Any], None]) -> dict[str, Any]:
     exact: dict[str, Any] = {}
     rows: dict[str, Any] = {}
     for way, (dtype, fp8) in WAYS.items():
@@ -92,7 +92,7 @@ def measure(args: Any, keep: Any) -> dict[str, Any]:
                 "logprob_gap": {"mean": float(gaps.mean()), "largest": float(gaps.max())},
                 "seconds": time.perf_counter() - began,
             }
-            keep(rows)
+            save(rows)
     return rows
 
 
@@ -100,21 +100,47 @@ def _halves(problems: list[Problem]) -> tuple[list[Problem], list[Problem]]:
     return problems[: len(problems) // 2], problems[len(problems) // 2 :]
 
 
+def keep(args: Any, rows: dict[str, Any], origin: dict[str, Any] | None = None) -> None:
+    """`origin`: of rows that were measured elsewhere, see `harness.report`."""
+    imitation = rows["imitation"]
+    report(
+        "fp8_gradient",
+        f"{args.model}: distance of the gradient of one step on {args.problems} solutions of GSM8K from float32's "
+        "over its norm",
+        imitation["fp8"]["whole"]["relative_error"],
+        {"bfloat16": imitation["bfloat16"]["whole"]["relative_error"]},
+        better="lower",
+        device=args.device,
+        details={"rows": rows, "note": args.note},
+        results=args.results,
+        origin=origin,
+    )
+
+
 def main() -> None:
     flags = make_parser(__doc__)
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--problems", type=int, default=128)
-    flags.add_argument("--out", type=Path, required=True, help="file that the result is written to")
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
+    flags.add_argument("--kept", type=Path, help="make the result of a file of rows, and measure nothing")
+    flags.add_argument("--out", type=Path, help="file that the rows are written to, as they come")
     args = flags.parse_args()
-    facts = {
-        "work": f"{args.model}: the gradient of one step on {args.problems} solutions of GSM8K",
-        "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
-    }  # fmt: skip
+    if args.kept is not None:
+        known = json.loads(args.kept.read_text("utf-8"))
+        keep(args, known["rows"], known)
+        return
+    facts = {"hardware": hardware(args.device), "versions": versions(), "commit": commit()}
 
-    def keep(rows: Any) -> None:
-        args.out.write_text(json.dumps({"name": "fp8_gradient", **facts, "rows": rows}, indent=2) + "\n", "utf-8")
+    def save(rows: Any) -> None:
+        if args.out is not None:
+            args.out.write_text(json.dumps({"name": "fp8_gradient", **facts, "rows": rows}, indent=2) + "\n", "utf-8")
 
-    print(json.dumps(measure(args, keep)), flush=True)
+    rows = measure(args, save)
+    if "fp8" in rows["imitation"]:  # a CPU has none
+        keep(args, rows, facts)
+    else:
+        print(json.dumps(rows), flush=True)
 
 
 if __name__ == "__main__":
