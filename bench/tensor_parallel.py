@@ -29,9 +29,9 @@ from ponder.engine.engine import Engine
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaPolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.nets import rope
 from ponder.nets.config import DecoderConfig, RopeConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.load_weights import empty_decoder
 from ponder.protocols import Policy
 from ponder.types import Completion, Ids, Sampling, ids
 
@@ -50,9 +50,7 @@ NOISE_LENGTH = 1_000_003  # a prime: the rows of a matrix are shifted against ea
 
 def make_net(shape: str, dtype: torch.dtype) -> Decoder:
     """Weights from one stretch of noise, again and again: 1.5 billion draws would take longer than the measurement."""
-    with torch.device("meta"):
-        net = Decoder(SHAPES[shape])
-    net = net.to_empty(device="cpu").to(dtype).requires_grad_(False)
+    net = empty_decoder(SHAPES[shape], dtype, torch.device("cpu"), None)
     noise = torch.randn(NOISE_LENGTH, generator=torch.Generator().manual_seed(0))
     for name, p in net.named_parameters():
         if p.dim() == 2:
@@ -60,10 +58,6 @@ def make_net(shape: str, dtype: torch.dtype) -> Decoder:
             p.copy_((noise * std).to(dtype).repeat(-(-p.numel() // NOISE_LENGTH))[: p.numel()].view(p.shape))
         else:
             p.fill_(1.0 if "norm" in name else 0.01)
-    if net.config.tied_embeddings:
-        net.lm_head.weight = net.embed_tokens.weight
-    c = net.config  # what was made on the meta device has no numbers
-    net.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
     return net
 
 

@@ -23,7 +23,7 @@ from cluster.slot_end import SECONDS, wait_for_end
 from fakes import DigitTask, char_policy, perturb
 from ponder.cluster.job_cluster import on_cluster
 from ponder.cluster.places import LOST
-from ponder.errors import UsageError
+from ponder.errors import ModelError, UsageError
 from ponder.models.replicas.ledger import read_ledger
 from ponder.models.replicas.replica import Replica
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
@@ -226,6 +226,25 @@ def test_environment_workers_play_on_the_cluster_and_are_replaced(
             assert asyncio.run(play()) == [False, False, False, True]
         finally:
             worker_pool.end_workers()
+
+
+def test_split_replica_has_its_cpus_on_one_machine(cluster: Any, tmp_path: Path) -> None:
+    from ponder.cluster.ray_place import RayPlace
+
+    policy = char_policy(context=256)
+
+    async def run(place: RayPlace, shards: int) -> None:
+        async with ReplicaPolicy(policy, 1, tmp_path / str(shards), place=place, tensor_parallel=shards) as split:
+            assert place.ray.available_resources().get("CPU", 0) <= 2  # of four
+            for each in (policy, split):
+                each.reseed(7)
+            prompt = split.tokens("3+4=")
+            found, wanted = await split.generate(prompt, SAMPLING, 3), await policy.generate(prompt, SAMPLING, 3)
+            assert [c.text for c in found] == [c.text for c in wanted]
+
+    asyncio.run(run(RayPlace(cluster.address, "split"), 2))
+    with pytest.raises(ModelError, match=r"needs 4 CPUs of one machine, and none .* has more than 3"):
+        asyncio.run(run(RayPlace(cluster.address, "too-wide"), 4))
 
 
 def test_two_jobs_do_not_meet(cluster: Any, tmp_path: Path) -> None:

@@ -256,6 +256,16 @@ def test_option_given_with_an_equals_sign_holds(monkeypatch: pytest.MonkeyPatch,
     assert "--max-model-len" not in command and "--max_model_len=64" in command
 
 
+def test_vllm_splits_a_network_over_its_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
+    how = {"dtype": "bfloat16", "context": 128, "gpu_memory": 0.9, "gpus": "1,2,0"}
+    command = VLLMServer(tmp_path, **how, tensor_parallel=2).command()  # type: ignore[arg-type]
+    assert command[command.index("--tensor-parallel-size") + 1] == "2"
+    assert "--tensor-parallel-size" not in VLLMServer(tmp_path, **how).command()  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a GPU for each of 2 parts"):
+        device_settings(["cuda:0", "cuda:0"], 0)
+
+
 def test_vllm_of_this_environment_is_started_without_a_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
     command = VLLMServer(tmp_path, dtype="bfloat16", context=128, gpu_memory=0.3, gpus=None).command()

@@ -72,6 +72,16 @@ def build_shard(
     return net
 
 
+def empty_decoder(config: DecoderConfig, dtype: torch.dtype, device: torch.device, shard: Shard | None) -> Decoder:
+    """A decoder, or one shard of it, with memory for its weights and nothing in it: never whole on the host."""
+    with torch.device("meta"), _SkipInit():
+        net = Decoder(config) if shard is None else DecoderShard(config, shard)
+    net = net.to(dtype).to_empty(device=device)
+    if net.config.tied_embeddings:
+        net.lm_head.weight = net.embed_tokens.weight
+    return net.requires_grad_(False)
+
+
 def _fill(
     net: Decoder,
     tensors: Iterable[tuple[str, Tensor]],

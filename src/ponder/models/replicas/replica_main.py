@@ -28,7 +28,7 @@ from ponder.models.replicas.shard_processes import ShardProcesses, ShardSettings
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
-from ponder.nets.decoder import Decoder
+from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
 from ponder.nets.tensor_parallel import DecoderShard, Shard
 from ponder.types import ids
@@ -116,8 +116,7 @@ class ReplicaServer:
             pad=parse_token_id("pad", ends["pad"]),
         )
         shards, dtype = self._shards, getattr(torch, message["dtype"])
-        net = Decoder(config) if shards is None else DecoderShard(config, Shard(0, shards.count))
-        net = net.to(device, dtype).requires_grad_(False)
+        net = empty_decoder(config, dtype, device, None if shards is None else Shard(0, shards.count))
         if shards is not None and isinstance(net, DecoderShard):
             shards.connect(net)
         policy = PonderPolicy(net, Tokenizer.from_json(message["tokenizer"], "the learner"))

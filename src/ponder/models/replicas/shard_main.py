@@ -16,6 +16,7 @@ from ponder.engine.sharded_runner import FollowingRunner
 from ponder.models.load import load_shard
 from ponder.models.replicas.shard_processes import pack_message, read_message
 from ponder.nets.config import from_hf
+from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
 from ponder.nets.shard_group import join_shards
 from ponder.nets.tensor_parallel import DecoderShard, Shard
@@ -56,10 +57,10 @@ def build_net(message: Mapping[str, Any]) -> DecoderShard:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if (model := message.get("model")) is not None:
-        net = load_shard(model, device, message["dtype"], shard)[0]
-    else:
-        net = DecoderShard(from_hf(message["config"]), shard).to(device, getattr(torch, message["dtype"]))
-    return net.requires_grad_(False)
+        return load_shard(model, device, message["dtype"], shard)[0].requires_grad_(False)
+    net = empty_decoder(from_hf(message["config"]), getattr(torch, message["dtype"]), device, shard)
+    assert isinstance(net, DecoderShard)
+    return net
 
 
 def main() -> None:
