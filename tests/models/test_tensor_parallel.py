@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fakes import DigitTask, char_policy, perturb
+from ponder.cluster.places import LocalPlace
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.ledger import LedgerCounts, read_ledger
@@ -25,6 +27,7 @@ from ponder.nets import hf
 from ponder.nets.decoder import init_decoder
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
+from ponder.pipelines.training import open_sampler
 from ponder.serve.load_models import load_served_models
 from ponder.types import Completion, Sampling
 
@@ -182,6 +185,35 @@ def test_numbers_of_shards_that_do_not_work_are_refused(folder: Path) -> None:
         Evaluate(DigitTask(), tensor_parallel=2)
     with pytest.raises(UsageError, match="tensor_parallel is 0; it must be 1 or more"):
         RL(DigitTask(), replicas=1, tensor_parallel=0)
+
+
+def test_shards_get_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the whole weights in the host's memory all GPUs are theirs; a place shows a replica its own alone."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    policy, gpu = grouped_policy(), torch.device("cuda")
+    split = ReplicaPolicy(policy, 2, tmp_path / "a", device=gpu, tensor_parallel=2)
+    settings = [split._settings(index) for index in range(2)]
+    assert [s["shards"]["devices"] for s in settings] == [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]]
+    assert [s["device"] for s in settings] == ["cuda:0", "cuda:2"] and settings[0]["learner_gpu"] is None
+
+    class OwnGPUs(LocalPlace):
+        own_gpus = True
+
+    placed = ReplicaPolicy(policy, 2, tmp_path / "b", device=gpu, tensor_parallel=2, place=OwnGPUs())
+    assert placed._settings(1)["shards"]["devices"] == ["cuda:0", "cuda:1"]
+    assert ReplicaPolicy(policy, 1, tmp_path / "c")._settings(0)["shards"] is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shards", "wanted"),
+    [(True, 2, ("cpu", "bfloat16")), (True, 1, ("auto", "auto")), (False, 2, ("auto", "auto"))],
+)
+def test_weights_of_split_replicas_stay_on_the_host(
+    gpu: bool, shards: int, wanted: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_sampler, "pick_device", lambda name: torch.device("cuda" if gpu else "cpu"))
+    monkeypatch.setattr(open_sampler, "pick_dtype", lambda name, device: torch.bfloat16)
+    assert open_sampler.host_if_split(Evaluate(DigitTask(), replicas=1, tensor_parallel=shards)) == wanted
 
 
 @pytest.mark.parametrize(
