@@ -567,7 +567,8 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "log_to": "| --log-to tensorboard"}),
     "plan": ("plan grpo", {"sample_groups": "| --sample-groups 3", "dry_run_steps": "| --dry-run-steps 3",
         "json": "| --json", "gpus": "| --gpus 2", "nodes": "--gpus 2 | --nodes 2",
-        "gpu_memory": "--gpus 2 | --gpu-memory 0.01"}),
+        "gpu_memory": "--gpus 2 | --gpu-memory 0.01", "gpu_tflops": "--gpus 2 | --gpu-tflops 1",
+        "gpu_bandwidth": "--gpus 2 | --gpu-bandwidth 0.1"}),
 }  # fmt: skip
 # What a run in seconds cannot show is seen where the flag arrives: the models that are loaded, the job that would run.
 CAPTURED_COMMANDS = ("demo", "run", "plan", "serve", "view", "book", "cluster")

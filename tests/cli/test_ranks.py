@@ -32,6 +32,7 @@ from ponder.pipelines.rl import RL
 from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.rank_memory import TrainingShape, rank_memory
 from ponder.train.ranks import check_gpu_count
+from ponder.train.step_time import GPURates, least_step_time
 
 from .conftest import CommandResult
 from .test_graceful_stop import CliProcess, read_until, start_cli
@@ -100,6 +101,7 @@ def test_bad_numbers_of_ranks_are_refused(ponder: Callable[..., CommandResult], 
 def test_plan_prints_memory_and_commands_of_ranks(ponder: Callable[..., CommandResult], here: Path) -> None:
     result = ponder("plan", "tiny.py", "--gpus", "4", "--steps", "9")
     assert result.code == 0 and "replicated fits into 80 GiB" in result.out
+    assert "s of learning at least, by the GPUs' limits" in result.out
     assert "ponder run tiny.py --steps 9 --ranks 4" in result.out
     assert "torchrun --nproc-per-node 4 -m -- ponder run tiny.py --steps 9" in result.out
     result = ponder("plan", "tiny.py", "--gpus", "4", "--nodes", "2", "--gpu-memory", "0.1")
@@ -117,6 +119,24 @@ def test_rank_memory_of_7b_by_hand() -> None:
     assert rank_memory(shape, 16, True, shard_size=8) == sharded  # two copies
     gathered = sharded.pop("gathered")
     assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB
+
+
+def test_least_step_time_of_7b_by_hand() -> None:
+    """64 answers of 1,000 tokens on 8 ranks: each token costs six times the weights and its attention, and each pass of
+    a sampler reads all weights and half of the cache that it has at the end."""
+    shape = TrainingShape(QWEN_7B)
+    weights = 28 * QWEN_7B.layer_parameter_count + 152064 * 3584
+    forward = 2 * weights + 28 * 28 * 128 * 4 * 500
+    time = least_step_time(shape, 64, 1000, 8)
+    assert time.learn == pytest.approx(64_000 * 3 * forward / 8 / 989e12)
+    assert time.sample == pytest.approx(1000 * (2 * shape.parameters + 8 * 500 * 2 * 28 * 4 * 128 * 2) / 3.35e12)
+    assert least_step_time(TrainingShape(QWEN_7B, lora=LoRA()), 64, 1000, 8).learn == pytest.approx(time.learn * 2 / 3)
+    more = least_step_time(
+        TrainingShape(QWEN_7B, reference_copy=True, gradient_checkpointing=True), 64, 1000, 8, passes=2
+    )
+    assert more.learn == pytest.approx(time.learn * 9 / 3)
+    slow = GPURates(flops=1e12)
+    assert least_step_time(shape, 64, 1000, 8, slow).sample == pytest.approx(1000 * 8 * forward / 1e12)
 
 
 def test_rank_memory_of_variants() -> None:

@@ -35,13 +35,17 @@ def plan_flags(
     gpus: Annotated[int | None, "plan ranks in place of trying: this many GPUs, of each node"] = None,
     nodes: Annotated[int, "machines with so many GPUs each", When("gpus")] = 1,
     gpu_memory: Annotated[float, "GiB of each GPU", When("gpus")] = 80.0,
+    gpu_tflops: Annotated[float, "its matrix products, in TFLOP/s", When("gpus")] = 989.0,
+    gpu_bandwidth: Annotated[float, "of its memory, in TB/s", When("gpus")] = 3.35,
 ) -> PlanFlags:
     """The flags of `plan` itself."""
     if sample_groups < 0 or dry_run_steps < 0:
         raise UsageError(f"--sample-groups is {sample_groups} and --dry-run-steps {dry_run_steps}; each is 0 or more")
     if (gpus is not None and gpus < 1) or nodes < 1 or not gpu_memory > 0:
         raise UsageError(f"{gpus} GPUs of {gpu_memory:g} GiB on {nodes} nodes cannot be: give positive numbers")
-    return PlanFlags(sample_groups, dry_run_steps, gpus, nodes, gpu_memory)
+    if not (gpu_tflops > 0 and gpu_bandwidth > 0):
+        raise UsageError(f"GPUs of {gpu_tflops:g} TFLOP/s and {gpu_bandwidth:g} TB/s cannot be: give positive numbers")
+    return PlanFlags(sample_groups, dry_run_steps, gpus, nodes, gpu_memory, gpu_tflops, gpu_bandwidth)
 
 
 class PlanFlags(NamedTuple):
@@ -50,6 +54,8 @@ class PlanFlags(NamedTuple):
     gpus: int | None
     nodes: int
     gpu_memory: float
+    gpu_tflops: float
+    gpu_bandwidth: float
 
 
 @dataclass
@@ -135,10 +141,12 @@ def plan(argv: Sequence[str]) -> int:
 
 def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags, gpus: int) -> int:
     from ponder.cli import plan_ranks
+    from ponder.train.step_time import GPURates
 
     flag_names = [f"--{name.replace('_', '-')}" for name in PlanFlags._fields]
     words = plan_ranks.run_command_words(argv, flag_names, PLANNED_COMMANDS)
-    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, gpus, own.nodes, own.gpu_memory)
+    rates = GPURates(1e12 * own.gpu_tflops, 1e12 * own.gpu_bandwidth)
+    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, gpus, own.nodes, own.gpu_memory, rates)
     if json:
         print_json(plan_ranks.rank_plan_json(found))
     else:

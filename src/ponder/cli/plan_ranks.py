@@ -1,4 +1,4 @@
-"""`ponder plan ... --gpus 8 --nodes 2`: the memory of each rank, what does not fit, and the commands that start them.
+"""`ponder plan ... --gpus 8 --nodes 2`: memory and time of ranks, what does not fit, and the commands that start them.
 
 Nothing is run and no weights are loaded: it can be asked on a machine without a GPU.
 """
@@ -18,6 +18,7 @@ from ponder.pipelines.job.one_process import trains_over_ranks
 if TYPE_CHECKING:
     from ponder.nets.config import DecoderConfig
     from ponder.train.rank_memory import TrainingShape
+    from ponder.train.step_time import GPURates, StepTime
 
 GIB = 1 << 30
 RESERVED_BYTES = 2 * GIB  # of each GPU: CUDA itself, kernels, fragmentation
@@ -61,6 +62,7 @@ class RankPlan:
     sharded: dict[str, int]
     command: tuple[str, ...]
     replica: ReplicaPlan | None = None
+    time: StepTime | None = None  # at least, of a step of RL; of other jobs it depends on their texts
 
     @property
     def ranks(self) -> int:
@@ -70,7 +72,9 @@ class RankPlan:
         return sum((self.sharded if fsdp else self.replicated).values()) + RESERVED_BYTES <= self.gpu_bytes
 
 
-def make_rank_plan(job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_memory: float) -> RankPlan:
+def make_rank_plan(
+    job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_memory: float, rates: GPURates | None = None
+) -> RankPlan:
     """`command`: the words after `ponder`; `gpu_memory` in GiB."""
     from ponder.train.rank_memory import rank_memory
 
@@ -82,6 +86,7 @@ def make_rank_plan(job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_
         rank_memory(shape, gpus * nodes, fsdp=False),
         rank_memory(shape, gpus * nodes, fsdp=True, shard_size=job.shard_size), tuple(command),
         make_replica_plan(job, shape.config, shape.dtype_bytes, int(gpu_memory * GIB)),
+        _step_time(job, shape, gpus * nodes, rates),
     )  # fmt: skip
 
 
@@ -98,6 +103,16 @@ def make_replica_plan(job: Any, config: DecoderConfig, dtype_bytes: int, gpu_byt
         2 * own.layers * own.kv_heads * own.head_dim * dtype_bytes,
         next((n for n, size in sizes.items() if size + RESERVED_BYTES < gpu_bytes), None),
     )  # fmt: skip
+
+
+def _step_time(job: Any, shape: TrainingShape, ranks: int, rates: GPURates | None) -> StepTime | None:
+    from ponder.train.step_time import GPURates, least_step_time
+
+    group_size = getattr(getattr(job, "rollout_strategy", None), "n", None)
+    if group_size is None:
+        return None
+    sequences, tokens = job.problems_per_step * group_size, job.rollout_sampling.max_tokens
+    return least_step_time(shape, sequences, tokens, ranks, rates or GPURates(), job.epochs_per_batch)
 
 
 def training_shape(job: Any) -> TrainingShape:
@@ -157,6 +172,9 @@ def rank_plan_lines(plan: RankPlan) -> list[str]:
         lines[-1] += ": " + _advice(plan)
     if plan.replica is not None:
         lines.append(replica_line(plan.replica))
+    if plan.time is not None:
+        took = f"{plan.time.sample:.3g} s of sampling and {plan.time.learn:.3g} s of learning at least"
+        lines.append(f"a step takes {took}, by the GPUs' limits (--gpu-tflops, --gpu-bandwidth)")
     return [*lines, "", "start it", *(f"  {line}" for line in start_lines(plan)), *_slurm_section(plan)]
 
 
