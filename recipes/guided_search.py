@@ -57,6 +57,7 @@ def recipe(
     reduce: Annotated[Reduction | None, "of the steps' scores; None: the score of the path as a whole"] = "product",
     widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
     judge: Annotated[str | None, "a run with an implicit reward model; None: the recipe trains its own"] = None,
+    tuned: Annotated[str | None, "a run fine-tuned on right answers, whose likelihood is one more judge"] = None,
     cut: Annotated[Literal["line", "sentence"] | None, "where a step ends; None: what suits the model"] = None,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     start: Start = None, seed: int = 0,
@@ -75,6 +76,7 @@ def recipe(
     stages.append(Stage("samples", every))
     read = "+".join(("reward", reading, *([reduce] if reduce else [])))
     guides = {"likelihood": "likelihood", "implicit": f"{read}:{judge or 'stage:implicit'}"}
+    guides |= {"tuned": f"likelihood:{tuned}"} if tuned else {}
     for guide, name in guides.items():
         for way, strategy in searches(b, widths, simulations, reduce if guide == "implicit" else None).items():
             stages.append(

@@ -33,7 +33,7 @@ MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
 
 
 def recipe(
-    puzzle: PuzzleName = "sums", limit: Limit = 128,
+    puzzle: PuzzleName = "sums", limit: Limit = 96,
     problems: Annotated[int, "training problems to sample answers of"] = 1024, samples: Count = 8, n: Count = 64,
     start_steps: Steps = None, steps: Annotated[int, "of each judge"] = 400, lr: Lr = None,
     batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ponder.book.figure import FigureRun
-from ponder.book.rl_judges import rl_policy_and_judge
+from ponder.book.rl_judges import rl_policy_and_judges
 from ponder.book.score_answers import ScoredAnswers
 from ponder.book.search import FIGURE, at_tokens, bin_rows, difficulty_bins, measure_samples
 from ponder.cli import recipe_files
@@ -102,14 +102,19 @@ def test_search_on_word_problems_begins_with_the_policy_and_the_judge_of_rl_judg
         return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
     run = Recorded("smollm2", 1, tmp_path / "search-smollm2-mawps" / "seed-1", build, "mawps")
-    found = rl_policy_and_judge(run)
+    found = rl_policy_and_judges(run)
     home = "rl-judges-smollm2/seed-1/judges"
-    assert found == {"start": str(tmp_path / home / "rl"), "judge": str(tmp_path / home / "implicit-0.05")}
-    assert ran[1] == (home, ["rl", "outcomes", "outcomes-countdown", "implicit-0.05"])
+    assert found == {
+        name: str(tmp_path / home / stage)
+        for name, stage in (("start", "rl"), ("judge", "implicit-0.05"), ("tuned", "tuned"))
+    }
+    assert ran[1] == (home, ["rl", "outcomes", "outcomes-countdown", "right", "tuned", "implicit-0.05"])
     (tmp_path / home / "orm").mkdir(parents=True)  # of the figure rl-judges, which was made before
-    rl_policy_and_judge(run)
-    assert ran[3][1] == ["rl", "outcomes", "outcomes-countdown", "orm", "implicit-0.05"]
-    assert rl_policy_and_judge(Recorded("tiny", 1, run.folder, build)) == {}
+    rl_policy_and_judges(run)
+    assert ran[3][1] == ["rl", "outcomes", "outcomes-countdown", "right", "tuned", "orm", "implicit-0.05"]
+    assert rl_policy_and_judges(Recorded("tiny", 1, run.folder, build)) == {}
     stages = build("guided_search", model="smollm2", task="addition", seed=1, **found, cut="line").stages
     assert stages[0].name == "samples" and stages[0].job.model == found["start"]
-    assert {stage.job.guide for stage in stages[1:]} == {"likelihood", f"reward+logprob+product:{found['judge']}"}
+    assert {stage.job.guide for stage in stages[1:]} == {
+        "likelihood", f"reward+logprob+product:{found['judge']}", f"likelihood:{found['tuned']}"
+    }  # fmt: skip

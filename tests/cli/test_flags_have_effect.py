@@ -169,6 +169,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run guided_search", "simulations"): ({}, (8,)),
     ("run guided_search", "reading"): ({}, "ratio"),
     ("run guided_search", "judge"): ({}, "runs/judge"),
+    ("run guided_search", "tuned"): ({}, "runs/tuned"),
     ("run guided_search", "cut"): ({}, "sentence"),
     ("run step_judges", "puzzle"): ({}, "sudoku"),
     ("run r1_zero", "one_shot"): ({"model": "smollm2"}, False),

@@ -11,7 +11,7 @@ from ponder.book.word_problem_start import start_line
 from ponder.errors import UsageError
 
 TASK = "mawps"
-NEEDED = ("rl", "outcomes", "implicit")  # stages that make the policy and its implicit reward model
+NEEDED = ("rl", "outcomes", "right", "tuned", "implicit")  # stages that make the policy and its best judges
 # As in a trial of one seed on validation problems, with 70 steps of GRPO and no other rates or betas finished.
 ON_WORD_PROBLEMS: dict[str, Any] = {
     "rl_steps": 50, "more_tasks": ("svamp",), "problems": 1300, "samples": 24, "batch_size": 16, "steps": 160,
@@ -46,9 +46,10 @@ def policy_line(first: SeedData) -> str:
 FIGURE = RLJudges()
 
 
-def rl_policy_and_judge(run: FigureRun) -> dict[str, str]:
-    """The settings `start` and `judge` of recipes: SmolLM2 after GRPO on word problems and the implicit reward model of
-    its answers, trained once for this figure and others. None for other models and tasks."""
+def rl_policy_and_judges(run: FigureRun) -> dict[str, str]:
+    """The settings `start`, `judge` and `tuned` of recipes: SmolLM2 after GRPO on word problems, the implicit reward
+    model of its answers, and the policy fine-tuned on the right ones, trained once for this figure and others. None for
+    other models and tasks."""
     if run.model != "smollm2" or run.task != TASK:
         return {}
     folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / RECIPE
@@ -56,4 +57,4 @@ def rl_policy_and_judge(run: FigureRun) -> dict[str, str]:
     job = FIGURE.recipe_job(run)
     needed = [stage for stage in job.stages if stage.name.partition("-")[0] in NEEDED or (folder / stage.name).exists()]
     run.run_job(replace(job, stages=tuple(needed)), folder)
-    return {"start": str(folder / "rl"), "judge": str(folder / judge)}
+    return {"start": str(folder / "rl"), "judge": str(folder / judge), "tuned": str(folder / "tuned")}

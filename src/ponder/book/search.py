@@ -18,7 +18,7 @@ from ponder.book.figure import (
     markdown_table,
     over_seeds,
 )
-from ponder.book.rl_judges import policy_line, rl_policy_and_judge
+from ponder.book.rl_judges import policy_line, rl_policy_and_judges
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -26,9 +26,18 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
 
 BINS = ("hard", "medium", "easy")
-GUIDES = {"likelihood": "the model's own likelihood", "implicit": "an implicit reward model, step by step"}
+GUIDES = {
+    "likelihood": "the model's own likelihood",
+    "implicit": "an implicit reward model, step by step",
+    "tuned": "the likelihood of the model tuned on right answers",
+}
 SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
-ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 192}
+# How the implicit model is read is what chose best of 16 on validation problems in the figure rl-judges.
+ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 192, "cut": "line", "reading": "likelihood", "reduce": None}
+READ_LINE = (
+    " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
+    " validation problems in [rl-judges](rl-judges.md)."
+)
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -47,13 +56,13 @@ class Search:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        policy = rl_policy_and_judge(run)
+        policy = rl_policy_and_judges(run)
         settings = policy | (ON_WORD_PROBLEMS if policy else {})
         folder = run.run_recipe("guided_search", **settings)
         stages = {stage.name: stage.job for stage in run.recipe_job("guided_search", **settings).stages}
         task = stages["samples"].task
-        guide = next(job.guide for name, job in stages.items() if name.endswith("-implicit"))
-        guides = {"implicit": guide.replace("stage:", f"{folder}/")}
+        learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
+        guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
         scored, _ = score_stored_answers(folder / "samples", task, guides, {}, run.device, run.dtype)
         scored.scores["likelihood"] = [
             [None if x is None else math.exp(x) for x in group] for group in scored.scores.pop("logprob")
@@ -71,7 +80,7 @@ class Search:
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            for axes, (guide, title) in zip(panels, GUIDES.items(), strict=False):
+            for axes, guide in zip(panels, _guides(data[0]), strict=False):
                 lines = {name: _sampled_points(data, name, guide) for name in SAMPLED}
                 lines |= {name: _search_points(data, name, guide) for name in SEARCHES}
                 for i, (name, points) in enumerate(lines.items()):
@@ -85,11 +94,11 @@ class Search:
                 axes.set_xscale("log", base=2)
                 axes.set_xlabel("tokens sampled for a problem")
                 axes.set_ylabel("right, %")
-                axes.set_title(f"judge: {title}", fontsize=8)
+                axes.set_title(f"judge: {GUIDES[guide]}", fontsize=8)
                 axes.legend(fontsize=6.5)
-            _paint_bins(panels[2], data, rows)
+            _paint_bins(panels[-1], data, rows)
 
-        return FigureWithData(make_panels(3, paint, "", size=(4.4, 3.6)), tuple(rows))
+        return FigureWithData(make_panels(len(_guides(data[0])) + 1, paint, "", size=(4.4, 3.6)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -114,7 +123,7 @@ class Search:
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
-            f"{policy_line(first)}",
+            f"{policy_line(first)}{READ_LINE if 'tuned' in first['auroc'] else ''}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._bin_lines(data),
@@ -125,7 +134,7 @@ class Search:
         shown = [n for n in (1, 4, 16, 64) if n in data[0]["n"]]
         rows = []
         for kind in SAMPLED:
-            for guide in GUIDES if kind != "majority" else [""]:
+            for guide in _guides(data[0]) if kind != "majority" else [""]:
                 cells = [
                     format_interval([_curve(d, kind, guide)[d["n"].index(n)] for d in data], bounds=SHARE)
                     for n in shown
@@ -137,8 +146,8 @@ class Search:
             *markdown_table(["", *(f"N = {n}" for n in shown)], rows),
             "AUROC within problems, the chance that the judge scores a right sample above a wrong one: "
             + "; ".join(
-                f"{judge} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
-                for guide, judge in GUIDES.items()
+                f"{GUIDES[guide]} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
+                for guide in _guides(data[0])
             )
             + ".",
             "",
@@ -193,8 +202,9 @@ def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
         return [[round(float(x), 4) for x in curve] for curve in each]
 
     out["majority"] = curves("majority", answers, None, "exact")
-    out["auroc"] = {guide: within_problems(scored, guide) for guide in GUIDES}
-    for guide in GUIDES:
+    guides = [guide for guide in GUIDES if guide in scored.scores]
+    out["auroc"] = {guide: within_problems(scored, guide) for guide in guides}
+    for guide in guides:
         scores = [group[half : 2 * half] for group in scored.scores[guide]]
         places = [[i if a is not None else None for i, a in enumerate(group)] for group in answers]
         out[f"best {guide}"] = curves("best", places, scores, "exact")
@@ -243,7 +253,7 @@ def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
     largest = _largest(data[0])
     bins = [difficulty_bins(d) for d in data]
     out: dict[str, dict[str, list[float]]] = {}
-    for guide in GUIDES:
+    for guide in _guides(data[0]):
         beam = next(name for name in largest if name.startswith("beam") and _guide(name) == guide)
         for kind in SAMPLED:
             out[_sampled_title(kind, guide)] = {
@@ -279,7 +289,8 @@ def _search_points(data: Sequence[SeedData], way: str, guide: str) -> list[tuple
 
 
 def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    shown = {t: v for t, v in bin_rows(data).items() if GUIDES["implicit"] not in t}
+    judge = GUIDES["tuned" if "tuned" in _guides(data[0]) else "likelihood"]
+    shown = {t: v for t, v in bin_rows(data).items() if t == SAMPLED["majority"] or t.endswith(f"by {judge}")}
     width = 0.8 / len(shown)
     for i, (title, values) in enumerate(shown.items()):
         means = [100 * over_seeds(values[name])[0] for name in BINS]
@@ -294,8 +305,13 @@ def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]])
                     for name, m in zip(BINS, means, strict=True))  # fmt: skip
     axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
     axes.set_ylabel("right, %")
-    axes.set_title("by difficulty, judge: the model's own likelihood", fontsize=8)
+    axes.set_title(f"by difficulty, judge: {judge}", fontsize=8)
     axes.legend(fontsize=6.5)
+
+
+def _guides(data: SeedData) -> list[str]:
+    """The judges that lead searches, as far as this seed has them."""
+    return [guide for guide in GUIDES if guide in data["auroc"]]
 
 
 def _largest(data: SeedData) -> list[str]:

@@ -98,7 +98,7 @@ class StepJudges:
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            for axes, (puzzle, title) in zip(panels, PUZZLES.items(), strict=True):
+            for axes, puzzle in zip(panels, _puzzles(seeds), strict=True):
                 n = next(iter(seeds.values()))["puzzles"][puzzle]["test"]["n"]
                 for name, colour in DRAWN.items():
                     curves = puzzle_curves(seeds, puzzle, name)
@@ -111,15 +111,15 @@ class StepJudges:
                 axes.set_xlabel("answers to choose from, N")
                 axes.set_ylabel("right, %")
                 axes.set_ylim(0, 101)
-                axes.set_title(title, fontsize=9)
+                axes.set_title(PUZZLES[puzzle], fontsize=9)
             panels[-1].legend(fontsize=6.5)
 
-        return FigureWithData(make_panels(len(PUZZLES), paint, "", size=(4.4, 3.6)), tuple(rows))
+        return FigureWithData(make_panels(len(_puzzles(seeds)), paint, "", size=(4.4, 3.6)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         out: list[str] = []
         first = next(iter(seeds.values()))
-        for puzzle, title in PUZZLES.items():
+        for puzzle in _puzzles(seeds):
             n = first["puzzles"][puzzle]["test"]["n"]
             shown = [k for k in n if k in (1, 8, 16, 32, 64)]
             rows = []
@@ -129,7 +129,7 @@ class StepJudges:
                 rows.append([_row_title(name), *cells])
             found = first["puzzles"][puzzle]
             out += [
-                f"### {title.capitalize()}",
+                f"### {PUZZLES[puzzle].capitalize()}",
                 "",
                 f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
                 f" ({_ends_line(found)});"
@@ -239,6 +239,11 @@ def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
     out["majority"] = _means(selection_curve("majority", scored.answers, right, sizes, how="exact"))
     out["oracle"] = _means(selection_curve("best", places, right, sizes, right, "exact"))
     return out
+
+
+def _puzzles(seeds: Mapping[int, SeedData]) -> list[str]:
+    """The puzzles that every seed has."""
+    return [puzzle for puzzle in PUZZLES if all(puzzle in data["puzzles"] for data in seeds.values())]
 
 
 def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
