@@ -80,7 +80,7 @@ def recipe(
     for guide, name in guides.items():
         for way, strategy in searches(b, widths, simulations, reduce if guide == "implicit" else None).items():
             stages.append(
-                Stage(f"{way}-{guide}", learning.evaluate_with(strategy, first, seed, guide=name, max_concurrency=32))
+                Stage(f"{way}-{guide}", learning.evaluate_with(strategy, first, seed, guide=name, max_concurrency=64))
             )
     return Stages(tuple(stages))
 

@@ -33,7 +33,7 @@ GUIDES = {
 }
 SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
 # How the implicit model is read is what chose best of 16 on validation problems in the figure rl-judges.
-ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 192, "cut": "line", "reading": "likelihood", "reduce": None}
+ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 160, "cut": "line", "reading": "likelihood", "reduce": None}
 READ_LINE = (
     " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
     " validation problems in [rl-judges](rl-judges.md)."
@@ -60,20 +60,7 @@ class Search:
         settings = policy | (ON_WORD_PROBLEMS if policy else {})
         folder = run.run_recipe("guided_search", **settings)
         stages = {stage.name: stage.job for stage in run.recipe_job("guided_search", **settings).stages}
-        task = stages["samples"].task
-        learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
-        guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
-        scored, _ = score_stored_answers(folder / "samples", task, guides, {}, run.device, run.dtype)
-        scored.scores["likelihood"] = [
-            [None if x is None else math.exp(x) for x in group] for group in scored.scores.pop("logprob")
-        ]
-        out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed, **measure_samples(scored)}
-        out["searches"] = {
-            name: read_search(folder / name, task.verifier.name)
-            for name in stages
-            if name.partition("-")[0] in SEARCHES
-        }
-        return out
+        return {"model": run.model, "seed": run.seed, **read_searches(folder, stages, run.device, run.dtype)}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
@@ -181,6 +168,21 @@ class Search:
             gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
             out.append(f"- on the hard third, {_title(name)}: {gap}")
         return [*out, ""]
+
+
+def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
+    """The numbers of finished searches and samples: the jobs of the recipe's stages by name."""
+    task = stages["samples"].task
+    learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
+    guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
+    scored, _ = score_stored_answers(folder / "samples", task, guides, {}, device, dtype)
+    scored.scores["likelihood"] = [
+        [None if x is None else math.exp(x) for x in group] for group in scored.scores.pop("logprob")
+    ]
+    searches = {
+        name: read_search(folder / name, task.verifier.name) for name in stages if name.partition("-")[0] in SEARCHES
+    }
+    return {"task": task.name, **measure_samples(scored), "searches": searches}
 
 
 def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
