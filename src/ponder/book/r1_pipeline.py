@@ -97,12 +97,12 @@ class R1Pipeline:
             "settings": SETTINGS,
             "stages": {},
         }
-        sampled = own = 0
+        sampled, own = 0, {"smaller-start-accuracy": 0}
         for stage in job.stages:
             traces = [t for _, t in read_traces(folder / stage.name)] if hasattr(stage.job, "task") else []
             tokens = sum((t.cost for t in traces), Cost()).generated_tokens
             if stage.name == OWN_RL:
-                own = tokens
+                own[f"{OWN_RL}-accuracy"] = tokens
             elif stage.name in STAGES:
                 score = stage.job.task.verifier.name
                 right = [
@@ -111,7 +111,7 @@ class R1Pipeline:
                 ]
                 out["stages"][stage.name] = {
                     "samples": len(right[0]), "right by problem": [round(sum(group)) for group in right],
-                    "sampled so far": own if stage.name == f"{OWN_RL}-accuracy" else sampled,
+                    "sampled so far": own.get(stage.name, sampled),
                 }  # fmt: skip
             else:
                 sampled += tokens
