@@ -1,13 +1,14 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
-The tiny base, of characters, has read single attempts, right or wrong. A pool of worked answers takes attempts back
-until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the longest ones, or
-by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at random, and in it a
-long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16. Then budget forcing with several
-strings, control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of
-length), rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A
-language model reads the same in place of the tiny base; budgets in its prompts count characters. Results of the tiny
-base: docs/book/s1.md.
+The tiny base, of characters, has read attempts, right or wrong; half of the misses are taken back. A pool of worked
+answers takes attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
+target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
+domain at random, and in it a long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16.
+Then budget forcing with several strings, control by the prompt (fine-tuned with the number of tokens, the number of
+attempts left, or a class of length), rejection by length, and independent samples are measured at several budgets.
+`ponder book s1` draws them. A language model reads the same in place of the tiny base; budgets in its prompts count
+characters. Results of the tiny base: docs/book/s1.md (of a base that has read single attempts, until the runs of this
+one are kept).
 """
 
 import random
@@ -61,8 +62,8 @@ def recipe(
     numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
-    base_steps: Count = 600, base_lr: Lr = None,
-    base_backtracks: Annotated[float, "share of the misses that the base has read taken back"] = 0.0, lr: Lr = None,
+    base_steps: Count = 1000, base_lr: Lr = None,
+    base_backtracks: Annotated[float, "share of the misses that the base has read taken back"] = 0.5, lr: Lr = None,
     steps: Annotated[int, "of fine-tuning on the worked answers", GreaterThan(0)] = STEPS_OF_S1,
     batch_size: Annotated[int, "worked answers in such a step", GreaterThan(0)] = BATCH_SIZE_OF_S1,
     n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,

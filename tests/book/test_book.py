@@ -75,6 +75,27 @@ def test_page_of_a_given_task_has_its_command(tmp_path: Path) -> None:
     assert "`ponder book counted --on some/model --task countdown`" in (tmp_path / "book" / "counted.md").read_text()
 
 
+def test_kept_seeds_of_other_models_and_settings_are_not_taken(tmp_path: Path) -> None:
+    """Two folders of one name, and settings of a task, which have a folder of their own."""
+    models = [tmp_path / name / "start" for name in ("a", "b")]
+    for model in models:
+        model.mkdir(parents=True)
+    figure, out = Counted(), tmp_path / "book"
+    runs = [replace(run_of(tmp_path), model=str(model)) for model in models]
+    make_figure(figure, runs[0], [0], out, lambda seed, data: None)
+    assert f"`ponder book counted --on {models[0]}`" in (out / "counted.md").read_text()
+    with pytest.raises(UsageError, match=r"counted-start holds seeds of .*a/start`, not of .*b/start`"):
+        make_figure(figure, runs[1], [0], out, lambda seed, data: None)
+    make_figure(figure, replace(runs[0], dtype="float32"), [0], out, lambda seed, data: None)  # the same numbers
+    own = replace(run_of(tmp_path), task="sums", task_settings={"terms": "4", "prompt": "{sum}="})
+    make_figure(figure, own, [0], out, lambda seed, data: None)
+    assert len(figure.ran) == 2 and figure.ran[1][1].parent.name == "counted-tiny-sums-terms-4-prompt-_sum_"
+    assert (
+        "`ponder book counted --on tiny --task sums --task.terms 4 --task.prompt '{sum}='`"
+        in (out / "counted.md").read_text()
+    )
+
+
 def test_page_of_a_given_dtype_has_its_command(tmp_path: Path) -> None:
     run = replace(run_of(tmp_path), device="cpu", dtype="float32")
     make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)

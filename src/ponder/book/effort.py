@@ -17,6 +17,7 @@ from ponder.book.figure import (
     held_above,
     markdown_table,
     over_seeds,
+    paint_seeds,
 )
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import bootstrap_mean
@@ -63,13 +64,14 @@ class EffortLevels:
                 x = [float(np.mean([d["levels"][name][key] for d in data])) for name in names]
                 points = [_interval(data, name) for name in names]
                 y = [100 * p[0] for p in points]
-                error = [[max(0.0, s * 100 * (p[j] - p[0])) for p in points] for j, s in ((1, -1), (2, 1))]
-                axes.errorbar(x, y, error, color=COLOURS[0], marker=MARKERS[0], ms=5, capsize=2, lw=1.2)
-                set_cost_axis(axes, min(x), max(x), f"{title} for a problem")
-                axes.set_ylim(0, min(104.0, 1.15 * max(100 * p[2] for p in points)))
+                axes.plot(x, y, color=COLOURS[0], marker=MARKERS[0], ms=5, lw=1.5)
+                each = [[100 * d["levels"][name]["mean"] for name in names] for d in data]
+                paint_seeds(axes, x, each, COLOURS[0], marker=MARKERS[0], ms=2.5)
+                set_cost_axis(axes, min(x), 1.2 * max(x), f"{title} for a problem")
+                axes.set_ylim(0, min(104.0, 1.2 * max(map(max, each))))
                 for place, (a, b, name) in enumerate(zip(x, y, names, strict=True)):
                     below = place % 2 == 1
-                    axes.annotate(name, (a, b), (4, -11 if below else 6), textcoords="offset points", fontsize=7)
+                    axes.annotate(name, (a, b), (3, -14 if below else 8), textcoords="offset points", fontsize=7)
                 rows.extend(
                     {"cost": key, "level": name, "x": a, "right": p[0], "low": p[1], "high": p[2]}
                     for name, a, p in zip(names, x, points, strict=True)
@@ -98,7 +100,8 @@ class EffortLevels:
         return [
             f"{len(first['levels'][names[0]]['right'])} held-out problems of {first['task']}, every level a run of its"
             f" own, at temperature {first['temperature']:g}. Tokens and FLOPs are those of one problem, by the one"
-            f" meter. Over {over} with a 95 % interval.{first['own start']}{note}",
+            f" meter. Over {over} with a 95 % interval; thin lines are the seeds. Where no answer is"
+            f" longer than 256 tokens, `minimal` and `low` are the same.{first['own start']}{note}",
             *markdown_table(head, rows),
             *self._held_lines(data, names),
         ]

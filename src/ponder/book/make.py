@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
+import re
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,16 +25,25 @@ def make_figure(
     """Run each seed, or take it from what is kept, then render. Returns the files that were written."""
     for seed in seeds:
         path = out / figure_folder(figure, run) / f"{seed}.json"
-        if not path.is_file():
+        if path.is_file():
+            check_kept_flags(figure, path, run)
+        else:
             began, folder = time.time(), run.folder / figure_folder(figure, run) / f"seed-{seed}"
             resumed = folder.exists()
             data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
-            data |= {"flags": flags} if (flags := _flags(run)) != f"--on {run.model}" else {}
+            data |= {"flags": flags} if (flags := _flags(run)) != _default_flags(figure, path.parent) else {}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
         on_seed(seed, read_seed(path))
     return render(figure, out)
+
+
+def check_kept_flags(figure: BookFigure, path: Path, run: FigureRun) -> None:
+    """Refuse a kept seed of another model, task or setting: folders of two models may have one name."""
+    kept = str(read_seed(path).get("flags", _default_flags(figure, path.parent))).partition(" --dtype")[0]
+    if figure.models and kept != (given := _flags(replace(run, dtype="auto"))):
+        raise UsageError(f"{path.parent} holds seeds of `{kept}`, not of `{given}`: give another --out")
 
 
 def render(figure: BookFigure, out: Path) -> list[Path]:
@@ -45,7 +56,7 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
             continue
         files += figure.draw(seeds).save(folder)
         model = folder.name.removeprefix(f"{figure.name}-")
-        flags = next(iter(seeds.values())).get("flags", f"--on {model}")
+        flags = next(iter(seeds.values())).get("flags", _default_flags(figure, folder))
         command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
         took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
@@ -62,16 +73,23 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
 
 
 def figure_folder(figure: BookFigure, run: FigureRun) -> str:
-    """A folder's name for a figure on a model, and on a task that is not the figure's own."""
+    """A folder's name for a figure on a model, and on a task or settings that are not the figure's own."""
     if not figure.models:
         return f"{figure.name}-{NO_MODEL}"
     model = Path(run.model).name if Path(run.model).exists() else run.model.replace("/", "-")
-    return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "")
+    settings = "".join(f"-{name}-{re.sub('[^0-9A-Za-z.]+', '_', value)}" for name, value in run.task_settings.items())
+    return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "") + settings
+
+
+def _default_flags(figure: BookFigure, folder: Path) -> str:
+    """Those of a kept seed that names none, by its folder's name."""
+    return f"--on {folder.name.removeprefix(f'{figure.name}-')}"
 
 
 def _flags(run: FigureRun) -> str:
     """What the command has beside the figure; the device is not among it, since the machine is named."""
     task = f" --task {run.task}" if run.task else ""
+    task += "".join(f" --task.{name} {shlex.quote(value)}" for name, value in run.task_settings.items())
     return f"--on {run.model}{task}" + (f" --dtype {run.dtype}" if run.dtype != "auto" else "")
 
 
