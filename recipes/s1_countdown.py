@@ -42,6 +42,7 @@ Chosen = Literal["random", "diverse", "longest", "all"]
 CHOSEN: tuple[Chosen, ...] = ("random", "diverse", "longest", "all")
 BUDGETS = (32, 64, 128, 256)  # tokens of thinking
 WAITS = (1, 2, 4)
+LENGTHENED_BUDGET = 384  # tokens of thinking that is lengthened by strings: all that the context has room for
 # Without the end of the line, which begins the end of thinking: after a string that had it, that end went unnoticed.
 # "none": the first token of the end of thinking is suppressed, and nothing put in its place.
 STRINGS = {"wait": TAKEN_BACK, "alternatively": " alternatively", "hmm": " hmm", "none": ""}
@@ -101,9 +102,10 @@ def recipe(
         measure(f"{chosen}-samples", chosen, Samples(n if chosen == "all" else min(n, 4), sampling))  # "all" votes
         for budget in BUDGETS:
             measure(f"{chosen}-forced-{budget}", chosen, forced(budget))
+    measure("unlengthened", "all", forced(LENGTHENED_BUDGET))
     for name, string in STRINGS.items():
         for waits in WAITS:
-            measure(f"string-{name}-{waits}", "all", replace(forced(max(BUDGETS)), waits=waits, wait_word=string))
+            measure(f"string-{name}-{waits}", "all", replace(forced(LENGTHENED_BUDGET), waits=waits, wait_word=string))
     chosen_answers = ChosenAnswers(worked, "all", count, pool, seed)
     tune("conditional", StatesTokens(chosen_answers))
     tune("stepwise", CountsSteps(chosen_answers))

@@ -160,7 +160,7 @@ class S1:
             own = [[d["measured"][f"string-{name}-{w}"] for d in data] for w in times]
             right = [format_interval([m["right"] for m in each], bounds=SHARE) for each in own]
             rows.append([_string_title(name), *right, format_interval([m["thinking"] for m in own[-1]], 1, 0)])
-        plain = [d["measured"][f"all-forced-{_budgets(data)[-1]}"] for d in data]
+        plain = [d["measured"][_unlengthened(data)] for d in data]
         rows.append(["not lengthened", format_interval([m["right"] for m in plain], bounds=SHARE),
                      *["" for _ in times[1:]], format_interval([m["thinking"] for m in plain], 1, 0)])  # fmt: skip
         head = ["string", *(f"{w} times" for w in times), f"tokens of thinking, {times[-1]} times"]
@@ -196,7 +196,7 @@ class S1:
                 lines.append(f"- its performance lies above that of {name} by {format_interval(more, sign=True)}"
                              f" points: **{held_above(more)}**")  # fmt: skip
         for name in strings(data):
-            more = _minus(right(f"string-{name}-{_waits(data)[-1]}"), right(f"all-forced-{most}"))
+            more = _minus(right(f"string-{name}-{_waits(data)[-1]}"), right(_unlengthened(data)))
             lines.append(f"- forcing more thinking with {_string_title(name)}, {_waits(data)[-1]} times:"
                          f" {format_interval(more, sign=True)} points: **{held_above(more)}**")  # fmt: skip
         ahead = [sequential_minus_parallel(d) for d in data]
@@ -300,7 +300,7 @@ def budget_curve(data: Sequence[SeedData], key: str) -> tuple[list[float], list[
 
 
 def wait_curve(data: Sequence[SeedData], name: str) -> tuple[list[float], list[float]]:
-    names = [f"all-forced-{_budgets(data)[-1]}", *(f"string-{name}-{w}" for w in _waits(data))]
+    names = [_unlengthened(data), *(f"string-{name}-{w}" for w in _waits(data))]
     return _means(data, names, "thinking"), _means(data, names, "right")
 
 
@@ -315,13 +315,21 @@ def strings(data: Sequence[SeedData]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _unlengthened(data: Sequence[SeedData]) -> str:
+    """The stage whose chains had as much room as those that strings lengthen; once these had the largest budget."""
+    return "unlengthened" if "unlengthened" in data[0]["measured"] else f"all-forced-{_budgets(data)[-1]}"
+
+
 def _string_title(name: str) -> str:
     return "no string" if name == "none" else f"`{name}`"
 
 
 def _about_no_string(data: Sequence[SeedData]) -> str:
     if "none" in strings(data):
-        return " Without a string the first token of the end is suppressed, and the model writes the likeliest others."
+        return (
+            " Without a string the first token of the end is suppressed, and the model goes on with another one. Chains"
+            " may think for 384 tokens here, lengthened or not."
+        )
     return (
         " s1's case without a string is not measured: where a line ends without `wait`, the model has only ever read"
         " the end of thinking."
