@@ -206,6 +206,7 @@ def test_launched_steps_lose_no_token_and_no_slot(alternating: bool, monkeypatch
     are launched behind them."""
     if alternating:
         monkeypatch.setattr(LaunchingRunner, "queues_launches", True)
+        monkeypatch.setattr(LaunchingRunner, "is_done", lambda self: self.chance.random() < 0.3)
         monkeypatch.setattr(module, "_MIN_ALTERNATING_SEQUENCES", 2)
 
     def slow(i: int) -> Request:
@@ -281,11 +282,15 @@ class LongLaunchRunner(LaunchAheadRunner):
 
 
 def test_many_short_requests_are_computed_in_halves_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second half is launched before the first is collected; requests that come meanwhile go behind both."""
+    """The second half is launched before the first is collected; requests that come meanwhile go behind both, and the
+    host looks for them while the device computes."""
     events: list[tuple[str, int, int]] = []
 
     class QueueingRunner(LongLaunchRunner):
         queues_launches = True
+
+        def is_done(self) -> bool:
+            return sum(kind == "launch" for kind, *_ in events) == 12  # until then more is to come
 
         def launch(self, rows: Sequence[SequenceState], steps: int, *more: Any, **named: Any) -> Any:
             first, real = rows[0].request.seed, super().launch(rows, steps, *more, **named)
@@ -321,6 +326,8 @@ def test_many_short_requests_are_computed_in_halves_that_take_turns(monkeypatch:
     )
     order = [(kind, first) for kind, first, _ in events]
     assert order[:6] == [("launch", 0), ("launch", 0), ("collect", 0), ("launch", 4), ("collect", 0), ("launch", 4)]
+    kinds = [kind for kind, _ in order]
+    assert kinds == ["launch", *["launch", "collect"] * 11, "collect"], "one launch is always behind another"
 
 
 def test_long_or_few_requests_are_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:

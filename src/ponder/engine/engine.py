@@ -44,8 +44,10 @@ _STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
 _MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has time for them
 # Where at least so many sequences of at most so many tokens are in flight and as many wait, as in a tree search of many
 # problems, the host takes about as long as the device: both halves are launched in turns, so that the device computes
-# one while the host handles the other. They are not if they come in one: then half of them is begun first.
+# one while the host handles the other. Where all come at once, half of them is begun first. The host does not wait for
+# the end of one half before it has launched the other: it looks for new calls every so many seconds.
 _MIN_ALTERNATING_SEQUENCES, _MAX_ALTERNATING_TOKENS = 256, 64
+_SECONDS_BETWEEN_LOOKS = 1e-3
 
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -67,6 +69,7 @@ class InFlight:
     version: int
     start_time: float
     some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
+    is_short: bool | None = None  # whether it is one of two batches that take turns; None: not looked at yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +293,10 @@ class Engine:
             if alternates and self._run_in_flight is None:
                 self._run_in_flight = self._launch_behind(in_flight)
             new = []
+            if self._run_in_flight is None and self._awaits_calls(in_flight):
+                self._run_in_flight = in_flight
+                self.mailbox.wait_for_calls(_SECONDS_BETWEEN_LOOKS)
+                return
         if in_flight is not None:
             self._collect(in_flight)
         if self._run_in_flight is not None:
@@ -366,11 +373,33 @@ class Engine:
 
     def _alternates(self, in_flight: InFlight) -> bool:
         """Whether sequences that wait are launched after these in flight, and not together with them."""
-        scheduler, runner, many = self._scheduler, self._runner, _MIN_ALTERNATING_SEQUENCES
-        assert scheduler is not None and runner is not None
-        if not runner.queues_launches or min(len(in_flight.seqs), len(scheduler.waiting)) < many:
+        assert self._scheduler is not None
+        waiting = self._scheduler.waiting
+        if len(waiting) < _MIN_ALTERNATING_SEQUENCES or not self._is_short_batch(in_flight):
             return False
-        return all(map(self._is_short, in_flight.seqs)) and all(self._is_short(item) for _, item in scheduler.waiting)
+        return all(self._is_short(item) for _, item in waiting)
+
+    def _awaits_calls(self, in_flight: InFlight) -> bool:
+        """Whether to look for calls, which can be launched behind these sequences, while the device computes them: all
+        of them end with the steps in flight."""
+        scheduler, runner = self._scheduler, self._runner
+        assert scheduler is not None and runner is not None
+        if not self._is_short_batch(in_flight) or runner.is_done() or scheduler.waiting or scheduler.prefilling:
+            return False
+        return len(scheduler.decoding) <= len(in_flight.seqs) and self._all_end(in_flight)
+
+    def _is_short_batch(self, in_flight: InFlight) -> bool:
+        if in_flight.is_short is None:
+            queues = self._runner is not None and self._runner.queues_launches
+            many = len(in_flight.seqs) >= _MIN_ALTERNATING_SEQUENCES
+            in_flight.is_short = queues and many and all(map(self._is_short, in_flight.seqs))
+        return in_flight.is_short
+
+    def _all_end(self, in_flight: InFlight) -> bool:
+        """Whether no sequence continues after the steps in flight."""
+        calls = self.mailbox.calls
+        left = (seq.sampling.max_tokens - len(seq.token_ids) for seq in in_flight.seqs if seq in calls)
+        return all(tokens <= in_flight.steps for tokens in left)
 
     def _max_sequences_now(self) -> int | None:
         """Half of the sequences, where they are short and so many that both halves are worth a launch of their own."""
@@ -391,10 +420,9 @@ class Engine:
     def _launch_behind(self, in_flight: InFlight) -> InFlight | None:
         """Launch sequences that wait before the tokens of those in flight are collected, which all end with these.
         None: one of them may continue, memory is short, or prompts have to be computed first."""
-        scheduler, runner, calls = self._scheduler, self._runner, self.mailbox.calls
+        scheduler, runner = self._scheduler, self._runner
         assert scheduler is not None and runner is not None
-        left = (seq.sampling.max_tokens - len(seq.token_ids) for seq in in_flight.seqs if seq in calls)
-        if scheduler.prefilling or any(tokens > in_flight.steps for tokens in left):
+        if scheduler.prefilling or not self._all_end(in_flight):
             return None
         scheduler.admit()
         running = set(in_flight.seqs)

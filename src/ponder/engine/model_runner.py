@@ -96,6 +96,10 @@ class ModelRunner:
         """Whether these sequences can be launched again before their tokens in flight are collected."""
         return False
 
+    def is_done(self) -> bool:
+        """Whether the device has computed all that was launched."""
+        return True
+
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:
