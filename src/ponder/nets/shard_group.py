@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,9 @@ def pick_backend(devices: Sequence[torch.device]) -> str:
 def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, seconds: float) -> AllReduce:
     """Join the group; returns its sum over all shards. `store`: a file that is not there yet, in a folder of this user
     alone. `seconds`: how long a shard waits for another before it gives up."""
+    for _, name in socket.if_nameindex():
+        if name in ("lo", "lo0"):  # they are on one machine: gloo need not be reached from others
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
     dist.init_process_group(
         backend,
         store=FileStore(str(store), shard.count),
