@@ -37,9 +37,14 @@ def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, s
         device_id=device if backend == "nccl" else None,
     )
 
-    def all_reduce(x: Tensor) -> Tensor:
-        total = x.float() if backend == "gloo" and x.dtype.itemsize < 4 else x  # gloo has not every type everywhere
-        dist.all_reduce(total)
-        return total.to(x.dtype)
+    def sum_on_device(x: Tensor) -> Tensor:
+        dist.all_reduce(x)
+        return x
 
-    return all_reduce
+    def sum_on_host(x: Tensor) -> Tensor:
+        """Gloo's sockets are the host's, and it has not every type everywhere."""
+        total = x.to("cpu", torch.promote_types(x.dtype, torch.float32))
+        dist.all_reduce(total)
+        return total.to(x.device, x.dtype)
+
+    return sum_on_device if backend == "nccl" else sum_on_host
