@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import FileStore
 
 from ponder.nets.tensor_parallel import AllReduce, Shard
 
@@ -25,6 +24,8 @@ def pick_backend(devices: Sequence[torch.device]) -> str:
 def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, seconds: float) -> AllReduce:
     """Join the group; returns its sum over all shards. `store`: a file that is not there yet, in a folder of this user
     alone. `seconds`: how long a shard waits for another before it gives up."""
+    from torch._C._distributed_c10d import FileStore  # a torch without distributed has none
+
     for _, name in socket.if_nameindex():
         if name in ("lo", "lo0"):  # they are on one machine: gloo need not be reached from others
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
