@@ -16,6 +16,7 @@ from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve
 from ponder.pipelines.tool_dialogue import DialogueTurn, dialogue, solve_with_tools
 from ponder.pipelines.training.gold_episodes import gold_traces
@@ -23,9 +24,9 @@ from ponder.pipelines.training.sample_metrics import sample_metrics
 from ponder.reason.strategies import Chain, Samples
 from ponder.reason.tools.function_tool import calculator
 from ponder.reason.tools.tool_counts import EpisodeCounts, episode_counts
-from ponder.runs import job_json
+from ponder.runs import job_json, read_metrics
 from ponder.runs.trust import check_trusted
-from ponder.tasks import Addition, Arithmetic
+from ponder.tasks import GSM8K, SVAMP, Addition, Arithmetic
 from ponder.tasks.environments.mastermind import Mastermind
 from ponder.tasks.environments.tool_task import ToolTask, with_tools
 from ponder.trace_json import trace_from_json, trace_to_json
@@ -84,6 +85,54 @@ def test_calculator_task_has_gold_turns() -> None:
     (answer,) = trace.answers()
     assert [s.text.strip() for s in trace.steps if s.sampled] == [first, last] and trace.steps[2].text == problem.answer
     assert trace.score(answer, task.verifier.name) == 1.0
+
+
+@pytest.fixture
+def word_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows in the form of GSM8K's and SVAMP's files."""
+    monkeypatch.setenv("PONDER_DATA", str(tmp_path))
+    worked = "There are 3*4=<<3*4=12>>12.\nThen 12+1,000 = <<12+1,000=1012>>1012, so 12/5=<<12/5=2.4>>2.4.\n#### 2.4"
+    rows = [{"question": "How many?", "answer": worked}, {"question": "How much?", "answer": "It is plain.\n#### 7"}]
+    for name, given in {"train": rows, "test": [{"question": "And here?", "answer": "#### 1"}]}.items():
+        file = tmp_path / "gsm8k" / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n".join(map(json.dumps, given)))
+    body = {"Body": "Ann has 8 pens. She gives away 3 and 1", "Question": "How many are left?", "Type": "Subtraction"}
+    equation = {"Equation": "( ( 8.0 - 3.0 ) - 10.5 )", "Answer": -5.5}
+    file = tmp_path / "svamp" / "SVAMP.json"
+    file.parent.mkdir()
+    file.write_text(
+        json.dumps([{"ID": f"chal-{i}", **body, **equation, "Body": f"{i} {body['Body']}"} for i in range(9)])
+    )
+
+
+@pytest.mark.usefixtures("word_problems")
+def test_word_problems_have_gold_turns_from_their_notes() -> None:
+    task = ToolTask(GSM8K(), ("calculator", "python"))
+    problem, plain = task.train
+    first, second, last = task.gold_turns(problem)
+    assert first == call("calculator", '{"expression": "3*4"}') and "12/5" in second  # 12+1,000 is no expression
+    assert last == task.gold(problem) and task.gold_turns(plain) == (task.gold(plain),)
+    for trace in gold_traces(tiny_policy(), [problem, plain], task.verifier):
+        assert trace.score(trace.answers()[0], task.verifier.name) == 1.0
+    both, _ = ToolTask(GSM8K(), ("python",), max_turns=2).gold_turns(problem)
+    assert both == call("python", '{"code": "print(3*4)"}') + "\n" + call("python", '{"code": "print(12/5)"}')
+    svamp = ToolTask(SVAMP(), ("calculator",))
+    assert svamp.gold_turns(svamp.train[0])[0] == call("calculator", '{"expression": "( 8 - 3 ) - 10.5"}')
+
+
+@pytest.mark.usefixtures("word_problems")
+def test_fine_tuning_imitates_calls_of_tools(tmp_path: Path) -> None:
+    model = ScratchModel(string.printable[:95] + "\n", width=16, layers=1, heads=1, context=2048)
+    job = FineTune("gsm8k", model, "qa", tools=("calculator",), steps=1, batch_size=2, dtype="float32", device="cpu")
+    assert isinstance(job.data, ToolTask) and job_json.decode(job_json.encode(job)) == job
+    assert job.summary_lines(tmp_path / "run", job(tmp_path / "run"))[-1].endswith(" --tools calculator")
+    answers = FineTune("gsm8k", model, "qa", steps=1, batch_size=2, dtype="float32", device="cpu")
+    answers(tmp_path / "answers")
+    with_calls, without = (read_metrics(tmp_path / name)[0]["num_trained_tokens"] for name in ("run", "answers"))
+    assert with_calls > without + 80  # the calls are learned, and the results are not
+    with pytest.raises(UsageError, match="tools are for a task"):
+        FineTune(str(tmp_path / "rows.jsonl"), model, "qa", tools=("calculator",))
 
 
 def test_tools_without_gold_turns_are_refused_by_fine_tuning() -> None:

@@ -8,7 +8,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
 from ponder.tasks import GSM8K, MAWPS, SVAMP
 from ponder.tasks.question_identity import split_key
-from ponder.verify import format_answer, parse_plain_number
+from ponder.verify import evaluate_arithmetic, format_answer, parse_plain_number
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 
@@ -27,6 +27,20 @@ def test_word_problem_datasets_load(task, train, test):
         off = str(parse_plain_number(problem.answer).value + Fraction(1))
         assert grade(format_answer(off, "boxed"), problem.answer).value == 0.0, problem
         assert grade(problem.question, problem.answer).value == 0.0, problem
+
+
+@needs_data
+def test_expressions_of_word_problems_are_those_of_their_solutions():
+    wrong = []
+    for problem in [*SVAMP().train, *SVAMP().test]:
+        (expression,) = problem.tags["expressions"]
+        value = evaluate_arithmetic(expression, allow_decimals=True).value
+        if abs(value - parse_plain_number(problem.answer).value) > Fraction(1, 1000):
+            wrong.append(problem.id)
+    assert wrong == ["svamp/train/chal-680"]  # the file's own mistake: (4 - 2) + 3, and the answer 1
+    noted = [problem.tags["expressions"] for problem in GSM8K().train]
+    calculable = [[evaluate_arithmetic(text, allow_decimals=True).value is not None for text in e] for e in noted]
+    assert sum(map(any, calculable)) > 0.98 * len(noted) and sum(map(all, calculable)) > 0.98 * len(noted)
 
 
 @needs_data

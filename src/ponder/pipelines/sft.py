@@ -24,6 +24,7 @@ from ponder.pipelines.job.base_job import BaseJob
 from ponder.pipelines.job.learner_fields import ALGORITHM_HELP, LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
+from ponder.pipelines.job.tool_fields import ToolFields
 from ponder.pipelines.problems.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -52,7 +53,7 @@ PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marke
 
 
 @dataclass(frozen=True)
-class FineTune(LearnerFields, BaseJob):
+class FineTune(ToolFields, LearnerFields, BaseJob):
     """The job. `data` is a task, whose gold answers are imitated, or a JSONL file of conversations. Rows with token ids
     (`ponder harvest --tokenizer`) are trained on these ids and not tokenised again.
 
@@ -61,6 +62,7 @@ class FineTune(LearnerFields, BaseJob):
     """
 
     READ_SPLITS: ClassVar = ("train",)
+    TASK_FIELD: ClassVar = "data"
 
     data: Annotated[
         Task | str,
@@ -87,6 +89,9 @@ class FineTune(LearnerFields, BaseJob):
         resolve_names(self)
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", apply_style(self.data, template=self.template))
+            self.add_tools()
+        elif self.tools:
+            raise UsageError("tools are for a task, whose gold answers call them: a file has its own conversations")
         self.check_shared_fields()
         self.check_at_least_one("batch_size")
         if not self.algorithm.learns_from_given:

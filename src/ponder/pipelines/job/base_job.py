@@ -119,10 +119,12 @@ def _example_question(task: Any) -> str:
 
 
 def solve_hint(question: str, model: Path, job: Any) -> str:
-    """A command that asks the trained model, with as many tokens as it was trained with."""
+    """A command that asks the trained model, with as many tokens as it was trained with, and with its tools."""
     sampling = getattr(next((strategy for strategy, _ in as_job(job).strategies()), None), "sampling", None)
     tokens = getattr(sampling, "max_tokens", DEFAULT_ANSWER_TOKENS)
     more = "" if tokens == DEFAULT_ANSWER_TOKENS else f" --max-tokens {tokens}"
+    if tools := [tool for tool in getattr(job, "tools", ()) if isinstance(tool, str)]:
+        more += f" --tools {shlex.quote(','.join(tools))}"
     return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"
 
 

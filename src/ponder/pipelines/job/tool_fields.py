@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from ponder.common_settings import MAX_TURNS_HELP, TOOLS_HELP
 from ponder.reason.tools.function_tool import tool_code
@@ -19,6 +19,8 @@ ToolNames = tuple[str | Callable[..., Any], ...]
 class ToolFields:
     """A job with tools has its task as a `ToolTask`."""
 
+    TASK_FIELD: ClassVar[str] = "task"
+
     tools: Annotated[ToolNames, TOOLS_HELP] = field(default=(), metadata=names_code(tool_code))
     max_turns: Annotated[int, MAX_TURNS_HELP, When("tools")] = 8
 
@@ -27,5 +29,5 @@ class ToolFields:
         if not self.tools:
             return
         object.__setattr__(self, "tools", import_paths(self.tools))
-        task: Any = getattr(self, "task")  # noqa: B009  a field of the job
-        object.__setattr__(self, "task", with_tools(task, self.tools, self.max_turns))
+        task: Any = getattr(self, self.TASK_FIELD)
+        object.__setattr__(self, self.TASK_FIELD, with_tools(task, self.tools, self.max_turns))

@@ -55,8 +55,10 @@ def _gsm8k(record: dict[str, Any], number: int) -> DatasetRow:
     solution, mark, answer = record["answer"].rpartition("####")
     if not mark:
         raise ValueError("no '####' before the answer")
-    worked = re.sub(r"<<[^<>]*>>", "", solution).strip()  # calculator notes, for a tool that is not here
-    return DatasetRow(str(number - 1), record["question"].strip(), _exact_number(answer), tags={"solution": worked})
+    worked = re.sub(r"<<[^<>]*>>", "", solution).strip()
+    noted = re.findall(r"<<([^<>=]*)=[^<>]*>>", solution)  # what the solution gives to a calculator
+    tags = {"solution": worked, "expressions": noted}
+    return DatasetRow(str(number - 1), record["question"].strip(), _exact_number(answer), tags=tags)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,10 @@ def _svamp(record: dict[str, Any], number: int) -> DatasetRow:
     body = record["Body"].strip()
     joint = " " if body.endswith((".", "?", "!", ",")) else ", "
     question = body + joint + record["Question"].strip()
-    return DatasetRow(
-        record["ID"], question, _exact_number(record["Answer"]), record["ID"], {"type": str(record["Type"])}
-    )
+    tags: dict[str, Any] = {"type": str(record["Type"])}
+    if equation := str(record.get("Equation", "")).strip():
+        tags["expressions"] = [re.sub(r"\.0\b", "", equation).removeprefix("( ").removesuffix(" )")]
+    return DatasetRow(record["ID"], question, _exact_number(record["Answer"]), record["ID"], tags)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,13 @@ from ponder.tasks.environments.tool_actions import call_text
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Problem
 from ponder.user_modules import is_file, split_name
+from ponder.verify import evaluate_arithmetic
 
 DEFAULT_MAX_TURNS = 8
+_GOLD_CALLS: dict[str, Callable[[str], str]] = {
+    "calculator": lambda expression: call_text("calculator", {"expression": expression}),
+    "python": lambda expression: call_text("python", {"code": f"print({expression})"}),
+}
 
 
 @dataclass(frozen=True)
@@ -51,14 +56,19 @@ class ToolTask(WrappedTask):
         return EpisodeAnswer(self.task.verifier, open_tools(self.tools, self.gold_turns), self.limits)
 
     def gold_turns(self, problem: Problem) -> tuple[str, ...]:
-        """What fine-tuning imitates: a call of the calculator with the problem's expression, and the gold answer."""
-        expression = problem.tags.get("expression")
-        if "calculator" not in self.tools or not isinstance(expression, str):
+        """What fine-tuning imitates: a call with each expression of the problem's solution, and then the gold answer.
+        The last turn of calls has those for which there are no turns left."""
+        write_call = next((call for name, call in _GOLD_CALLS.items() if name in self.tools), None)
+        single = problem.tags.get("expression")
+        given = [single] if isinstance(single, str) else problem.tags.get("expressions")
+        if write_call is None or given is None or self.max_turns < 2:
             raise NoGoldAnswer(
-                f"the task {self.name} says nothing about how its problems are answered with these tools; arithmetic"
-                " does, with the calculator"
+                f"the task {self.name} says nothing about how its problems are answered with these tools; arithmetic,"
+                " gsm8k and svamp do, with the calculator or python"
             )
-        return call_text("calculator", {"expression": expression}), self.task.gold(problem)
+        calls = [write_call(text) for text in given if evaluate_arithmetic(text, allow_decimals=True).value is not None]
+        alone = self.max_turns - 2
+        return (*calls[:alone], *(["\n".join(calls[alone:])] if calls[alone:] else []), self.task.gold(problem))
 
     def restyle(self, style: str) -> ToolTask:
         return replace(self, task=with_style(self.task, style))
