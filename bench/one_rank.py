@@ -44,14 +44,11 @@ class WrappedLearner(Learner):
     """Wraps the network with FSDP2, though this rank has all of it."""
 
     shards_one_rank = True
-    blocks_per_unit = 1
 
+
+class OneBlockLearner(WrappedLearner):
     def _shard(self, net: Decoder) -> Decoder:
-        return shard_network(net, self.shards, self.blocks_per_unit)
-
-
-class FourBlocksLearner(WrappedLearner):
-    blocks_per_unit = 4
+        return shard_network(net, self.shards, unit_size=1)
 
 
 def profile_steps(learners: dict[str, Learner], traces: list[Trace], device: str) -> str:
@@ -70,7 +67,7 @@ def profile_steps(learners: dict[str, Learner], traces: list[Trace], device: str
 WAYS: dict[str, tuple[str, type[Learner]]] = {
     "summed": ("{}, one rank", SummedLearner),
     "fsdp": ("FSDP2, one rank", WrappedLearner),
-    "fsdp4": ("FSDP2, one rank, four blocks at once", FourBlocksLearner),
+    "block": ("FSDP2, one rank, one block at a time", OneBlockLearner),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -57,9 +57,16 @@ def fails_if(broken: bool) -> Iterator[None]:
         yield
 
 
-def tiny_decoder(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
-    """Two layers whose outputs differ from token to token: every weight is random, norms and biases too."""
-    net = init_decoder(CONFIGS[kind], seed)
+def tiny_decoder(
+    kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2, layers: int = 2
+) -> Decoder:
+    """Layers whose outputs differ from token to token: every weight is random, norms and biases too."""
+    net = init_decoder(
+        CONFIGS[kind]
+        if layers == 2
+        else replace(CONFIGS[kind], layers=layers, windows=CONFIGS[kind].windows * (layers // 2)),
+        seed,
+    )
     draw = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for p in net.parameters():

@@ -32,7 +32,7 @@ ALGORITHMS = {**ONLINE, **OFFLINE}
 # Losses of every kind, and beside them: one trace for all ranks, a critic, adapters, other types and kinds of network.
 CASES_OF_2 = (
     "grpo", "gspo", "ppo", "sft", "dpo", "distill", "one trace", "critic", "lora", "bfloat16", "gemma", "checkpointing",
-    "frozen", "cpu states", "imitation", "compiled",
+    "frozen", "cpu states", "imitation", "compiled", "four layers", "four layers, checkpointing",
 )  # fmt: skip
 CASES_OF_1 = ("grpo", "critic", "lora", "bfloat16", "compiled")
 EPS = 1e-3  # else Adam makes whole steps of gradients that are rounding errors
@@ -55,7 +55,8 @@ CASES = {
 
 def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: int = 1) -> dict[str, Any]:
     """The gradient, and the metrics and new weights of two optimiser steps."""
-    net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1)
+    layers = 4 if case.startswith("four layers") else 2  # two of four are gathered at once
+    net = tiny_decoder("gemma" if case == "gemma" else "llama", dtype=_dtype(case), scale=0.1, layers=layers)
     traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     rule = ALGORITHMS.get(case, PPO if case == "critic" else GRPO)()
     compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group}
@@ -68,7 +69,7 @@ def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: 
     learner = Learner(
         net, rule, optimizer,
         reference=tiny_decoder(seed=3, scale=0.1) if case == "distill" else None,
-        gradient_checkpointing=case == "checkpointing", frozen_layers=int(case == "frozen"), **compute,
+        gradient_checkpointing=case.endswith("checkpointing"), frozen_layers=int(case == "frozen"), **compute,
     )  # fmt: skip
     learner.compiled = case == "compiled" and learner.sharded
     learner.write_reference_logprobs(traces)
@@ -98,6 +99,7 @@ def _dtype(case: str) -> torch.dtype:
 
 
 def run_rank(rank: int, size: int, folder: str) -> None:
+    Learner.shards_one_rank = True
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{size}", rank=rank, world_size=size)
     group = current_group()
     # Blocks are traced and differentiated, without a compiler.

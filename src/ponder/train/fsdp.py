@@ -1,16 +1,17 @@
 """A network whose weights are sharded over the ranks (FSDP2: Zhao et al. 2023 and torch's `fully_shard`), or over parts
 of them, each of which holds a copy (hybrid sharding, HSDP: the same paper).
 
-Each rank holds its rows of every weight, in float32 where it learns. A block's weights are gathered for the time of its
-pass, in the type that the network computes in, and dropped again. Gradients are reduced to the rank that has the rows:
-summed, never averaged, because a loss is weighted over all tokens of a step before it is shared out. Copies
-shard and gather each for itself, and their gradients are summed once for an optimiser step, among the ranks that have
-the same rows: torch's own HSDP would do so after every micro-batch.
+Each rank holds its rows of every weight, in float32 where it learns. The weights of a unit, one block or several small
+ones, are gathered for the time of its pass, in the type that the network computes in, and dropped again. Gradients are
+reduced to the rank that has the rows: summed, never averaged, because a loss is weighted over all tokens of a step
+before it is shared out. Copies shard and gather each for itself, and their gradients are summed once for an optimiser
+step, among the ranks that have the same rows: torch's own HSDP would do so after every micro-batch.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ponder.errors import UsageError
+from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 from ponder.nets.quantized_linear import QuantizedLinear
 from ponder.train.distributed import ShardMesh, sum_in_place
@@ -28,9 +30,18 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-def shard_network(net: Decoder, shards: ShardMesh, blocks_per_unit: int = 1) -> Decoder:
-    """A sharded copy of a network that is whole on every rank. One block after the other is copied, so that little more
-    than the network itself has to fit. So many blocks are gathered at once."""
+# Blocks are gathered together until they have so many weights: small ones cost the host more time than the GPU.
+UNIT_WEIGHTS = 64_000_000
+
+
+def blocks_per_unit(config: DecoderConfig) -> int:
+    """How many blocks are gathered at once; half of the network at most."""
+    return min(math.ceil(UNIT_WEIGHTS / config.layer_parameter_count), math.ceil(config.layers / 2))
+
+
+def shard_network(net: Decoder, shards: ShardMesh, unit_size: int = 0) -> Decoder:
+    """A sharded copy of a network that is whole on every rank. One unit of blocks after the other is copied, so that
+    little more than the network itself has to fit. 0: the usual number of blocks in a unit."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard  # takes a second
 
     if any(isinstance(module, QuantizedLinear) for module in net.modules()):
@@ -43,8 +54,9 @@ def shard_network(net: Decoder, shards: ShardMesh, blocks_per_unit: int = 1) -> 
         cast_forward_inputs=False,
     )
     blocks: dict[int, nn.Module] = {}
-    for first in range(0, len(net.layers), blocks_per_unit):
-        given = net.layers[first : first + blocks_per_unit]
+    unit_size = unit_size or blocks_per_unit(net.config)
+    for first in range(0, len(net.layers), unit_size):
+        given = net.layers[first : first + unit_size]
         unit = [_with_float32_masters(copy.deepcopy(block)) for block in given]
         # One rank has nothing to gather again, so the backward pass uses what the forward pass computed with.
         reshard = shards.shard_size > 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.train.adam_states import INT8_BLOCK
+from ponder.train.fsdp import blocks_per_unit
 from ponder.train.learner import GPU_MICROBATCH_TOKENS
 from ponder.train.optimizer import States
 
@@ -84,10 +85,11 @@ def _learner_memory(shape: TrainingShape, name: str, shards: int, critic: bool) 
 
 
 def _gathered_bytes(shape: TrainingShape) -> int:
-    """Weights of embeddings, head and two blocks while they compute, with gradients of one block and of the rest."""
+    """Weights of embeddings, head and two units of blocks while they compute, with gradients of one unit and of the
+    rest."""
     c = shape.config
     outer = c.vocab * c.width * (1 if c.tied_embeddings else 2)
-    return shape.dtype_bytes * (2 * outer + 3 * c.layer_parameter_count)
+    return shape.dtype_bytes * (2 * outer + 3 * blocks_per_unit(c) * c.layer_parameter_count)
 
 
 def _activation_bytes(shape: TrainingShape) -> int:
