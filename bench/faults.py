@@ -228,7 +228,7 @@ def run_kills(args: argparse.Namespace) -> dict[str, Any]:
     verifier_workers.ReplicaPool = RecordedPool  # type: ignore[misc]
     torch.set_num_threads(1)
     progress = UntilKilled()
-    job = digits_job(args.seed, 10**6, staleness=4, replicas=3, verifier_workers=4)
+    job = digits_job(args.seed, 10**6, staleness=4, batches_ahead=4, replicas=3, verifier_workers=4)
     with tempfile.TemporaryDirectory() as folder:
         killer, error = Killer(Path(folder) / "run", args, progress), ""
         killer.start()
@@ -380,7 +380,8 @@ class VersionedPolicy:
 async def run_ages(samples: int, group: int) -> dict[str, Any]:
     draw, result = random.Random(1), {}
     for staleness in (1, 2, 4, 8):
-        job = replace(digits_job(0, 10**9, staleness=staleness), strategy=Samples(group, Sampling(max_tokens=2)))
+        ahead_of_learner = {"staleness": staleness, "batches_ahead": staleness}  # as old as they may be
+        job = replace(digits_job(0, 10**9, **ahead_of_learner), strategy=Samples(group, Sampling(max_tokens=2)))
         policy, state, ages, seen, resumed = VersionedPolicy(draw), TrainingState(), Counter[int](), 0, 0
         while seen < samples // 4:
             async with SamplingAhead(job, policy, state) as ahead:  # type: ignore[arg-type]
