@@ -39,6 +39,15 @@ SMALL: dict[str, dict[str, Any]] = {
         "limit": 20,
     },
     "proofs": {"start_steps": 2, "steps": 1, "problems_per_step": 2, "group_size": 2, "test_size": 4, "max_tokens": 8},
+    "step_judges": {
+        "puzzle": "countdown",
+        "start_steps": 130,
+        "problems": 48,
+        "samples": 4,
+        "n": 2,
+        "steps": 2,
+        "limit": 4,
+    },
     "quiet_star": {"base_steps": 2, "steps": 2, "batch": 2, "more": 2, "limit": 20},
 }
 
@@ -73,6 +82,11 @@ def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     elif name == "calculator":
         traces = {stage: [t for _, t in read_traces(tmp_path / "run" / stage)] for stage in ("tool-rl", "plain-rl")}
         assert [len(some) for some in traces.values()] == [2, 4], "without the tool there are so many times the answers"
+    elif name == "step_judges":
+        scores = [s.scores["label"].value for _, t in read_traces(tmp_path / "run" / "steps") for s in t.steps[1:]]
+        assert set(scores) == {0.0, 1.0}
+        rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("orm", "prm", "implicit-prm")}
+        assert rows["prm"]["labels"] == rows["implicit-prm"]["labels"] > rows["orm"]["labels"], "a label for each line"
     else:
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}
         assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0

@@ -110,7 +110,7 @@ class Search:
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
-            f"{policy_line(first)}{READ_LINE if 'tuned' in first['auroc'] else ''}",
+            f"{policy_line(first)}{READ_LINE if {'tuned', 'implicit'} <= first['auroc'].keys() else ''}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._bin_lines(data),

@@ -67,7 +67,8 @@ DRAWN = {
 }  # fmt: skip
 COMPARED = (
     ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
-    ("best implicit ratio", "majority"), ("best implicit-prm chosen", "majority"),
+    ("best implicit ratio", "majority"), ("weighted implicit ratio", "majority"),
+    ("weighted implicit ratio", "best implicit ratio"), ("best implicit-prm chosen", "majority"),
     ("best implicit-prm chosen", "best implicit ratio"), ("best implicit-prm chosen", "best logprob_sum"),
     ("weighted prm chosen", "best prm chosen"), ("weighted implicit-prm chosen", "best implicit-prm chosen"),
     ("weighted implicit-prm chosen", "majority"), ("best prm product", "best prm min"),

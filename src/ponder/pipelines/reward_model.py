@@ -71,7 +71,9 @@ class TrainRewardModel(LearnerFields, BaseJob):
     format: Annotated[str | None, "prm800k, shepherd, omega, stepwise, pairs, ranked, outcomes or traces"] = None
     scorer: Annotated[str | None, "whose scores are the labels of a run's traces"] = None
     separator: Annotated[
-        str | None, "cut what a model wrote into steps here, such as '\\n'", When("algorithm", "prm", "value")
+        str | None,
+        "cut what a model wrote into steps here, such as '\\n'",
+        When("algorithm", "prm", "implicit-prm", "value"),
     ] = None
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False
     held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1
