@@ -166,6 +166,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run judges", "betas"): ({}, (0.1, 0.3)),
     ("run judges", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run guided_search", "widths"): ({}, (4, 8)),
+    ("run search_forks", "width"): ({}, 8),
     ("run guided_search", "simulations"): ({}, (8,)),
     ("run guided_search", "reading"): ({}, "ratio"),
     ("run guided_search", "judge"): ({}, "runs/judge"),

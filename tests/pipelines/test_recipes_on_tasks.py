@@ -24,7 +24,7 @@ from ponder.train.optimizer import AdamW
 ON_TASKS = (
     "star", "rejection", "dpo_rounds", "distillation", "expert_iteration", "verifiers", "genrm", "tree_grpo", "grpo",
     "ppo", "r1_zero", "r1", "rlhf", "quiet_star", "compare_strategies", "cold_start",
-    "trace_supervision", "guided_search",
+    "trace_supervision", "guided_search", "search_forks", "effort",
 )  # fmt: skip
 NO_GOLD = """
 from ponder.tasks import CustomTask
