@@ -149,8 +149,8 @@ _KERNEL_KINDS = {
     "attention": ("flash", "fmha", "flex", "attention"),
     "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "splitk", "_mm", "linear"),
     "optimiser": ("multi_tensor", "adam", "foreach"),
+    "fused short operations": ("triton",),  # before copies: their names tell of conversions inside
     "copies": ("memcpy", "memset", "copy", "direct_copy", "catarray"),
-    "fused short operations": ("triton",),
 }
 
 
