@@ -54,7 +54,7 @@ def recipe(
     n: Annotated[int, "samples to vote and choose among; as many again tell how hard a problem is"] = 64,
     judge_steps: Annotated[Steps, OWN_JUDGE] = 100,
     beta: Annotated[float, OWN_JUDGE] = 0.2, reading: Reading = "logprob",
-    reduce: Annotated[Reduction | None, "of the steps' scores; None: the score of the path as a whole"] = "product",
+    reduce: Annotated[Reduction | Literal["whole"], "of the steps' scores; whole: that of the path"] = "product",
     widths: tuple[int, ...] = WIDTHS, simulations: tuple[int, ...] = SIMULATIONS,
     judge: Annotated[str | None, "a run with an implicit reward model; None: the recipe trains its own"] = None,
     tuned: Annotated[str | None, "a run fine-tuned on right answers, whose likelihood is one more judge"] = None,
@@ -74,11 +74,12 @@ def recipe(
         stages += [Stage("outcomes", outcomes), Stage("implicit", model_job)]
     every = learning.evaluate_with(Samples(2 * n, b.sampling), first, seed, max_concurrency=32)
     stages.append(Stage("samples", every))
-    read = "+".join(("reward", reading, *([reduce] if reduce else [])))
+    steps: Reduction | None = None if reduce == "whole" else reduce
+    read = "+".join(("reward", reading, *([steps] if steps else [])))
     guides = {"likelihood": "likelihood", "implicit": f"{read}:{judge or 'stage:implicit'}"}
     guides |= {"tuned": f"likelihood:{tuned}"} if tuned else {}
     for guide, name in guides.items():
-        for way, strategy in searches(b, widths, simulations, reduce if guide == "implicit" else None).items():
+        for way, strategy in searches(b, widths, simulations, steps if guide == "implicit" else None).items():
             stages.append(
                 Stage(f"{way}-{guide}", learning.evaluate_with(strategy, first, seed, guide=name, max_concurrency=64))
             )

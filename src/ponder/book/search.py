@@ -33,7 +33,7 @@ GUIDES = {
 }
 SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
 # How the implicit model is read is what chose best of 16 on validation problems in the figure rl-judges.
-ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 160, "cut": "line", "reading": "likelihood", "reduce": None}
+ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 160, "cut": "line", "reading": "likelihood", "reduce": "whole"}
 READ_LINE = (
     " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
     " validation problems in [rl-judges](rl-judges.md)."
