@@ -126,7 +126,8 @@ class R1Pipeline:
             for i, name in enumerate(names):
                 mean, low, high = (100 * x for x in _interval(seeds, name))
                 error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-                axes.bar(i, mean, 0.7, yerr=error, color=COLOURS[0], error_kw={"lw": 0.8})
+                colour = COLOURS[int(name.startswith("smaller"))]
+                axes.bar(i, mean, 0.7, yerr=error, color=colour, error_kw={"lw": 0.8})
                 rows.append({"stage": STAGES[name][0], "right": mean / 100})
             axes.set_xticks(range(len(names)), [STAGES[name][0] for name in names], rotation=30, ha="right", fontsize=7)
             axes.set_ylabel("right, %")
