@@ -695,6 +695,33 @@ def test_weights_change_during_requests_in_flight() -> None:
     wait_until_idle(engine)
 
 
+def test_weights_change_between_a_prompt_and_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tokens say that the new weights drew them, so these have to read the prompt, too."""
+    net, newer = tiny_decoder(), tiny_decoder(seed=4)
+    engine, prompts = make_engine(net), list[int]()
+    prefill = ModelRunner.prefill
+
+    def change_after(self: ModelRunner, chunks: Sequence[PrefillChunk]) -> None:
+        prefill(self, chunks)
+        prompts.append(len(chunks))
+        if len(prompts) == 1:
+            with torch.no_grad():
+                for p, q in zip(net.parameters(), newer.parameters(), strict=True):
+                    p.copy_(q)
+            engine.version = 1
+            engine.refresh_weights()
+
+    monkeypatch.setattr(ModelRunner, "prefill", change_after)
+    rows = run_async(engine.generate(request([5, 9, 22], n=3, max_tokens=8)))
+    assert prompts == [1, 1]
+    for row, wanted in zip(
+        rows, run_async(make_engine(newer).generate(request([5, 9, 22], n=3, max_tokens=8))), strict=True
+    ):
+        assert row.versions == [1] * 8 and row.token_ids == wanted.token_ids
+        np.testing.assert_allclose(row.logprobs, wanted.logprobs, atol=1e-5)
+    wait_until_idle(engine)
+
+
 # scoring
 
 

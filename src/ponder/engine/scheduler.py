@@ -153,8 +153,9 @@ class Scheduler:
             self._release(item)
 
     def reset_prefix_cache(self) -> None:
-        """The weights have changed: drop all cached prefixes. Decoding sequences continue."""
-        for item in list(self.prefilling):
+        """The weights have changed: drop all cached prefixes. Sequences with tokens continue with the keys and values
+        that they have. The prompts of others are computed again: all their tokens will be of the new weights."""
+        for item in [*self.prefilling, *(seq for seq in self.decoding if not seq.token_ids)]:
             self._preempt(item)
         self.tree = self.tree.replace_with_empty()
 
