@@ -89,6 +89,9 @@ class ChainOfThought:
         def paint(figure: Any, panels: list[Any]) -> None:
             for axes, (size, data) in zip(panels, sizes, strict=True):
                 paint_size(axes, size, data)
+            top = max(axes.get_ylim()[1] for axes in panels)
+            for axes in panels:  # one scale, so that the sizes compare by eye
+                axes.set_ylim(0, top)
 
         def paint_size(axes: Any, size: str, data: Sequence[SeedData]) -> None:
             bars = [sum(f"{name}.{prompt}" in data[0]["cells"] for prompt in PROMPTS) for name in SETS]
