@@ -101,9 +101,9 @@ seed on training problems; they are below, under "Settings that were tried"."""
 
 ABOUT_CALCULATOR = """\
 Sums, differences and products of three numbers with and without a calculator
-([calculator.py](../recipes/calculator.py)). Both imitate gold answers for as many steps. Without the calculator GRPO
-has `--answers-per-call` times as many answers in each step (16 where nothing else is said), and that many vote at the
-end, so that it has at least as many sampled tokens."""
+([calculator.py](../recipes/calculator.py)). Both imitate gold answers for as many steps. Without the calculator an
+answer is the number at once, and GRPO has `--answers-per-call` times as many answers in each step (16 where nothing
+else is said), and that many vote at the end, so that it has at least as many sampled tokens."""
 
 
 def best_tried(rows: Iterable[Mapping[str, Any]], runs: Iterable[str], share: Callable[[Any], float]) -> list[str]:
