@@ -4,7 +4,7 @@ The judges are the model's own likelihood, and an implicit reward model that lea
 answers, read by the probability of its steps. The tiny model adds six numbers below 20, one line for each: one wrong
 line spoils an answer, so whole answers are seldom right, and a search that sees a line can drop it. `ponder book
 search` runs this with three seeds, sets each search beside votes and best of N of as many sampled tokens, and parts the
-problems by difficulty.
+problems by difficulty. Results: docs/book/search.md.
 """
 
 from dataclasses import replace

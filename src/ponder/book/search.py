@@ -17,6 +17,8 @@ from ponder.book.figure import (
     held_above,
     markdown_table,
     over_seeds,
+    paint_error_bars,
+    paint_seeds,
 )
 from ponder.book.rl_judges import policy_line, rl_policy_and_judges
 from ponder.book.score_answers import ScoredAnswers, score_stored_answers
@@ -38,6 +40,8 @@ READ_LINE = (
     " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
     " validation problems in [rl-judges](rl-judges.md)."
 )
+# Searches of a judge whose others were not finished: {"right": share, "tokens": mean}, nothing by problem.
+ONLY_SHARES = "searches by share"
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -67,31 +71,35 @@ class Search:
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            for axes, guide in zip(panels, _guides(data[0]), strict=False):
+            for axes, guide in zip(panels, _guides(data), strict=False):
                 lines = {name: _sampled_points(data, name, guide) for name in SAMPLED}
                 lines |= {name: _search_points(data, name, guide) for name in SEARCHES}
-                for i, (name, points) in enumerate(lines.items()):
+                for i, (name, (x, curves)) in enumerate(lines.items()):
                     label = {**SAMPLED, **SEARCHES}[name]
                     style = {"ls": "--"} if name in SAMPLED else {"ls": "-", "lw": 2}
-                    x, y = [p[0] for p in points], [100 * p[1] for p in points]
+                    y = [100 * over_seeds([own[k] for own in curves])[0] for k in range(len(x))]
                     axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=label, **style)
+                    paint_seeds(axes, x, [[100 * z for z in own] for own in curves], COLOURS[i], ls=style["ls"])
                     rows.extend(
                         {"panel": guide, "line": label, "x": a, "right": b / 100} for a, b in zip(x, y, strict=True)
                     )
                 axes.set_xscale("log", base=2)
+                low, high = axes.get_xlim()
+                ticks = [2**k for k in range(40) if low <= 2**k <= high]
+                axes.set_xticks(ticks, [format_amount(x) for x in ticks])
                 axes.set_xlabel("tokens sampled for a problem")
                 axes.set_ylabel("right, %")
                 axes.set_title(f"judge: {GUIDES[guide]}", fontsize=8)
                 axes.legend(fontsize=6.5)
             _paint_bins(panels[-1], data, rows)
 
-        return FigureWithData(make_panels(len(_guides(data[0])) + 1, paint, "", size=(4.4, 3.6)), tuple(rows))
+        return FigureWithData(make_panels(len(_guides(data)) + 1, paint, "", size=(4.4, 3.6)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
         first = data[0]
         rows = []
-        for name in first["searches"]:
+        for name in _searches(data):
             cells = [format_interval([_right(d, name) for d in data], bounds=SHARE)]
             cells += [
                 format_interval([_right(d, name) - at_tokens(d, kind, _guide(name), _tokens(d, name)) for d in data],
@@ -110,18 +118,19 @@ class Search:
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
-            f"{policy_line(first)}{READ_LINE if {'tuned', 'implicit'} <= first['auroc'].keys() else ''}",
+            f"{policy_line(first)}{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._bin_lines(data),
             *self._verdict_lines(data),
+            *self._partial_lines(seeds),
         ]
 
     def _sampled_lines(self, data: Sequence[SeedData]) -> list[str]:
         shown = [n for n in (1, 4, 16, 64) if n in data[0]["n"]]
         rows = []
         for kind in SAMPLED:
-            for guide in _guides(data[0]) if kind != "majority" else [""]:
+            for guide in _judges(data) if kind != "majority" else [""]:
                 cells = [
                     format_interval([_curve(d, kind, guide)[d["n"].index(n)] for d in data], bounds=SHARE)
                     for n in shown
@@ -134,7 +143,7 @@ class Search:
             "AUROC within problems, the chance that the judge scores a right sample above a wrong one: "
             + "; ".join(
                 f"{GUIDES[guide]} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
-                for guide in _guides(data[0])
+                for guide in _judges(data)
             )
             + ".",
             "",
@@ -153,21 +162,34 @@ class Search:
 
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
         out = ["**Held?** Each search less the best of the three that choose among samples, at equal tokens:", ""]
-        for name in data[0]["searches"]:
-            gaps = [
-                _right(d, name) - max(at_tokens(d, kind, _guide(name), _tokens(d, name)) for kind in SAMPLED)
-                for d in data
-            ]
+        for name in _searches(data):
+            gaps = [search_gap(d, name) for d in data]
             out.append(f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**")
-        for name in _largest(data[0]):
-            gaps = []
-            for d in data:
-                hard = difficulty_bins(d)[BINS[0]]
-                best = max(at_tokens(d, kind, _guide(name), _tokens(d, name), hard) for kind in SAMPLED)
-                gaps.append(_right(d, name, hard) - best)
+        for name in _largest(data):
+            gaps = [search_gap(d, name, difficulty_bins(d)[BINS[0]]) for d in data]
             gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
             out.append(f"- on the hard third, {_title(name)}: {gap}")
         return [*out, ""]
+
+    def _partial_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        """The searches that only some seeds have, or of which only the share right is kept: each seed alone."""
+        every = list(seeds.values())
+        known = _searches(every)
+        found = {seed: {**data["searches"], **data.get(ONLY_SHARES, {})} for seed, data in seeds.items()}
+        names = dict.fromkeys(name for own in found.values() for name in own if name not in known)
+        out = []
+        for name in names:
+            if _guide(name) in _judges(every):
+                gaps = [(seed, search_gap(seeds[seed], name)) for seed, own in found.items() if name in own]
+                cells = ", ".join(f"{100 * gap:+.1f} (seed {seed})" for seed, gap in gaps)
+                out.append(f"- {_title(name)}: {cells} points")
+        head = "Not whole in every seed, and so not above; the same difference where a search was finished:"
+        lines = [head, "", *out, ""] if out else []
+        unscored = [title for guide, title in GUIDES.items() if guide in set(map(_guide, names)) - set(_judges(every))]
+        return [
+            *lines,
+            *(f"Not measured: searches by {title}, most of which were not finished.\n" for title in unscored),
+        ]
 
 
 def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
@@ -244,6 +266,12 @@ def at_tokens(data: SeedData, kind: str, guide: str, tokens: float, problems: Se
     return float(np.interp(np.log(n), np.log(data["n"]), _curve(data, kind, guide, problems)))
 
 
+def search_gap(data: SeedData, name: str, problems: Sequence[int] | None = None) -> float:
+    """A search less the best of the three that choose among samples of as many tokens."""
+    best = max(at_tokens(data, kind, _guide(name), _tokens(data, name), problems) for kind in SAMPLED)
+    return _right(data, name, problems) - best
+
+
 def difficulty_bins(data: SeedData) -> dict[str, list[int]]:
     """The problems in three equal parts, those that the model solves least often first."""
     order = np.argsort(data["pass rate"], kind="stable")
@@ -252,10 +280,10 @@ def difficulty_bins(data: SeedData) -> dict[str, list[int]]:
 
 def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
     """By row and bin, the share right in each seed; samples at the tokens of the larger beam with the same judge."""
-    largest = _largest(data[0])
+    largest = _largest(data)
     bins = [difficulty_bins(d) for d in data]
     out: dict[str, dict[str, list[float]]] = {}
-    for guide in _guides(data[0]):
+    for guide in _guides(data):
         beam = next(name for name in largest if name.startswith("beam") and _guide(name) == guide)
         for kind in SAMPLED:
             out[_sampled_title(kind, guide)] = {
@@ -277,49 +305,55 @@ def _curve(data: SeedData, kind: str, guide: str, problems: Sequence[int] | None
     return [float(x) for x in chosen.mean(axis=0)]
 
 
-def _sampled_points(data: Sequence[SeedData], kind: str, guide: str) -> list[tuple[float, float]]:
-    curves = [_curve(d, kind, guide) for d in data]
+def _sampled_points(data: Sequence[SeedData], kind: str, guide: str) -> tuple[list[float], list[list[float]]]:
     tokens = float(np.mean([d["tokens a sample"] for d in data]))
-    return [(n * tokens, over_seeds([c[k] for c in curves])[0]) for k, n in enumerate(data[0]["n"])]
+    return [n * tokens for n in data[0]["n"]], [_curve(d, kind, guide) for d in data]
 
 
-def _search_points(data: Sequence[SeedData], way: str, guide: str) -> list[tuple[float, float]]:
-    names = [name for name in data[0]["searches"] if name.startswith(f"{way}-") and _guide(name) == guide]
-    return sorted(
-        (float(np.mean([_tokens(d, n) for d in data])), over_seeds([_right(d, n) for d in data])[0]) for n in names
-    )
+def _search_points(data: Sequence[SeedData], way: str, guide: str) -> tuple[list[float], list[list[float]]]:
+    names = [name for name in _searches(data) if name.startswith(f"{way}-") and _guide(name) == guide]
+    tokens = {name: float(np.mean([_tokens(d, name) for d in data])) for name in names}
+    names.sort(key=tokens.__getitem__)
+    return [tokens[name] for name in names], [[_right(d, name) for name in names] for d in data]
 
 
 def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    judge = GUIDES["tuned" if "tuned" in _guides(data[0]) else "likelihood"]
+    judge = GUIDES["tuned" if "tuned" in _guides(data) else "likelihood"]
     shown = {t: v for t, v in bin_rows(data).items() if t == SAMPLED["majority"] or t.endswith(f"by {judge}")}
     width = 0.8 / len(shown)
     for i, (title, values) in enumerate(shown.items()):
         means = [100 * over_seeds(values[name])[0] for name in BINS]
-        axes.bar(
-            [k + i * width for k in range(len(BINS))],
-            means,
-            width,
-            color=COLOURS[i],
-            label=title.partition(" by ")[0].partition(",")[0],
-        )
+        places = [k + i * width for k in range(len(BINS))]
+        label = title.partition(" by ")[0].partition(",")[0]
+        axes.bar(places, means, width, color=COLOURS[i], label=label)
+        paint_error_bars(axes, places, [values[name] for name in BINS], SHARE, 100)
         rows.extend({"panel": "difficulty", "line": title, "x": name, "right": m / 100}
                     for name, m in zip(BINS, means, strict=True))  # fmt: skip
     axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
     axes.set_ylabel("right, %")
     axes.set_title(f"by difficulty, judge: {judge}", fontsize=8)
-    axes.legend(fontsize=6.5)
+    axes.legend(fontsize=6.5, loc="upper left")
 
 
-def _guides(data: SeedData) -> list[str]:
-    """The judges that lead searches, as far as this seed has them."""
-    return [guide for guide in GUIDES if guide in data["auroc"]]
+def _searches(data: Sequence[SeedData]) -> list[str]:
+    """The searches that every seed has."""
+    return [name for name in data[0]["searches"] if all(name in d["searches"] for d in data)]
 
 
-def _largest(data: SeedData) -> list[str]:
+def _guides(data: Sequence[SeedData]) -> list[str]:
+    """The judges that lead these searches."""
+    return [guide for guide in GUIDES if guide in map(_guide, _searches(data))]
+
+
+def _judges(data: Sequence[SeedData]) -> list[str]:
+    """The judges that every seed's samples were scored by."""
+    return [guide for guide in GUIDES if all(guide in d["auroc"] for d in data)]
+
+
+def _largest(data: Sequence[SeedData]) -> list[str]:
     """Of each search and judge the largest."""
     out: dict[tuple[str, str], str] = {}
-    for name in data["searches"]:
+    for name in _searches(data):
         way, size, guide = name.split("-")
         known = out.get((way, guide))
         if known is None or int(size) > int(known.split("-")[1]):
@@ -341,13 +375,18 @@ def _guide(name: str) -> str:
     return name.rpartition("-")[2]
 
 
+def _search(data: SeedData, name: str) -> Mapping[str, Any]:
+    own: Mapping[str, Any] = data["searches"].get(name) or data[ONLY_SHARES][name]
+    return own
+
+
 def _right(data: SeedData, name: str, problems: Sequence[int] | None = None) -> float:
-    right = np.asarray(data["searches"][name]["right"])
+    right = np.asarray(_search(data, name)["right"])
     return float(right.mean() if problems is None else right[list(problems)].mean())
 
 
 def _tokens(data: SeedData, name: str) -> float:
-    return float(data["searches"][name]["tokens"])
+    return float(_search(data, name)["tokens"])
 
 
 def _pass_rate(data: SeedData) -> float:
