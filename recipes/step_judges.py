@@ -5,7 +5,7 @@ kinds of labels: whether the answer is right, and of each line whether it is (ex
 it). An outcome reward model and an implicit one learn from the first, a process reward model and an implicit one from
 the second, all from the same answers. A tenth of the training problems is kept for choosing settings, and nothing
 learns from it. `ponder book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among
-the same samples.
+the same samples. Results: docs/book/step-judges.md.
 """
 
 from dataclasses import replace

@@ -137,4 +137,7 @@ def test_reduction_is_chosen_on_validation_problems_and_reported() -> None:
     assert text.count("process model is best by its product") == len(PUZZLES)
     assert "(4 are right, 1 of them with a wrong line, in the first seed)" in text
     assert "- best by outcome reward model less majority: " in text
-    assert {row["panel"] for row in FIGURE.draw(seeds).rows} == set(PUZZLES)
+    assert {row["panel"] for row in FIGURE.draw(seeds).rows} == set(PUZZLES) and "Not made yet" not in text
+    alone = {seed: {"puzzles": {"sudoku": one}} for seed in range(3)}
+    assert "Not made yet: sums of five numbers and countdown." in "\n".join(FIGURE.report(alone))
+    assert {row["panel"] for row in FIGURE.draw(alone).rows} == {"sudoku"}

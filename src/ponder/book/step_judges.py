@@ -17,6 +17,7 @@ from ponder.book.figure import (
     held_above,
     markdown_table,
     over_seeds,
+    paint_seeds,
 )
 from ponder.book.score_answers import (
     ScoredAnswers,
@@ -104,6 +105,7 @@ class StepJudges:
                 for name, colour in DRAWN.items():
                     curves = puzzle_curves(seeds, puzzle, name)
                     mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
+                    paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
                     axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=_row_title(name))
                     rows.extend({"panel": puzzle, "line": _row_title(name), "x": k, "right": m / 100}
                                 for k, m in zip(n, mean, strict=True))  # fmt: skip
@@ -140,6 +142,12 @@ class StepJudges:
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
                 *self._verdict_lines(seeds, puzzle, n),
+            ]
+        if missing := [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]:
+            out += [
+                f"Not made yet: {' and '.join(missing)}. The recipe has them (`ponder run step_judges --puzzle`), and"
+                f" `ponder book {self.name} --out FOLDER` makes the figure with all puzzles in another folder.",
+                "",
             ]
         return out
 
