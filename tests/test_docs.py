@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs import cluster_page
+from docs import cluster_page, environment_baselines
 
 from fork_ranks import free_port
 from forked_programs import ForkedPrograms, forked_programs
@@ -184,12 +184,21 @@ def test_environment_baselines_are_those_of_the_kept_run() -> None:
     page = (DOCS / "environments.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \| (\d) \| .+? \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.M)
     assert rows == [
-        (r["task"], str(r["level"]), f"{r['random']:.2f}", f"{r['gold']:.2f}", f"{r['gold_turns']:.1f}") for r in kept
+        (r["task"], str(r["level"]), f"{r['random']:.2f}", f"{r['gold']:.2f}", f"{r['gold_turns']:.1f}")
+        for r in kept
+        if "tool" not in r
     ]
+    for lines in environment_baselines.table(kept).split("\n\n"):
+        assert lines in page, "run python docs/environment_baselines.py"
+    assert {(r["task"], r["tool"]) for r in kept if "tool" in r} == {
+        (task, tool) for task in ("arithmetic", "gsm8k", "svamp") for tool in ("calculator", "python")
+    }
     environments = [name for name, kind in TASKS.items() if hasattr(kind, "environment")]
     assert sorted({row[0] for row in rows}) == sorted(environments)
     assert all(
-        dict(TASKS[r["task"]].LEVELS[r["level"] - 1]) == r["settings"] for r in kept if "task" not in r["settings"]
+        dict(TASKS[r["task"]].LEVELS[r["level"] - 1]) == r["settings"]
+        for r in kept
+        if r["level"] and "task" not in r["settings"]
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +25,7 @@ from ponder.user_modules import is_file, split_name
 from ponder.verify import evaluate_arithmetic
 
 DEFAULT_MAX_TURNS = 8
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 _GOLD_CALLS: dict[str, Callable[[str], str]] = {
     "calculator": lambda expression: call_text("calculator", {"expression": expression}),
     "python": lambda expression: call_text("python", {"code": f"print({expression})"}),
@@ -58,6 +61,23 @@ class ToolTask(WrappedTask):
     def gold_turns(self, problem: Problem) -> tuple[str, ...]:
         """What fine-tuning imitates: a call with each expression of the problem's solution, and then the gold answer.
         The last turn of calls has those for which there are no turns left."""
+        write_call, given = self._written_calls(problem)
+        calls = [write_call(text) for text in given if evaluate_arithmetic(text, allow_decimals=True).value is not None]
+        alone = self.max_turns - 2
+        return (*calls[:alone], *(["\n".join(calls[alone:])] if calls[alone:] else []), self.task.gold(problem))
+
+    def random_turns(self, problem: Problem, rng: random.Random) -> tuple[str, ...]:
+        """What chance does: a call with the question's numbers in their order and random signs between them, and then
+        its value as the answer (0, where it has none)."""
+        write_call, _ = self._written_calls(problem)
+        first, *others = _NUMBER.findall(str(problem.messages[-1]["content"]).replace(",", "")) or ["0"]
+        expression = first + "".join(f" {rng.choice('+-*/')} {number}" for number in others)
+        value = evaluate_arithmetic(expression, allow_decimals=True).value
+        answered = replace(problem, answer=str(value or 0), tags={})
+        return write_call(expression), self.task.gold(answered)
+
+    def _written_calls(self, problem: Problem) -> tuple[Callable[[str], str], Sequence[str]]:
+        """How an expression is written as a call, and the expressions of the problem's solution."""
         write_call = next((call for name, call in _GOLD_CALLS.items() if name in self.tools), None)
         single = problem.tags.get("expression")
         given = [single] if isinstance(single, str) else problem.tags.get("expressions")
@@ -66,9 +86,7 @@ class ToolTask(WrappedTask):
                 f"the task {self.name} says nothing about how its problems are answered with these tools; arithmetic,"
                 " gsm8k and svamp do, with the calculator or python"
             )
-        calls = [write_call(text) for text in given if evaluate_arithmetic(text, allow_decimals=True).value is not None]
-        alone = self.max_turns - 2
-        return (*calls[:alone], *(["\n".join(calls[alone:])] if calls[alone:] else []), self.task.gold(problem))
+        return write_call, given
 
     def restyle(self, style: str) -> ToolTask:
         return replace(self, task=with_style(self.task, style))
