@@ -39,7 +39,7 @@ class PonderMixed(Ponder):
     def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         real = Scheduler.plan_step
         with patch.object(
-            Scheduler, "plan_step", lambda own, choose, _, *more: real(own, choose, lambda chunks: self.both, *more)
+            Scheduler, "plan_step", lambda own, choose, mixed_batch: real(own, choose, lambda chunks: self.both)
         ):
             super().run_searches(searches, tokens)
 

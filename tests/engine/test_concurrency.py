@@ -199,15 +199,9 @@ class LaunchingRunner(ModelRunner):
         return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
 
 
-@pytest.mark.parametrize("alternating", [False, True])
-def test_launched_steps_lose_no_token_and_no_slot(alternating: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in
-    turns with requests that the host draws for. `alternating`: where two sequences are in flight and two wait, these
-    are launched behind them."""
-    if alternating:
-        monkeypatch.setattr(LaunchingRunner, "queues_launches", True)
-        monkeypatch.setattr(LaunchingRunner, "is_done", lambda self: self.chance.random() < 0.3)
-        monkeypatch.setattr(module, "_MIN_ALTERNATING_SEQUENCES", 2)
+    turns with requests that the host draws for."""
 
     def slow(i: int) -> Request:
         return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, token_stats=("entropy",))
@@ -279,67 +273,6 @@ class LongLaunchRunner(LaunchAheadRunner):
     def launch(self, rows: Sequence[SequenceState], steps: int, *more: Any, **named: Any) -> Any:
         self.launched.append((len(rows), steps))
         return super().launch(rows, steps, *more, **named)
-
-
-def test_many_short_requests_are_computed_in_halves_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second half is launched before the first is collected; requests that come meanwhile go behind both, and the
-    host looks for them while the device computes."""
-    events: list[tuple[str, int, int]] = []
-
-    class QueueingRunner(LongLaunchRunner):
-        queues_launches = True
-
-        def is_done(self) -> bool:
-            return sum(kind == "launch" for kind, *_ in events) == 12  # until then more is to come
-
-        def launch(self, rows: Sequence[SequenceState], steps: int, *more: Any, **named: Any) -> Any:
-            first, real = rows[0].request.seed, super().launch(rows, steps, *more, **named)
-            events.append(("launch", first, len(rows)))
-
-            def collect() -> Any:
-                events.append(("collect", first, len(rows)))
-                return real()
-
-            return collect
-
-    monkeypatch.setattr(QueueingRunner, "launched", [], raising=False)
-    monkeypatch.setattr(
-        QueueingRunner, "written", staticmethod(lambda row, begin, steps: [*range(begin, begin + steps)])
-    )
-    monkeypatch.setattr(module, "_MIN_ALTERNATING_SEQUENCES", 4)
-    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: QueueingRunner(net, slots))
-    engine = make_engine(tiny_decoder(), slots=4000)
-
-    async def search(i: int) -> None:
-        for turn in range(3):
-            rows = await engine.generate(request([5], n=2, seed=100 * turn + i, max_tokens=32))
-            assert all(row.token_ids == [*range(32)] for row in rows)
-
-    async def all_of_them() -> None:
-        await asyncio.gather(*(search(i) for i in range(8)))
-
-    run_async(all_of_them())
-    wait_until_idle(engine)
-    launches = [event for event in events if event[0] == "launch"]
-    assert {rows for _, _, rows in launches} == {8} and len(launches) == 2 * 2 * 3, (
-        "two halves, two launches, three turns"
-    )
-    order = [(kind, first) for kind, first, _ in events]
-    assert order[:6] == [("launch", 0), ("launch", 0), ("collect", 0), ("launch", 4), ("collect", 0), ("launch", 4)]
-    kinds = [kind for kind, _ in order]
-    assert kinds == ["launch", *["launch", "collect"] * 11, "collect"], "one launch is always behind another"
-
-
-def test_long_or_few_requests_are_not_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LongLaunchRunner, "launched", [], raising=False)
-    monkeypatch.setattr(LongLaunchRunner, "queues_launches", True)
-    monkeypatch.setattr(LongLaunchRunner, "written", staticmethod(lambda row, begin, steps: [1] * steps))
-    monkeypatch.setattr(module, "_MIN_ALTERNATING_SEQUENCES", 4)
-    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LongLaunchRunner(net, slots))
-    for n, tokens, rows in ((16, 65, 16), (11, 32, 11), (12, 32, 6)):
-        LongLaunchRunner.launched.clear()
-        run_async(make_engine(tiny_decoder(), slots=4000).generate(request([5], n=n, max_tokens=tokens)))
-        assert {count for count, _ in LongLaunchRunner.launched} == {rows}
 
 
 def test_streamed_request_gets_its_first_token_alone_and_then_short_launches(monkeypatch: pytest.MonkeyPatch) -> None:

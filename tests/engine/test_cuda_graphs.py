@@ -109,19 +109,6 @@ def test_graphs_generate_same_tokens_as_plain_runner(
     same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
 
 
-def test_halves_of_many_short_requests_take_turns_in_the_same_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_MIN_ALTERNATING_SEQUENCES", 2)
-    behind, real = list[bool](), Engine._launch_behind
-
-    def spy(self: Engine, in_flight: Any) -> Any:
-        behind.append((result := real(self, in_flight)) is not None)
-        return result
-
-    monkeypatch.setattr(Engine, "_launch_behind", spy)
-    same("llama", [request([9], n=2, seed=i, max_tokens=18 + i % 2) for i in range(4)])
-    assert any(behind)
-
-
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_mixed_batches_prefill_and_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass with rows that are drawn for in it, and with rows that the host draws for."""

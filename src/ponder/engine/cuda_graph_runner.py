@@ -45,8 +45,6 @@ _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding sho
 class CudaGraphRunner(ModelRunner):
     """A runner for decoders on a GPU. It rounds where the plain runner does, but sums in another order."""
 
-    queues_launches = True
-
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:
@@ -65,7 +63,6 @@ class CudaGraphRunner(ModelRunner):
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
         self._round_robin = 0
-        self._launched: torch.cuda.Event | None = None  # the end of the last launch
         self.ready = threading.Event()  # until then, steps run as in the plain runner
         self._memory_was_short = False  # for the kernels
         self._retry_at: float | None = None  # when they are to be built again
@@ -198,9 +195,6 @@ class CudaGraphRunner(ModelRunner):
         logits = self._logits_batch.buffers.logits
         return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
 
-    def is_done(self) -> bool:
-        return self._launched is None or self._launched.query()
-
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
@@ -221,7 +215,7 @@ class CudaGraphRunner(ModelRunner):
         for _ in range(steps - 1):
             batch.run()
         tokens, logprobs = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
-        self._launched = done = torch.cuda.Event() if b.logits.is_cuda else None
+        done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
             done.record()
 

@@ -42,12 +42,6 @@ _SMALL_NETWORK_PARAMETERS, _PREFILL_CHUNK_TOKENS_SMALL = 1 << 22, 4096
 # launch before it; and launches between two of a single step, which brings the first tokens of new sequences at once.
 _STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
 _MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has time for them
-# Where at least so many sequences of at most so many tokens are in flight and as many wait, as in a tree search of many
-# problems, the host takes about as long as the device: both halves are launched in turns, so that the device computes
-# one while the host handles the other. Where all come at once, half of them is begun first. The host does not wait for
-# the end of one half before it has launched the other: it looks for new calls every so many seconds.
-_MIN_ALTERNATING_SEQUENCES, _MAX_ALTERNATING_TOKENS = 256, 64
-_SECONDS_BETWEEN_LOOKS = 1e-3
 
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -69,7 +63,6 @@ class InFlight:
     version: int
     start_time: float
     some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
-    is_short: bool | None = None  # whether it is one of two batches that take turns; None: not looked at yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,19 +277,8 @@ class Engine:
         for call in cancelled:
             self._abort(call)
         in_flight, self._run_in_flight = self._run_in_flight, None
-        if in_flight is not None and not (weights_changed or cancelled):
-            for call in new:
-                self._schedule_call(scheduler, call)
-            alternates = self._alternates(in_flight)
-            if alternates or not new:
-                self._run_in_flight = self._launch_ahead(in_flight, alternates)
-            if alternates and self._run_in_flight is None:
-                self._run_in_flight = self._launch_behind(in_flight)
-            new = []
-            if self._run_in_flight is None and self._awaits_calls(in_flight):
-                self._run_in_flight = in_flight
-                self.mailbox.wait_for_calls(_SECONDS_BETWEEN_LOOKS)
-                return
+        if in_flight is not None and not (weights_changed or new or cancelled):
+            self._run_in_flight = self._launch_ahead(in_flight)
         if in_flight is not None:
             self._collect(in_flight)
         if self._run_in_flight is not None:
@@ -307,7 +289,7 @@ class Engine:
         for call in new:
             self._schedule_call(scheduler, call)
         start_time, preemptions = time.perf_counter(), scheduler.preemptions
-        plan = scheduler.plan_step(self._choose_sequences, runner.mixed_batch, self._max_sequences_now())
+        plan = scheduler.plan_step(self._choose_sequences, runner.mixed_batch)
         if scheduler.preemptions != preemptions:
             runner.forget_batch()  # a preempted sequence comes back with other slots
         if plan is not None:
@@ -350,13 +332,12 @@ class Engine:
         call = self.mailbox.calls.get(seq)
         return call is not None and call.on_chunk is not None
 
-    def _launch_ahead(self, in_flight: InFlight, alternates: bool) -> InFlight | None:
+    def _launch_ahead(self, in_flight: InFlight) -> InFlight | None:
         """Launch the next steps before the tokens of the running ones are collected, so that the device never waits for
-        the host. None: no sequence continues, memory is short, or other sequences could join. `alternates`: they come
-        after these."""
+        the host. None: no sequence continues, memory is short, or other sequences could join."""
         scheduler, runner = self._scheduler, self._runner
         assert scheduler is not None and runner is not None
-        if scheduler.prefilling or (in_flight.some_finished and scheduler.waiting and not alternates):
+        if scheduler.prefilling or (in_flight.some_finished and scheduler.waiting):
             return None
         seqs = [seq for seq in in_flight.seqs if seq.stop is None and seq in self.mailbox.calls]
         if len(seqs) < len(scheduler.decoding):  # the others are next
@@ -370,71 +351,6 @@ class Engine:
         start_time = time.perf_counter()
         self._launches_since_single_step += 1
         return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
-
-    def _alternates(self, in_flight: InFlight) -> bool:
-        """Whether sequences that wait are launched after these in flight, and not together with them."""
-        assert self._scheduler is not None
-        waiting = self._scheduler.waiting
-        if len(waiting) < _MIN_ALTERNATING_SEQUENCES or not self._is_short_batch(in_flight):
-            return False
-        return all(self._is_short(item) for _, item in waiting)
-
-    def _awaits_calls(self, in_flight: InFlight) -> bool:
-        """Whether to look for calls, which can be launched behind these sequences, while the device computes them: all
-        of them end with the steps in flight."""
-        scheduler, runner = self._scheduler, self._runner
-        assert scheduler is not None and runner is not None
-        if not self._is_short_batch(in_flight) or runner.is_done() or scheduler.waiting or scheduler.prefilling:
-            return False
-        return len(scheduler.decoding) <= len(in_flight.seqs) and self._all_end(in_flight)
-
-    def _is_short_batch(self, in_flight: InFlight) -> bool:
-        if in_flight.is_short is None:
-            queues = self._runner is not None and self._runner.queues_launches
-            many = len(in_flight.seqs) >= _MIN_ALTERNATING_SEQUENCES
-            in_flight.is_short = queues and many and all(map(self._is_short, in_flight.seqs))
-        return in_flight.is_short
-
-    def _all_end(self, in_flight: InFlight) -> bool:
-        """Whether no sequence continues after the steps in flight."""
-        calls = self.mailbox.calls
-        left = (seq.sampling.max_tokens - len(seq.token_ids) for seq in in_flight.seqs if seq in calls)
-        return all(tokens <= in_flight.steps for tokens in left)
-
-    def _max_sequences_now(self) -> int | None:
-        """Half of the sequences, where they are short and so many that both halves are worth a launch of their own."""
-        scheduler, runner = self._scheduler, self._runner
-        assert scheduler is not None and runner is not None
-        active = len(scheduler.prefilling) + len(scheduler.decoding)
-        total = min(active + len(scheduler.waiting), scheduler.max_num_seqs)
-        if not runner.queues_launches or not scheduler.waiting or total < 3 * _MIN_ALTERNATING_SEQUENCES:
-            return None
-        items = [*scheduler.prefilling, *scheduler.decoding, *(item for _, item in scheduler.waiting)]
-        return (total + 1) // 2 if all(map(self._is_short, items)) else None
-
-    def _is_short(self, item: SequenceState | ReadRequest) -> bool:
-        if not isinstance(item, SequenceState) or not item.samples_on_device or self._is_heard(item):
-            return False
-        return item.sampling.max_tokens <= _MAX_ALTERNATING_TOKENS
-
-    def _launch_behind(self, in_flight: InFlight) -> InFlight | None:
-        """Launch sequences that wait before the tokens of those in flight are collected, which all end with these.
-        None: one of them may continue, memory is short, or prompts have to be computed first."""
-        scheduler, runner = self._scheduler, self._runner
-        assert scheduler is not None and runner is not None
-        if scheduler.prefilling or not self._all_end(in_flight):
-            return None
-        scheduler.admit()
-        running = set(in_flight.seqs)
-        seqs = [seq for seq in scheduler.decoding if seq not in running]
-        if scheduler.prefilling or not seqs or not runner.can_launch(seqs):
-            return None
-        steps = runner.max_steps(seqs)
-        if not scheduler.reserve_ahead(seqs, steps):
-            return None
-        start_time = time.perf_counter()
-        self._launches_since_single_step += 1
-        return InFlight(seqs, steps, runner.launch(seqs, steps), self.version, start_time)
 
     def _collect(self, in_flight: InFlight) -> None:
         """Wait for the tokens of launched steps and deliver them, except to sequences that finished or were cancelled

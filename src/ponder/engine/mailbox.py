@@ -214,12 +214,6 @@ class Mailbox:
                 self.calls |= dict.fromkeys(call.items, call)
         return inbox
 
-    def wait_for_calls(self, seconds: float) -> None:
-        """Wait until something arrives, at most so long."""
-        with self._condition:
-            if not (self._inbox or self._cancelled):
-                self._condition.wait(seconds)
-
     def emit(self, seq: SequenceState) -> None:
         """Pass the new tokens of a sequence to the caller's `on_chunk`, at the next `flush`."""
         call = self.calls[seq]

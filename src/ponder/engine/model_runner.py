@@ -24,7 +24,6 @@ PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 class ModelRunner:
     stops_at_end = False  # whether a launch samples nothing after the end of a sequence
-    queues_launches = False  # whether a launch can be queued behind another, while the host does something else
 
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
@@ -95,10 +94,6 @@ class ModelRunner:
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         """Whether these sequences can be launched again before their tokens in flight are collected."""
         return False
-
-    def is_done(self) -> bool:
-        """Whether the device has computed all that was launched."""
-        return True
 
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()

@@ -97,11 +97,9 @@ class Scheduler:
         self,
         choose: ChooseSequences = lambda seqs: (seqs, 1),
         mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda chunks: True,
-        max_num_seqs: int | None = None,
     ) -> StepPlan | None:
-        """The next step; None if nothing can be done now. `mixed_batch`: shall a step with these chunks decode too?
-        `max_num_seqs`: at most so many sequences now, if that is fewer than usual."""
-        self.admit(max_num_seqs)
+        """The next step; None if nothing can be done now. `mixed_batch`: shall a step with these chunks decode too?"""
+        self._admit()
         chunks = self._next_chunks()
         if self.prefilling and not chunks:
             self.finish_chunks(())  # another sequence has computed what they waited for
@@ -159,15 +157,13 @@ class Scheduler:
             self._preempt(item)
         self.tree = self.tree.replace_with_empty()
 
-    def admit(self, max_num_seqs: int | None = None) -> None:
-        """Begin what waits, in its order, while there is room."""
-        limit = self.max_num_seqs if max_num_seqs is None else max_num_seqs
+    def _admit(self) -> None:
         seqs = len(self.decoding) + sum(isinstance(w, SequenceState) for w in self.prefilling)
         last: WorkItem | None = None  # admitted before this one
         ready = False  # its prefix is computed
         while self.waiting:
             item = self.waiting[0][1]
-            if isinstance(item, SequenceState) and seqs >= limit:
+            if isinstance(item, SequenceState) and seqs >= self.max_num_seqs:
                 return
             if isinstance(item, SequenceState) and isinstance(last, SequenceState) and _same_prompt(item, last):
                 if self.allocator.free_count + self.tree.evictable < _GROWTH_MARGIN_TOKENS * (seqs + 1):
