@@ -1,14 +1,14 @@
 """s1 on countdown: fine-tune on 1,000 worked answers chosen four ways, then think under budgets.
 
-The tiny base, of characters, has read attempts, right or wrong; half of the misses are taken back. A pool of worked
-answers takes attempts back until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the
-target), the longest ones, or by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a
-domain at random, and in it a long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16.
-Then budget forcing with several strings, control by the prompt (fine-tuned with the number of tokens, the number of
-attempts left, or a class of length), rejection by length, and independent samples are measured at several budgets.
-`ponder book s1` draws them. A language model reads the same in place of the tiny base; budgets in its prompts count
-characters. Results of the tiny base: docs/book/s1.md (of a base that has read single attempts, until the runs of this
-one are kept).
+The tiny base, of characters, has read single attempts, right or wrong. A pool of worked answers takes attempts back
+until one is right. From it 1,000 are chosen at random, evenly over domains (tens of the target), the longest ones, or
+by all three of quality, difficulty and diversity as s1K was (Muennighoff et al. 2025): a domain at random, and in it a
+long answer. Each set fine-tunes the base, as in s1 for five epochs in batches of 16. Then budget forcing with several
+strings, control by the prompt (fine-tuned with the number of tokens, the number of attempts left, or a class of
+length), rejection by length, and independent samples are measured at several budgets. `ponder book s1` draws them. A
+language model reads the same in place of the tiny base; budgets in its prompts count characters. Results of the tiny
+base: docs/book/s1.md. With `--base-backtracks 0.5 --base-steps 1000 --string-budget 384` the base reads attempts that
+are taken back, too, which is better (docs/tried.md has what was measured of it).
 """
 
 import random
@@ -42,7 +42,6 @@ Chosen = Literal["random", "diverse", "longest", "all"]
 CHOSEN: tuple[Chosen, ...] = ("random", "diverse", "longest", "all")
 BUDGETS = (32, 64, 128, 256)  # tokens of thinking
 WAITS = (1, 2, 4)
-LENGTHENED_BUDGET = 384  # tokens of thinking that is lengthened by strings: all that the context has room for
 # Without the end of the line, which begins the end of thinking: after a string that had it, that end went unnoticed.
 # "none": the first token of the end of thinking is suppressed, and nothing put in its place.
 STRINGS = {"wait": TAKEN_BACK, "alternatively": " alternatively", "hmm": " hmm", "none": ""}
@@ -63,11 +62,12 @@ def recipe(
     numbers: Annotated[int, "of a puzzle", GreaterThan(1)] = 4,
     count: Annotated[int, "worked answers to fine-tune on", GreaterThan(0)] = 1000,
     pool: Annotated[int, "puzzles to choose them from", GreaterThan(0)] = 8000,
-    base_steps: Count = 1000, base_lr: Lr = None,
-    base_backtracks: Annotated[float, "share of the misses that the base has read taken back"] = 0.5, lr: Lr = None,
+    base_steps: Count = 600, base_lr: Lr = None,
+    base_backtracks: Annotated[float, "share of the misses that the base has read taken back"] = 0.0, lr: Lr = None,
     steps: Annotated[int, "of fine-tuning on the worked answers", GreaterThan(0)] = STEPS_OF_S1,
     batch_size: Annotated[int, "worked answers in such a step", GreaterThan(0)] = BATCH_SIZE_OF_S1,
     n: Annotated[int, "independent samples of a problem", GreaterThan(0)] = 32, limit: Limit = 192,
+    string_budget: Annotated[int, "tokens of thinking where strings lengthen it", GreaterThan(0)] = 256,
     validation: Annotated[bool, "measure on problems kept out of training, to choose settings"] = False,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -102,10 +102,12 @@ def recipe(
         measure(f"{chosen}-samples", chosen, Samples(n if chosen == "all" else min(n, 4), sampling))  # "all" votes
         for budget in BUDGETS:
             measure(f"{chosen}-forced-{budget}", chosen, forced(budget))
-    measure("unlengthened", "all", forced(LENGTHENED_BUDGET))
+    lengthened = forced(string_budget)
+    if string_budget != max(BUDGETS):
+        measure("unlengthened", "all", lengthened)
     for name, string in STRINGS.items():
         for waits in WAITS:
-            measure(f"string-{name}-{waits}", "all", replace(forced(LENGTHENED_BUDGET), waits=waits, wait_word=string))
+            measure(f"string-{name}-{waits}", "all", replace(lengthened, waits=waits, wait_word=string))
     chosen_answers = ChosenAnswers(worked, "all", count, pool, seed)
     tune("conditional", StatesTokens(chosen_answers))
     tune("stepwise", CountsSteps(chosen_answers))

@@ -109,3 +109,24 @@ def test_level_is_measured_by_its_chosen_answers(monkeypatch: pytest.MonkeyPatch
     }  # fmt: skip
     levels = {"levels": {"low": {"mean": 0.2, "tokens": 10.0}, "medium": {"mean": 0.5, "tokens": 80.0}}}
     assert effort.points_per_doubling(levels, "low", "medium") == pytest.approx(0.1)
+
+
+def test_effort_report_does_not_compare_working_with_an_answer_alone_that_has_it() -> None:
+    def seed_data(tokens_of_none: float) -> dict[str, Any]:
+        levels = {
+            name: {"right": [1, 0], "mean": 0.5, "tokens": 20.0 * (i + 1), "flops": 1e9, "none": 0.0}
+            for i, name in enumerate(EFFORTS)
+        }
+        levels["none"]["tokens"] = tokens_of_none
+        return {"task": "sums", "temperature": 0.7, "levels": levels, "own start": ""}
+
+    low = 20.0 * (1 + list(EFFORTS).index("low"))
+    same = "\n".join(effort.FIGURE.report({s: seed_data(low) for s in (0, 1)}))
+    assert "working it out, against the answer alone: **not measured**" in same
+    short = "\n".join(effort.FIGURE.report({s: seed_data(low / 4) for s in (0, 1)}))
+    assert "(`low`, `none`): +0.0 [+0.0, +0.0] (+0.0, +0.0) points for 4.0 times the" in short
+
+
+def test_labels_of_one_point_are_joined_and_of_two_above_each_other_kept_apart() -> None:
+    placed = effort.place_labels([25, 25.1, 25.1, 204, 816], [62, 65.6, 65.6, 66, 66], ["a", "b", "c", "d", "e"])
+    assert [(name, below) for _, _, name, below in placed] == [("a", True), ("b, c", False), ("d", True), ("e", False)]

@@ -117,3 +117,15 @@ def test_report_has_every_comparison() -> None:
     assert text.count("all three criteria, against") == 3 and "controls perfectly: **yes**" in text
     assert "by +30.0 [+30.0, +30.0]" in text and "`wait`, 2 times: +0.0" in text
     assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 4 * 2 + 3 + 2 + 2
+
+
+def test_strings_have_one_budget_and_none_is_among_them() -> None:
+    made = recipe_module()
+    plain = {s.name: s.job for s in made.recipe().stages}
+    wide = {s.name: s.job for s in made.recipe(string_budget=384).stages}
+    strings = [f"string-{name}-{w}" for name in ("wait", "alternatively", "hmm", "none") for w in (1, 2, 4)]
+    assert [name for name in plain if name.startswith("string-")] == strings
+    assert {plain[name].strategy.max_thinking_tokens for name in strings} == {256}
+    assert {wide[name].strategy.max_thinking_tokens for name in (*strings, "unlengthened")} == {384}
+    assert set(wide) - set(plain) == {"unlengthened"} and wide["unlengthened"].strategy.waits == 0
+    assert plain["string-none-2"].strategy.wait_word == "" and plain["string-none-2"].strategy.waits == 2

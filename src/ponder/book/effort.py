@@ -27,6 +27,8 @@ from ponder.reason.effort import EFFORTS
 from ponder.runs import read_traces
 
 PREFIX = "effort-"
+SAME_POINTS = 0.5  # per cent: points of a picture that lie on each other
+LONGER = 1.1  # times the tokens of `none`: with fewer, `low` is no longer, and `none` has the working, too
 
 
 class EffortLevels:
@@ -69,8 +71,7 @@ class EffortLevels:
                 paint_seeds(axes, x, each, COLOURS[0], marker=MARKERS[0], ms=2.5)
                 set_cost_axis(axes, min(x), 1.2 * max(x), f"{title} for a problem")
                 axes.set_ylim(0, min(104.0, 1.2 * max(map(max, each))))
-                for place, (a, b, name) in enumerate(zip(x, y, names, strict=True)):
-                    below = place % 2 == 1
+                for a, b, name, below in place_labels(x, y, names):
                     axes.annotate(name, (a, b), (3, -14 if below else 8), textcoords="offset points", fontsize=7)
                 rows.extend(
                     {"cost": key, "level": name, "x": a, "right": p[0], "low": p[1], "high": p[2]}
@@ -114,6 +115,10 @@ class EffortLevels:
         for a, b, words in pairs:
             more = [d["levels"][b]["mean"] - d["levels"][a]["mean"] for d in data]
             cost = float(np.mean([d["levels"][b]["tokens"] / d["levels"][a]["tokens"] for d in data]))
+            if a == "none" and cost < LONGER:
+                lines.append(f"- {words}: **not measured**: asked for the answer alone (`none`), the model writes its"
+                             f" working as well (`low` has {cost:.1f} times the tokens)")  # fmt: skip
+                continue
             lines.append(f"- {words} (`{b}`, `{a}`): {format_interval(more, sign=True)} points for {cost:.1f} times the"
                          f" tokens; more right: **{held_above(more)}**")  # fmt: skip
         slopes = [[points_per_doubling(d, a, b) for d in data] for a, b in (("low", "medium"), ("medium", "max"))]
@@ -139,6 +144,25 @@ def measure_level(folder: Path, verifier: Any) -> dict[str, Any]:
         "tokens": round(float(np.mean(tokens)), 2), "flops": float(f"{np.mean(flops):.4g}"),
         "none": round(float(np.mean(none)), 5),
     }  # fmt: skip
+
+
+def place_labels(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> list[tuple[float, float, str, bool]]:
+    """One label for the levels of one point, and whether it goes below: by turns, but of two points above each other
+    the lower one has its label below."""
+    points: dict[tuple[float, float], list[str]] = {}
+    for a, b, name in zip(x, y, names, strict=True):
+        same = next((p for p in points if _near(p[0], a) and abs(p[1] - b) < SAME_POINTS), (a, b))
+        points.setdefault(same, []).append(name)
+    out = []
+    for place, ((a, b), group) in enumerate(points.items()):
+        beside = [q for p, q in points if _near(p, a) and q != b]
+        below = b < max(beside) if beside else place % 2 == 0
+        out.append((a, b, ", ".join(group), below))
+    return out
+
+
+def _near(a: float, b: float) -> bool:
+    return max(a, b) < LONGER * min(a, b)
 
 
 def points_per_doubling(d: SeedData, a: str, b: str) -> float:

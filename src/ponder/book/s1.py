@@ -28,11 +28,8 @@ CONTROLS = {
 THINK_END = "\n####"
 TINY_TRIALS = (
     "The std of the base's first weights and the learning rate of fine-tuning were chosen among four pairs, with a"
-    " fourth seed on puzzles kept out of training and test (docs/tried.md)."
-)
-BASE_TRIALS = (
-    " So were, among three, what the base reads and for how long: single attempts for 600 steps, and attempts of which"
-    " half of the misses are taken back for 600 and for 1,000."
+    " fourth seed on puzzles kept out of training and test. A base that reads attempts taken back, too, is better"
+    " there; its runs on the test puzzles were cut (docs/tried.md)."
 )
 OTHER_MODELS = "Budgets in prompts count characters. No setting was chosen on this model."
 ANSWER_TOKENS = 24  # that a rejected answer may have beyond its thinking
@@ -119,8 +116,7 @@ class S1:
             f" {_about_base(data[0])}; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
             " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds."
-            f"{alone * (len(data) == 1)} "
-            + (TINY_TRIALS + BASE_TRIALS * ("base" in data[0]) if tiny else OTHER_MODELS),
+            f"{alone * (len(data) == 1)} " + (TINY_TRIALS if tiny else OTHER_MODELS),
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
@@ -166,7 +162,7 @@ class S1:
         head = ["string", *(f"{w} times" for w in times), f"tokens of thinking, {times[-1]} times"]
         return [
             "Each time that the model ends its thinking the end is taken away and a string put in its place. The model"
-            f" has read `wait`{'; the letters of the other words it has never read' * tiny}." + _about_no_string(data),
+            f" has read `wait`{'; the letters of the other words it has never read' * tiny}." + _about_lengthened(data),
             *markdown_table(head, rows),
         ]
 
@@ -224,7 +220,9 @@ def measure_stages(folder: Path, stages: Sequence[Any]) -> dict[str, Any]:
     trained = {name: _training_cost(folder / name) for name in (*CHOSEN, "conditional", "stepwise", "classes")}
     base = stages[0].job
     about = {"backtracks": base.data.backtracks, "steps": base.steps}
-    return {"base": about, "measured": measured, "trained": trained}
+    lengthened = next(stage.job.strategy for stage in stages if stage.name.startswith("string-"))
+    budget = lengthened.max_thinking_tokens
+    return {"base": about, "string budget": budget, "measured": measured, "trained": trained}
 
 
 def measure_chains(folder: Path, verifier: Any) -> dict[str, Any]:
@@ -316,7 +314,7 @@ def strings(data: Sequence[SeedData]) -> list[str]:
 
 
 def _unlengthened(data: Sequence[SeedData]) -> str:
-    """The stage whose chains had as much room as those that strings lengthen; once these had the largest budget."""
+    """The stage whose chains have as much room as those that strings lengthen."""
     return "unlengthened" if "unlengthened" in data[0]["measured"] else f"all-forced-{_budgets(data)[-1]}"
 
 
@@ -324,16 +322,11 @@ def _string_title(name: str) -> str:
     return "no string" if name == "none" else f"`{name}`"
 
 
-def _about_no_string(data: Sequence[SeedData]) -> str:
-    if "none" in strings(data):
-        return (
-            " Without a string the first token of the end is suppressed, and the model goes on with another one. Chains"
-            " may think for 384 tokens here, lengthened or not."
-        )
-    return (
-        " s1's case without a string is not measured: where a line ends without `wait`, the model has only ever read"
-        " the end of thinking."
-    )
+def _about_lengthened(data: Sequence[SeedData]) -> str:
+    budget = data[0].get("string budget", _budgets(data)[-1])
+    no_string = " Without a string the first token of the end is suppressed, and the model goes on with another one."
+    room = f" Chains may think for {budget} tokens here, lengthened or not."
+    return no_string * ("none" in strings(data)) + room
 
 
 def _training_cost(folder: Path) -> dict[str, float]:
