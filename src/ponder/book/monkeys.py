@@ -136,9 +136,9 @@ class Monkeys:
                 add("FLOPs", label, x.tolist(), _mean([d[size]["coverage"] for d in data]))
             set_cost_axis(axes, min(spans), max(spans), "FLOPs a problem")
             axes.set_title("coverage over compute", fontsize=9)
-            for axes in panels[:3]:
+            for axes, place in zip(panels[:3], ("best", "best", "lower right"), strict=True):
                 axes.set_ylim(0, 1.02)
-                axes.legend(fontsize=7, loc="best")
+                axes.legend(fontsize=7, loc=place)
             axes = panels[3]
             own = sorted(zip(first["large"]["share right"], first["large"]["vote right"], strict=True))
             colours = [COLOURS[2] if vote else COLOURS[1] for _, vote in own]
