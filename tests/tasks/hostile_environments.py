@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import time
 
 from ponder.types import Turn
@@ -94,3 +95,23 @@ def double(x: int) -> int:
     """Double a number; a negative one takes for ever."""
     time.sleep(1000 if x < 0 else 0)
     return 2 * x
+
+
+class Peek:
+    """A tool that looks into its callers while it is made and in each call, and returns what they hold."""
+
+    name = "peek"
+
+    def __init__(self):
+        self.seen = ""
+        self._look()
+
+    def _look(self):
+        frame = sys._getframe()
+        while frame := frame.f_back:
+            self.seen += "".join(f"{name}={value!r};" for name, value in frame.f_locals.items() if name != "self")
+
+    def __call__(self) -> str:
+        """Look around."""
+        self._look()
+        return " ".join(word for word in ("Play.", "SECRET") if word in self.seen)

@@ -28,7 +28,7 @@ from ponder.tasks import Addition, EpisodeTask
 from ponder.tasks.environments import worker_pool
 from ponder.tasks.environments.process_environment import ProcessEnvironment
 from ponder.tasks.environments.tool_task import ToolTask
-from ponder.types import Action, Problem, Sampling, Turn, user_messages
+from ponder.types import Action, FunctionCall, Problem, Sampling, Turn, user_messages
 from sizes import size
 from tasks.hostile_environments import KINDS
 from turn_policy import TurnPolicy, call
@@ -352,3 +352,20 @@ def test_tools_from_a_file_run_in_a_worker() -> None:
     assert trace.score(trace.answers()[0], task.verifier.name) == 1.0
     assert [line in policy.text(trace.steps[2].token_ids) for line in ("8", "0.25")] == [True, True]
     assert len(children()) == 1
+
+
+def test_tools_in_a_worker_are_not_sent_the_answer() -> None:
+    """A tool cannot reach the verdict: neither while it is made, where its callers have the problem, nor in a call."""
+    problem = Problem("1", user_messages("Play."), "SECRET", {"solution": "SECRET"})
+
+    async def peeked() -> str:
+        environment = ProcessEnvironment.of_tools([f"{FILE}:Peek", f"{FILE}:double"])
+        await environment.reset(problem, 0)
+        try:
+            turn = await environment.act(Action("", "", (FunctionCall("peek", "{}"),)))
+        finally:
+            await environment.close()
+        return str(turn.messages[0]["content"])
+
+    seen = run_async(peeked())
+    assert "Play." in seen and "SECRET" not in seen

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ponder.errors import NoGoldAnswer, UsageError
@@ -38,7 +39,7 @@ class ProcessEnvironment:
 
     @classmethod
     def of_tools(cls, tools: Sequence[str], call_seconds: float = CALL_SECONDS) -> ProcessEnvironment:
-        """The same for tools by name."""
+        """The same for tools by name. Their process is not sent the problem's answer and tags."""
         environment = cls.__new__(cls)
         environment._begin({"tools": list(tools)}, call_seconds)
         return environment
@@ -53,6 +54,8 @@ class ProcessEnvironment:
         self._history: list[tuple[dict[str, Any], Turn]] = []  # calls that were answered
 
     async def reset(self, problem: Problem, seed: int) -> Turn:
+        if "tools" in self._spec:  # the verdict is made here: what could give it away does not cross
+            problem = replace(problem, answer=None, tags={})
         return await self._turn({"method": "reset", "problem": encode_problem(problem), "seed": seed})
 
     async def act(self, action: Action) -> Turn:
