@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is, by the variables that torchrun sets."""
+"""Which of the processes that train together this one is, by torchrun's variables, and which GPU it sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _only_process = False  # whether this one works alone for a while
+_all_gpus: tuple[str, ...] = ()  # of the machine, by their names, where this process sees one of them alone
+_own_gpu = 0  # which
 
+GPUS_VARIABLE = "CUDA_VISIBLE_DEVICES"
 PLACED_VARIABLE = "PONDER_PLACED_RANK"  # set in a process that `--cluster` started on a cluster
 
 
@@ -47,6 +50,33 @@ def as_only_process() -> Iterator[None]:
 def is_only_process() -> bool:
     """Whether this process works alone for a while."""
     return _only_process
+
+
+def see_one_gpu(own: int, count: int) -> None:
+    """Hide all GPUs of the machine but this one from what looks at them from now on in this process."""
+    global _all_gpus, _own_gpu
+    shown = [name for name in os.environ.get(GPUS_VARIABLE, "").split(",") if name]
+    _all_gpus, _own_gpu = tuple(shown or map(str, range(count))), own
+    os.environ[GPUS_VARIABLE] = _all_gpus[own]
+
+
+def sees_one_gpu() -> bool:
+    return bool(_all_gpus)
+
+
+def child_gpus() -> dict[str, str]:
+    """The variable that shows a child process all GPUs of the machine, where this one hides some from itself."""
+    return {GPUS_VARIABLE: ",".join(_all_gpus)} if _all_gpus else {}
+
+
+def gpu_for_child(index: int) -> int:
+    """The number that a child process gives to a GPU of this one."""
+    return _own_gpu if _all_gpus else index
+
+
+def gpu_count_for_child(seen: int) -> int:
+    """How many GPUs a child process sees, where this one sees so many."""
+    return len(_all_gpus) or seen
 
 
 def is_placed() -> bool:

@@ -8,6 +8,7 @@ import signal
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,23 @@ import pytest
 import torch
 
 from fakes import DigitTask, char_policy, perturb
+from ponder import rank_env
 from ponder.cluster.places import LocalPlace
 from ponder.errors import UsageError
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.models.replicas import replica_process, vllm_server
 from ponder.models.replicas.ledger import LedgerCounts, read_ledger
 from ponder.models.replicas.model_replicas import ModelReplicas, ReplicaModel
 from ponder.models.replicas.replica import ReplicaDeadlines
 from ponder.models.replicas.replica_policy import LEDGER_FILE, ReplicaPolicy
 from ponder.models.replicas.shard_processes import ShardLost, ShardProcesses, ShardSettings, pack_message, read_message
 from ponder.nets import hf
-from ponder.nets.decoder import init_decoder
+from ponder.nets.decoder import Decoder, init_decoder
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
 from ponder.pipelines.training import open_sampler
 from ponder.serve.load_models import load_served_models
+from ponder.train.ranks import take_own_gpu
 from ponder.types import Completion, Sampling
 
 SAMPLING, LONG = Sampling(max_tokens=12, logprobs=2), Sampling(max_tokens=60, min_tokens=60)
@@ -202,6 +206,47 @@ def test_shards_get_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     placed = ReplicaPolicy(policy, 2, tmp_path / "b", device=gpu, tensor_parallel=2, place=OwnGPUs())
     assert placed._settings(1)["shards"]["devices"] == ["cuda:0", "cuda:1"]
     assert ReplicaPolicy(policy, 1, tmp_path / "c")._settings(0)["shards"] is None
+
+
+@pytest.mark.parametrize("shown", ["", "4,5,6,7", "GPU-a,GPU-b,GPU-c,GPU-d"])
+@pytest.mark.parametrize(("rank", "shards", "wanted"), [(0, 1, [2]), (1, 1, [3]), (0, 2, [2, 3]), (1, 2, [0, 1])])
+def test_replicas_of_ranks_get_the_gpus_after_theirs(
+    rank: int, shards: int, wanted: list[int], shown: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two ranks and two replicas on four GPUs: a rank sees its own GPU alone, and its replicas see all of them."""
+    names = shown.split(",") if shown else ["0", "1", "2", "3"]
+    monkeypatch.setattr(rank_env, "_all_gpus", ())
+    monkeypatch.setattr(rank_env, "_own_gpu", 0)
+    for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert take_own_gpu("auto") and os.environ["CUDA_VISIBLE_DEVICES"] == names[rank]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert take_own_gpu("auto") and os.environ["CUDA_VISIBLE_DEVICES"] == names[rank]  # of a second job
+
+    opened: list[ReplicaPolicy] = []
+
+    async def start(self: ReplicaPolicy) -> None:
+        opened.append(self)
+
+    monkeypatch.setattr(ReplicaPolicy, "start", start)
+    monkeypatch.setattr(open_sampler, "current_group", lambda: SimpleNamespace(size=2, rank=rank))
+    job = RL(DigitTask(), replicas=2, tensor_parallel=shards)
+    asyncio.run(open_sampler.open_sampler(job, grouped_policy(), tmp_path))
+    monkeypatch.setattr(Decoder, "device", torch.device("cuda", 0))  # as a rank numbers its own
+    opened[0]._device = torch.device("cuda")
+    settings = opened[0]._settings(0)
+    devices = [settings["device"]] if shards == 1 else settings["shards"]["devices"]
+    assert devices == [f"cuda:{number}" for number in wanted] and settings["learner_gpu"] == rank
+    environment = replica_process._child_environment()
+    assert environment["CUDA_VISIBLE_DEVICES"] == ",".join(names) and "RANK" not in environment
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", environment["CUDA_VISIBLE_DEVICES"])  # what vLLM gets in a replica
+    gpus, _ = vllm_server.device_settings(devices, settings["learner_gpu"])
+    order = [*wanted, *([] if rank in wanted else [rank])]
+    assert gpus == ",".join(names[i] for i in order)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ponder import rank_env
 from ponder.cluster.process_host import ProcessHost, free_port, import_path
 
 LOCAL = "local"  # the address that means this machine, without Ray
@@ -66,7 +67,7 @@ class LocalSlot:
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str], folder: str = "") -> int:
         self._offsets = (0, 0)
-        return self._process.start(argv, {"PYTHONPATH": import_path(), **environment}, folder)
+        return self._process.start(argv, {**rank_env.child_gpus(), "PYTHONPATH": import_path(), **environment}, folder)
 
     def poll(self) -> int | None:
         return self._process.poll()

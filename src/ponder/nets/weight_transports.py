@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ponder import rank_env
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets.tcp_weights import TcpTransport, fetch_buffer
 
@@ -137,8 +138,9 @@ class CudaIpcTransport:
     def begin(self, nbytes: int) -> Tensor:
         if len(self._buffer) < nbytes:
             self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
-            fields = self._buffer.untyped_storage()._share_cuda_()
-            self._place = {"fields": [_encode_field(x) for x in fields], "nbytes": nbytes}
+            gpu, *handle = self._buffer.untyped_storage()._share_cuda_()
+            fields = [rank_env.gpu_for_child(gpu), *map(_encode_field, handle)]  # read by children of this process
+            self._place = {"fields": fields, "nbytes": nbytes}
         return self._buffer
 
     def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -37,16 +36,18 @@ def join_ranks(device: str) -> Iterator[DataParallelGroup]:
 
 
 def take_own_gpu(device: str) -> bool:
-    """Hide all GPUs but this rank's from torch, before it looks at them. False: the ranks train on the CPU."""
+    """Hide all GPUs but this rank's from torch, before it looks at them; replicas that it starts see all. False: the
+    ranks train on the CPU."""
     if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
         raise UsageError("ranks train on CUDA GPUs or on the CPU: give --device cpu")
     if device == "cpu" or not (count := torch.cuda.device_count()):
         return False
+    if rank_env.sees_one_gpu():  # from an earlier job of this process
+        return True
     own = rank_env.local_rank()
     check_gpu_count(own + 1, count)
     if not torch.cuda.is_initialized():
-        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        os.environ["CUDA_VISIBLE_DEVICES"] = shown.split(",")[own] if shown else str(own)
+        rank_env.see_one_gpu(own, count)
     else:
         torch.cuda.set_device(own)
     return True

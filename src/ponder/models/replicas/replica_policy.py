@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 
+from ponder import rank_env
 from ponder.cluster.handshake import ReplicaListener
 from ponder.cluster.places import Place
 from ponder.cluster.wire import request_error
@@ -188,20 +189,26 @@ class ReplicaPolicy(BasePolicy):
             "dtype": str(net.dtype).removeprefix("torch."),
             "device": devices[0],
             "shards": None if self.tensor_parallel == 1 else self._shards(devices).to_json(),
-            "learner_gpu": net.device.index or 0 if net.device.type == "cuda" and self.place is None else None,
+            "learner_gpu": (
+                rank_env.gpu_for_child(net.device.index or 0)
+                if net.device.type == "cuda" and self.place is None
+                else None
+            ),
             "threads": max(1, torch.get_num_threads() // (len(self.replicas) * self.tensor_parallel)),
         }
 
     def _devices(self, index: int) -> list[str]:
-        """Of each shard of a replica: GPUs after the learner's in turn, or those that its place shows it."""
+        """Of each shard of a replica, as its process numbers them: GPUs after the learner's in turn, or those that its
+        place shows it."""
         own, shards = self.original.net.device, range(self.tensor_parallel)
         if self._device.type != "cuda":
             return [str(self._device)] * self.tensor_parallel
         if self.place is not None and self.place.own_gpus:
             return [f"cuda:{shard}" for shard in shards]
-        first = (own.index or 0) + self._next_gpu if own.type == "cuda" else 0
+        first = rank_env.gpu_for_child(own.index or 0) + self._next_gpu if own.type == "cuda" else 0
         first += index * self.tensor_parallel
-        return [f"cuda:{(first + shard) % torch.cuda.device_count()}" for shard in shards]
+        count = rank_env.gpu_count_for_child(torch.cuda.device_count())
+        return [f"cuda:{(first + shard) % count}" for shard in shards]
 
     def _shards(self, devices: Sequence[str]) -> ShardSettings:
         deadlines = self.deadlines

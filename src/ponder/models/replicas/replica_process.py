@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from ponder import rank_env
 from ponder.cluster.handshake import ReplicaListener
 from ponder.cluster.places import Place, Slot, how_it_ended
 from ponder.cluster.process_host import PIPE_VARIABLE
@@ -210,7 +211,8 @@ def _in_words(slot: Slot, code: int | None) -> str:
 
 
 def _child_environment() -> dict[str, str]:
-    """This process's own, with its import path, and without its place among ranks."""
+    """This process's own, with its import path and all GPUs, and without its place among ranks."""
     path = os.pathsep.join(p for p in sys.path if p)
     own = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", PIPE_VARIABLE)
-    return {name: value for name, value in os.environ.items() if name not in own} | {"PYTHONPATH": path}
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    return {**kept, **rank_env.child_gpus(), "PYTHONPATH": path}
