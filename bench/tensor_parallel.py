@@ -2,12 +2,14 @@
 
     python bench/tensor_parallel.py split --device cuda --out split.json      # two processes, here on one GPU, by gloo
     python bench/tensor_parallel.py one --device cuda --split split.json --out row.json
+    python bench/tensor_parallel.py read --split split.json --answers 16 --out row.json  # log-probabilities, on the CPU
     python bench/tensor_parallel.py join --rows row.json other.json --out tensor_parallel.json   # of a shape: the last
 
 Both have the same random weights. `split` samples through a replica, as started and after new weights were published;
 `one` samples the same with one process, with CUDA graphs and without, and computes the log-probabilities of what the
-split replica wrote. Two processes on one GPU share it, and what they add up goes through the host: this says what is
-right, and what splitting costs, not what several GPUs gain.
+split replica wrote. `read` does the last alone, in float32 with the split replica's weights, where no GPU is left to
+compare with. Two processes on one GPU share it, and what they add up goes through the host: this says what is right,
+and what splitting costs, not what several GPUs gain.
 """
 
 from __future__ import annotations
@@ -123,19 +125,34 @@ async def measure_split(row: dict[str, Any], args: Any, keep: Callable[[], None]
             keep()
 
 
-async def compare(policy: PonderPolicy, own: list[Completion], rows: list[dict[str, Any]], args: Any) -> dict[str, Any]:
-    """The split replica's tokens and log-probabilities against this process's."""
+async def read_gap(policy: PonderPolicy, rows: list[dict[str, Any]], args: Any) -> dict[str, Any]:
+    """What was written and its log-probabilities against this process's."""
     begins = [p for p in prompts(args) for _ in range(args.n)]
-    read = await asyncio.gather(
-        *(policy.token_logprobs(p, ids(r["tokens"])) for p, r in zip(begins, rows, strict=True))
-    )
-    all_gaps = np.concatenate([np.abs(x - r["logprobs"]) for x, r in zip(read, rows, strict=True)])
-    same = sum(c.token_ids.tolist() == r["tokens"] for c, r in zip(own, rows, strict=True))
+    pairs = list(zip(begins, rows, strict=True))[:: -(-len(rows) // (args.answers or len(rows)))]
+    read = await asyncio.gather(*(policy.token_logprobs(p, ids(r["tokens"])) for p, r in pairs))
+    all_gaps = np.concatenate([np.abs(x - r["logprobs"]) for x, (_, r) in zip(read, pairs, strict=True)])
     return {
         "mean": float(all_gaps.mean()), "largest": float(all_gaps.max()), "tokens": len(all_gaps),
-        "mean_logprob": float(np.mean([x for r in rows for x in r["logprobs"]])),
-        "same_answers": same, "answers": len(rows),
+        "mean_logprob": float(np.mean([x for _, r in pairs for x in r["logprobs"]])), "answers": len(pairs),
     }  # fmt: skip
+
+
+async def compare(policy: PonderPolicy, own: list[Completion], rows: list[dict[str, Any]], args: Any) -> dict[str, Any]:
+    """The split replica's tokens and log-probabilities against this process's."""
+    same = sum(c.token_ids.tolist() == r["tokens"] for c, r in zip(own, rows, strict=True))
+    return {**await read_gap(policy, rows, args), "same_answers": same}
+
+
+async def measure_read(row: dict[str, Any], split: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
+    net, row["read_on"] = make_net(row["shape"], getattr(torch, row["dtype"])), hardware(args.device)
+    for name, version in (("written", 0), ("written_after", 1)):
+        if version:
+            change_weights(net)  # in the dtype of the replica, as its learner did
+        policy = make_policy(net.to(args.device, torch.float32))
+        row["gap_after_publish" if version else "gap"] = await read_gap(policy, split[name], args)
+        policy.engine.close()
+        keep()
+        net = net.to(getattr(torch, row["dtype"]))
 
 
 async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
@@ -176,7 +193,7 @@ def join(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     flags = make_parser(__doc__)
-    flags.add_argument("part", choices=["split", "one", "join"])
+    flags.add_argument("part", choices=["split", "one", "read", "join"])
     flags.add_argument("--shapes", nargs="+", default=["0.4B", "1.5B"], choices=list(SHAPES))
     flags.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
     flags.add_argument("--shards", type=int, default=2)
@@ -185,6 +202,8 @@ def main() -> None:
     flags.add_argument("--n", type=int, default=4, help="answers to each")
     flags.add_argument("--tokens", type=int, default=48)
     flags.add_argument("--repeats", type=int, default=2)
+    flags.add_argument("--answers", type=int, default=0, help="how many to read; 0: all")
+    flags.add_argument("--hardware", default="", help="where `split` ran, if `read` runs elsewhere, as in file names")
     flags.add_argument("--split", type=Path, help="what `split` wrote")
     flags.add_argument("--rows", type=Path, nargs="+", default=[], help="what `one` wrote")
     flags.add_argument("--out", type=Path, required=True)
@@ -192,11 +211,13 @@ def main() -> None:
     if args.part == "join":
         args.out.write_text(json.dumps(join([json.loads(path.read_text()) for path in args.rows]), indent=1) + "\n")
         return
-    given = json.loads(args.split.read_text()) if args.part == "one" else None
+    given = json.loads(args.split.read_text()) if args.part in ("one", "read") else None
     result: dict[str, Any] = {
         # What is split holds no memory of the GPU in this process.
-        "hardware": "" if args.part == "split" else hardware(args.device), "versions": versions(), "commit": commit(),
-        "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part", "rows")}, "rows": [],
+        "hardware": args.hardware or ("" if args.part == "split" else hardware(args.device)), "versions": versions(),
+        "commit": commit(),
+        "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part", "rows", "hardware")},
+        "rows": [],
     }  # fmt: skip
 
     def keep() -> None:
@@ -205,7 +226,7 @@ def main() -> None:
     pairs = [(shape, dtype) for shape in args.shapes for dtype in args.dtypes]
     for shape, dtype in pairs:
         row: dict[str, Any] = {"shape": shape, "dtype": dtype, "parameters": SHAPES[shape].parameter_count}
-        with torch.inference_mode():
+        with torch.no_grad():  # not inference_mode: a compiled pass reads version counters of the weights
             if given is None:
                 result["rows"].append(row)
                 asyncio.run(measure_split(row, args, keep))
@@ -215,7 +236,8 @@ def main() -> None:
                 continue
             row |= {k: v for k, v in found[0].items() if not k.startswith("written")}
             result["rows"].append(row)
-            asyncio.run(measure_one(row, found[0], args, keep))
+            measure = measure_one if args.part == "one" else measure_read
+            asyncio.run(measure(row, found[0], args, keep))
     keep()
     print(json.dumps(result))
 
