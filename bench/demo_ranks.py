@@ -143,13 +143,17 @@ def compare_runs(folder: Path) -> dict[str, Any]:
     rows = []
     for (ranks, replicas, staleness), by_seed in sorted(ways.items()):
         seeds = sorted(by_seed.keys() & alone.keys())
-        gaps = [by_seed[s]["right"][p] - alone[s]["right"][p] for s in seeds for p in sorted(alone[s]["right"])]
-        gap = bootstrap_mean(gaps) if gaps and by_seed is not alone else None
+        gaps = [[by_seed[s]["right"][p] - x for p, x in sorted(alone[s]["right"].items())] for s in seeds]
+        gap = bootstrap_mean([x for group in gaps for x in group]) if gaps and by_seed is not alone else None
+        over_seeds = clustered_mean(gaps) if gap is not None and len(seeds) > 1 else None
+        ages = [late_mean([r.get("curves", {})], "staleness/mean") for r in by_seed.values()]
         rows.append({
             "ranks": ranks, "replicas": replicas, "staleness": staleness, "seeds": sorted(by_seed),
             "before": [by_seed[s]["before"] for s in sorted(by_seed)],
             "accuracy": [by_seed[s]["accuracy"] for s in sorted(by_seed)],
             "difference": None if gap is None else [gap.mean, gap.low, gap.high],
+            "difference_over_seeds": None if over_seeds is None else [over_seeds.low, over_seeds.high],
+            "mean_age": None if None in ages else ages, "commit": next(iter(by_seed.values()))["commit"],
             "oldest": max(r["oldest"] for r in by_seed.values()),
             "lost_or_doubled": sum(r["lost_or_doubled"] for r in by_seed.values()),
         })  # fmt: skip

@@ -86,12 +86,16 @@ def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
 def split_row(r: dict[str, Any]) -> tuple[str, str]:
     s, parts = r["settings"], []
     for row in r["rows"]:
-        gap, own = row["gap"], row["own_gap"]
+        gap = row["gap"]
         part = (
             f"{row['shape']} in {row['dtype']}: log-probabilities {gap['mean']:.1e} nats apart in the mean and"
-            f" {gap['largest']:.1e} at most (one process, decoding and reading: {own['mean']:.1e} and"
-            f" {own['largest']:.1e}), {gap['same_answers']} of {gap['answers']} answers the same"
+            f" {gap['largest']:.1e} at most"
         )
+        if (own := row.get("own_gap")) is not None:
+            part += f" (one process, decoding and reading: {own['mean']:.1e} and {own['largest']:.1e})"
+            part += f", {gap['same_answers']} of {gap['answers']} answers the same"
+        else:
+            part += f" ({gap['answers']} of them, read in float32 by one process, {row['read_on']})"
         if (after := row.get("gap_after_publish")) is not None:
             part += f"; after new weights {after['mean']:.1e} and {after['largest']:.1e}"
         rates = [("split", "speed"), ("one process", "one_process"), ("without graphs", "one_process_without_graphs")]
@@ -136,30 +140,19 @@ def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
     return what, f"{mean:.1f} % at S = 0; {gaps}"
 
 
-def one_process_row(r: dict[str, Any]) -> tuple[str, str]:
-    """Files of `bench/demo_ranks.py run` in one process, by staleness."""
-    first, last = r["runs"]["0"], r["runs"]["4"]
-    reward = [100 * sum(run["curves"]["reward"][-10:]) / 10 for run in (first, last)]
-    ess, changed = (last["curves"][f"rollout_correction/{key}"] for key in ("ess", "changed"))
-    gap = "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in r["difference"]))
-    result = (
-        f"{100 * last['accuracy']:.1f} %, at S = 0 {100 * first['accuracy']:.1f} %: {gap} points; mean reward of the"
-        f" last ten steps {reward[1]:.1f} and {reward[0]:.1f} %; effective sample size {sum(ess) / len(ess):.2f},"
-        f" {100 * sum(changed) / len(changed):.1f} % of tokens truncated"
-    )
-    return f"GRPO of countdown in one process at S = 4, {r['steps']} steps, seed {r['seed']}", result
-
-
 def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
-    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "oldest token"]
+    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "by seeds"]
+    head += ["oldest token", "of"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
         gap = row["difference"]
         shown = "–" if gap is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in gap))
-        lines.append(
-            f"| {row['ranks']} | {row['replicas']} | {row['staleness']} | {accuracy} % | {shown} | {row['oldest']:g} |"
-        )
+        seeds = row["difference_over_seeds"]
+        spread = "–" if seeds is None else "[{:+.1f}, {:+.1f}]".format(*(100 * x for x in seeds))
+        cells = [row["ranks"], row["replicas"], row["staleness"], f"{accuracy} %", shown, spread]
+        cells += [f"{row['oldest']:g}", row["commit"][:12]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
 
 
@@ -203,7 +196,7 @@ ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
     "step_memory_lora": memory_row, "vllm_replica": vllm_row, "tensor_parallel": split_row,
     "sampling_ahead": ahead_row, "processes": processes_row, "processes_mps": mps_row,
-    "accuracy": accuracy_row, "accuracy_replicas": accuracy_row, "demo_one_process": one_process_row,
+    "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
 }  # fmt: skip
 
 
@@ -220,10 +213,10 @@ def measured_text(kept: dict[str, Any]) -> str:
         rows, seeds = demo["rows"], max(len(row["seeds"]) for row in demo["rows"])
         text += (
             f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
-            f" problems of 8 samples each; {demo['hardware']}, {demo['commit'][:12]}), in percentage\npoints, with"
-            " bootstrap intervals over problems and seeds"
+            f" problems of 8 samples each; {demo['hardware']}), in percentage\npoints, with"
+            " bootstrap intervals over problems and seeds together, and Student's over seeds"
         )
-        before = next((row["before"] for row in rows if None not in row["before"]), [])
+        before: list[float] = next((row["before"] for row in rows if None not in row["before"]), [])
         text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
         text += "\n".join(demo_lines(rows)) + "\n"
     if "staleness" in kept:
