@@ -211,7 +211,7 @@ def main() -> None:
     if args.part == "join":
         args.out.write_text(json.dumps(join([json.loads(path.read_text()) for path in args.rows]), indent=1) + "\n")
         return
-    given = json.loads(args.split.read_text()) if args.part in ("one", "read") else None
+    given: Any = json.loads(args.split.read_text()) if args.part in ("one", "read") else None
     result: dict[str, Any] = {
         # What is split holds no memory of the GPU in this process.
         "hardware": args.hardware or ("" if args.part == "split" else hardware(args.device)), "versions": versions(),
@@ -219,6 +219,9 @@ def main() -> None:
         "settings": {k: v for k, v in vars(args).items() if k not in ("out", "split", "part", "rows", "hardware")},
         "rows": [],
     }  # fmt: skip
+
+    if args.part == "read":  # what is measured is the split replica
+        result |= {"versions": given["versions"], "commit": given["commit"]}
 
     def keep() -> None:
         args.out.write_text(json.dumps(result, indent=1) + "\n")
