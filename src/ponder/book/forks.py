@@ -34,7 +34,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Place:
+class SearchPlace:
     """A prefix that a search sampled the next token of, once or several times."""
 
     entropy: float
@@ -176,7 +176,7 @@ class SearchForks:
 
 def measure_search(folder: Path, verifier: str, tiny: bool) -> dict[str, Any]:
     """What is kept of one search: means by group and kind, and pairs by Gini's measure."""
-    places: list[Place] = []
+    places: list[SearchPlace] = []
     problems = 0
     for _, trace in read_traces(folder):
         problems += 1
@@ -213,7 +213,7 @@ def measure_search(folder: Path, verifier: str, tiny: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def search_places(trace: Trace, verifier: str, tiny: bool) -> Iterator[Place]:
+def search_places(trace: Trace, verifier: str, tiny: bool) -> Iterator[SearchPlace]:
     """All places of a search's tree. Steps with equal tokens are one path, and their continuations are samples of the
     same prefix."""
     outcomes = _outcomes(trace, verifier)
@@ -239,7 +239,7 @@ def search_places(trace: Trace, verifier: str, tiny: bool) -> Iterator[Place]:
         ends = [[outcomes[i] for i, _ in group] for group in groups.values()]
         right = [any(o.right for o in own) for own in ends]
         wrong = [any(o.answers for o in own) and not is_right for own, is_right in zip(ends, right, strict=True)]
-        yield Place(
+        yield SearchPlace(
             float(notes["entropy"][at]), float(notes["gini"][at]), _kind(trace, first, at, prefix, tiny), len(live),
             pairs, pairs - alike, any(right) and any(wrong),
         )  # fmt: skip
