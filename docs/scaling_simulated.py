@@ -39,8 +39,9 @@ other projects' figures stands below.
 Replicas sample with continuous batching; lengths are log-normal and cut at the longest answer that is allowed.
 Verifiers grade in a queue. The learner's ranks get the sequences longest first, as ponder deals them, compute, gather
 weights and scatter gradients (FSDP, or HSDP where that is faster), and publish. With staleness S the batch of step b
-begins when version b - S is published; answers in flight are interrupted and go on. The rule of AReaL and verl, in
-which a step takes whatever is done first, is there too.
+begins when version b - S is published (a job of ponder's begins it later where the learner stays busy all the same);
+answers in flight are interrupted and go on. The rule of AReaL and verl, in which a step takes whatever is done first,
+is there too.
 """
 
 LIMITS = """\
