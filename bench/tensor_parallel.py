@@ -143,6 +143,18 @@ async def compare(policy: PonderPolicy, own: list[Completion], rows: list[dict[s
     return {**await read_gap(policy, rows, args), "same_answers": same}
 
 
+async def measure_rounding(net: Decoder, dtype: torch.dtype, rows: list[dict[str, Any]], args: Any) -> dict[str, Any]:
+    """One process in this dtype against float32, on the first of the answers: what rounding alone does."""
+    begins, found = [p for p in prompts(args) for _ in range(args.n)], []
+    pairs = list(zip(begins, rows, strict=True))[:: -(-len(rows) // (args.answers or len(rows)))][: args.rounding]
+    for each in (dtype, torch.float32):
+        policy = make_policy(net.to(args.device, each))
+        found.append(np.concatenate([await policy.token_logprobs(p, ids(r["tokens"])) for p, r in pairs]))
+        policy.engine.close()
+    gaps = np.abs(found[0] - found[1])
+    return {"mean": float(gaps.mean()), "largest": float(gaps.max()), "tokens": len(gaps), "answers": len(pairs)}
+
+
 async def measure_read(row: dict[str, Any], split: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
     net, row["read_on"] = make_net(row["shape"], getattr(torch, row["dtype"])), hardware(args.device)
     for name, version in (("written", 0), ("written_after", 1)):
@@ -153,6 +165,10 @@ async def measure_read(row: dict[str, Any], split: dict[str, Any], args: Any, ke
         policy.engine.close()
         keep()
         net = net.to(getattr(torch, row["dtype"]))
+        if args.rounding and not version:
+            row["rounding"] = await measure_rounding(net, net.dtype, split[name], args)
+            keep()
+            net = net.to(getattr(torch, row["dtype"]))
 
 
 async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, keep: Callable[[], None]) -> None:
@@ -203,6 +219,7 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, default=48)
     flags.add_argument("--repeats", type=int, default=2)
     flags.add_argument("--answers", type=int, default=0, help="how many to read; 0: all")
+    flags.add_argument("--rounding", type=int, default=0, help="answers that `read` reads in the replica's dtype, too")
     flags.add_argument("--hardware", default="", help="where `split` ran, if `read` runs elsewhere, as in file names")
     flags.add_argument("--split", type=Path, help="what `split` wrote")
     flags.add_argument("--rows", type=Path, nargs="+", default=[], help="what `one` wrote")

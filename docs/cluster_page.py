@@ -96,6 +96,8 @@ def split_row(r: dict[str, Any]) -> tuple[str, str]:
             part += f", {gap['same_answers']} of {gap['answers']} answers the same"
         else:
             part += f" ({gap['answers']} of them, read in float32 by one process, {row['read_on']})"
+        if (rounding := row.get("rounding")) is not None:
+            part += f"; one process there in {row['dtype']}: {rounding['mean']:.1e} and {rounding['largest']:.1e}"
         if (after := row.get("gap_after_publish")) is not None:
             part += f"; after new weights {after['mean']:.1e} and {after['largest']:.1e}"
         rates = [("split", "speed"), ("one process", "one_process"), ("without graphs", "one_process_without_graphs")]
