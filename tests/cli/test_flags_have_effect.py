@@ -176,6 +176,8 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run r1_zero", "one_shot"): ({"model": "smollm2"}, False),
     ("run star", "rationalise"): ({}, True),
     ("run r1", "plain_task"): ({}, "countdown"),
+    ("run r1", "smaller_start"): ({"smaller": "runs/smaller"}, "runs/start"),
+    ("run prune", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run distillation", "teacher_steps_factor"): ({}, 5),
     ("run genrm", "template"): ({"model": "smollm2"}, "qa{{ messages[-1].content }}"),
     ("run genrm", "max_tokens"): ({"model": "smollm2"}, 9),

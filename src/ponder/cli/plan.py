@@ -141,12 +141,16 @@ def plan(argv: Sequence[str]) -> int:
 
 def _plan_ranks(job: Any, argv: Sequence[str], json: bool, own: PlanFlags, gpus: int) -> int:
     from ponder.cli import plan_ranks
+    from ponder.pipelines.job.base_job import as_job
     from ponder.train.step_time import GPURates
 
     flag_names = [f"--{name.replace('_', '-')}" for name in PlanFlags._fields]
     words = plan_ranks.run_command_words(argv, flag_names, PLANNED_COMMANDS)
     rates = GPURates(1e12 * own.gpu_tflops, 1e12 * own.gpu_bandwidth)
-    found = plan_ranks.make_rank_plan(find_training_job(job)[0], words, gpus, own.nodes, own.gpu_memory, rates)
+    stages = [stage for _, stage in as_job(job).training_jobs() if hasattr(stage, "rollout_strategy")]
+    found = plan_ranks.make_rank_plan(
+        find_training_job(job)[0], words, gpus, own.nodes, own.gpu_memory, rates, stages[0] if stages else None
+    )
     if json:
         print_json(plan_ranks.rank_plan_json(found))
     else:

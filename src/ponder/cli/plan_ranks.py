@@ -73,9 +73,10 @@ class RankPlan:
 
 
 def make_rank_plan(
-    job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_memory: float, rates: GPURates | None = None
-) -> RankPlan:
-    """`command`: the words after `ponder`; `gpu_memory` in GiB."""
+    job: Any, command: Sequence[str], gpus: int, nodes: int, gpu_memory: float, rates: GPURates | None = None,
+    rl: Any = None,
+) -> RankPlan:  # fmt: skip
+    """`command`: the words after `ponder`; `gpu_memory` in GiB; `rl`: the stage whose steps are timed."""
     from ponder.train.rank_memory import rank_memory
 
     if not trains_over_ranks(job):
@@ -86,7 +87,7 @@ def make_rank_plan(
         rank_memory(shape, gpus * nodes, fsdp=False),
         rank_memory(shape, gpus * nodes, fsdp=True, shard_size=job.shard_size), tuple(command),
         make_replica_plan(job, shape.config, shape.dtype_bytes, int(gpu_memory * GIB)),
-        _step_time(job, shape, gpus * nodes, rates),
+        _step_time(job if rl is None else rl, shape, gpus * nodes, rates),
     )  # fmt: skip
 
 
