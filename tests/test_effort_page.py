@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -14,9 +15,11 @@ from ponder.tasks import Sums
 from serve.served_folders import save_policy
 
 DOCS = Path(__file__).parent.parent / "docs"
-sys.path.insert(0, str(DOCS))
-
-import effort  # noqa: E402
+spec = importlib.util.spec_from_file_location("effort_page", DOCS / "effort.py")  # a recipe has the name effort, too
+assert spec is not None and spec.loader is not None
+effort = importlib.util.module_from_spec(spec)
+sys.modules["effort_page"] = effort  # dataclasses look for it
+spec.loader.exec_module(effort)
 
 
 def kept_results() -> list[dict[str, Any]]:

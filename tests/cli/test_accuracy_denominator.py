@@ -26,7 +26,7 @@ def test_a_problem_that_does_not_fit(ponder, here: Path, model: Path, short: int
     total = short + long
     assert output.code == code, output.err
     assert f"0 of {total}; {long} undecided, not right as far as is known" in output.out
-    assert f"failed          {long} problems" in output.out and "because " in output.out and "context" in output.out
+    assert f"failed          {long} problem" in output.out and "because " in output.out and "context" in output.out
     assert (f"warning         {long} of {total} problems have no verdict" in output.out) == (code == 3)
     data = json.loads(ponder("eval", "custom", *more, "--json").out.splitlines()[-1])
     assert (data["accuracy"]["total"], data["accuracy"]["undecided"], data["num_failed"]) == (total, long, long)

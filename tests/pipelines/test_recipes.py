@@ -134,7 +134,7 @@ def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
 
 def test_recipe_starts_from_given_model() -> None:
     """Without a model it makes one first; all that follows is the same job, but for its name."""
-    for name in SMALL.keys() - {"cold_start", "distillation"}:
+    for name in SMALL.keys() - {"cold_start", "distillation", "prune"}:
         alone = made(name).stages
         assert [s.name for s in alone[:2]] == ["start", "start-accuracy"]
         given = job_json.encode(made(name, start="some/run").stages)

@@ -190,7 +190,7 @@ class _HeadGradients:
 def _add_product(sums_VE: Tensor, slope_VN: Tensor, inputs_NE: Tensor) -> None:
     """Add a product to its sums in one pass over them: those of a large head are larger than a chunk's logits."""
     if sums_VE.dtype == inputs_NE.dtype:
-        sums_VE.addmm_(slope_VN, inputs_NE)
+        torch.addmm(sums_VE, slope_VN, inputs_NE, out=sums_VE)
     elif sums_VE.is_cuda:
         torch.addmm(sums_VE, slope_VN, inputs_NE, out_dtype=torch.float32, out=sums_VE)
     else:
