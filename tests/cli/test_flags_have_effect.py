@@ -87,6 +87,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("train", "eval_limit"): ({"eval_every": 5}, 3),
     ("train", "batches_ahead"): ({"staleness": 2}, 2),
     ("train", "replica_engine"): ({"replicas": 2}, "vllm"),
+    ("train", "weight_transport"): ({"replicas": 2}, "broadcast"),
     ("eval", "replica_engine"): ({"replicas": 2}, "vllm"),
     ("collect", "replica_engine"): ({"replicas": 2}, "vllm"),
     ("label", "replica_engine"): ({"replicas": 2}, "vllm"),

@@ -130,7 +130,7 @@ async def scenario(folder: Path, replicas: int, kill: bool) -> Outcome:
         policy.version = 5
         await remote.publish(5)
         out.same_after_publish = await is_same()
-        out.transport = remote._publisher.transport.name
+        out.transport = remote._delivery.transport.name
         if kill:
             long = Sampling(max_tokens=60, min_tokens=60)
             tasks = [asyncio.create_task(remote.generate(remote.tokens(f"{i}+2="), long, 2)) for i in range(10)]

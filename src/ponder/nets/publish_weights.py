@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from ponder.errors import ModelError, UsageError
 from ponder.nets.tensor_parallel import DecoderShard
-from ponder.nets.weight_transports import BufferReader, CudaIpcTransport, TensorPlace, WeightTransport
+from ponder.nets.weight_transports import BufferReader, TensorPlace, WeightTransport
 
 _ALIGNMENT = 256  # bytes
 _HASHING_THREADS = 16
 _HASHED_CHUNK_BYTES = 16 << 20
 _BLOCK_WORDS = 1 << 20
+_BLOCK_SUM = "sum:"  # what the sum of a block begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +110,20 @@ class WeightPublisher:
 
 
 class WeightReader:
-    """Reads what a publisher in another process committed."""
+    """Reads what a publisher in another process committed. `device`: where a broadcast is received."""
 
-    def __init__(self) -> None:
-        self._reader = BufferReader()
+    def __init__(self, device: torch.device = torch.device("cpu")) -> None:
+        self._reader = BufferReader(device)
+
+    def reserve(self, net: nn.Module) -> None:
+        """Have the memory for a broadcast of these weights now: later there may be none."""
+        sizes = [_aligned(p.numel() * p.element_size()) for p in net.parameters()]
+        self._reader.receiver.reserve(max(sum(sizes), _ALIGNMENT))
 
     def read(self, manifest: WeightManifest) -> dict[str, Tensor]:
         """The tensors of a version, all of them checked. Copy them before the next version is begun."""
         tensors = self._reader.read(manifest.transport, manifest.source, manifest.places)
-        in_blocks = manifest.transport == CudaIpcTransport.name
+        in_blocks = manifest.checksums[:1] != () and manifest.checksums[0].startswith(_BLOCK_SUM)
         sums = block_sums(self._reader.buffer, manifest.places) if in_blocks else checksums(list(tensors.values()))
         for i, (found, wanted) in enumerate(zip(sums, manifest.checksums, strict=True)):
             if found != wanted:
@@ -158,7 +164,7 @@ def block_sums(buffer: Tensor, places: Sequence[TensorPlace]) -> list[str]:
     sums = words[:whole].view(-1, _BLOCK_WORDS).sum(1, dtype=torch.int64)
     if whole < len(words):
         sums = torch.cat([sums, words[whole:].sum(dtype=torch.int64, dim=0, keepdim=True)])
-    return [f"sum:{value}" for value in sums.tolist()]
+    return [f"{_BLOCK_SUM}{value}" for value in sums.tolist()]
 
 
 def block_name(block: int, places: Sequence[TensorPlace]) -> str:
@@ -183,4 +189,4 @@ def _joined(hashes: Sequence[Any]) -> str:
 
 
 def _bytes(t: Tensor) -> Tensor:
-    return t.detach().contiguous().reshape(-1).view(torch.uint8)
+    return t.detach().contiguous().reshape(-1).view(torch.uint8).cpu()

@@ -1,4 +1,5 @@
-"""Ways for weights from one process to another: a safetensors file, shared memory, CUDA IPC, TCP (tcp_weights.py).
+"""Ways for weights from one process to another: a safetensors file, shared memory, CUDA IPC, TCP (tcp_weights.py), and
+to several at once by broadcast (broadcast_weights.py).
 
 Each has one buffer of bytes that the publisher fills, and a place, plain JSON, at which another process finds it. A
 version stays there until the next one is begun.
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -22,7 +23,10 @@ from torch import Tensor
 
 from ponder import rank_env
 from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.nets.broadcast_weights import BROADCAST, BroadcastReceiver, BroadcastTransport
 from ponder.nets.tcp_weights import TcpTransport, fetch_buffer
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,9 @@ def _decode_field(value: Any) -> Any:
 class BufferReader:
     """The reader's end of all transports. It keeps the last buffer open: the publisher fills the same one again."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._key = ""
+        self.receiver = BroadcastReceiver(device)
         self.buffer = torch.empty(0, dtype=torch.uint8)
         self._places: Sequence[TensorPlace] = ()
         self._views: dict[str, Tensor] = {}
@@ -178,8 +183,11 @@ class BufferReader:
                 return {place.name: tensors[place.name] for place in places}
             key = f"{transport} {source}"
             if key != self._key:
-                self.buffer, self._key = _open_buffer(transport, source), key
-                self._places = ()
+                before = self.buffer
+                self.buffer = (
+                    self.receiver.receive(source) if transport == BROADCAST else _open_buffer(transport, source)
+                )
+                self._key, self._places = key, self._places if self.buffer is before else ()
             if places != self._places:
                 self._views = {place.name: place.view(self.buffer) for place in places}
                 self._places = places
@@ -206,7 +214,42 @@ def _open_buffer(transport: str, source: Mapping[str, Any]) -> Tensor:
     raise UnknownName("weight transport", transport, TRANSPORTS)
 
 
-TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.name, TcpTransport.name)
+TRANSPORTS = (FileTransport.name, SharedMemoryTransport.name, CudaIpcTransport.name, TcpTransport.name, BROADCAST)
+TransportName = Literal["auto", "cuda_ipc", "shared_memory", "broadcast", "tcp", "file"]
+
+
+def open_transport(
+    name: TransportName,
+    device: torch.device,  # of the learner
+    folder: Path,  # for files
+    host: str | None,  # of the learner, as replicas on other machines reach it; None: all are on this one
+    replicas: int,
+) -> WeightTransport:
+    """The transport with this name. `auto`: on one machine the fastest that works there; to other machines a broadcast
+    where there are several replicas, else TCP."""
+    if name not in get_args(TransportName):
+        raise UnknownName("weight transport", name, get_args(TransportName))
+    if name == "auto":
+        if host is None:
+            return pick_transport(device, folder)
+        name = "broadcast" if replicas > 1 and torch.distributed.is_available() else "tcp"
+    if name == "file":
+        return FileTransport(folder)
+    if name == "tcp":
+        return TcpTransport(host or LOOPBACK)
+    if name == "broadcast":
+        if not torch.distributed.is_available():
+            raise UsageError("this torch has no torch.distributed: publish weights by tcp")
+        return BroadcastTransport(
+            host or LOOPBACK, device, FileTransport(folder) if host is None else TcpTransport(host)
+        )
+    if host is not None:
+        raise UsageError(f"{name} is for replicas of this machine: on a cluster give broadcast, tcp or file")
+    if name == "shared_memory":
+        return SharedMemoryTransport()
+    if device.type != "cuda":
+        raise UsageError(f"cuda_ipc needs a learner on a GPU: this one is on {device.type}")
+    return CudaIpcTransport(device)
 
 
 def pick_transport(device: torch.device, folder: Path) -> WeightTransport:

@@ -39,7 +39,13 @@ from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.cluster_metrics import cluster_metrics
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
-from ponder.pipelines.training.open_sampler import ReplicaEngineName, TensorParallel, check_replicas, open_sampler
+from ponder.pipelines.training.open_sampler import (
+    ReplicaEngineName,
+    TensorParallel,
+    WeightTransportName,
+    check_replicas,
+    open_sampler,
+)
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
@@ -115,6 +121,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
     replicas: Annotated[int, "sampler processes beside the learner's; 0: sample in the learner's own"] = 0
     replica_engine: ReplicaEngineName = "ponder"
     tensor_parallel: TensorParallel = 1
+    weight_transport: WeightTransportName = "auto"
     verifier_workers: VerifierWorkerCount = 0
     max_steps_without_signal: Annotated[
         int, "stop if rewards have not differed in so many steps from the start; 0: never"

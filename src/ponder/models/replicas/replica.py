@@ -121,15 +121,17 @@ class Replica:
         self._progress = (0, time.monotonic())
         self.ready = True
 
-    async def load(self, manifest: WeightManifest) -> None:
-        """Swap its weights between two passes; requests in flight go on."""
+    async def load(self, manifest: WeightManifest) -> str:
+        """Swap its weights between two passes; requests in flight go on. Returns why a broadcast did not reach it, in
+        which case new requests wait for the version; empty: it has it."""
         self._require_ready()
-        await self._load(manifest, self.deadlines.load)
+        return await self._load(manifest, self.deadlines.load)
 
-    async def _load(self, manifest: WeightManifest, deadline: float) -> None:
+    async def _load(self, manifest: WeightManifest, deadline: float) -> str:
         self._loaded = self._expect_reply()
         self._send({"kind": "weights", "manifest": manifest.to_json()})
         await self._within(self._loaded, deadline, "load weights")
+        return str(self._loaded.result().get("not_received", ""))
 
     async def ask(
         self, number: int, request: Mapping[str, Any], on_chunk: Callable[[TokenChunk], None] | None = None

@@ -27,6 +27,7 @@ from ponder.models.replicas.frames import chunks_to_json, completion_to_json, sa
 from ponder.models.replicas.shard_processes import ShardProcesses, ShardSettings, end_replica
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
+from ponder.nets.broadcast_weights import BroadcastFailed
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
 from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
@@ -117,6 +118,9 @@ class ReplicaServer:
         )
         shards, dtype = self._shards, getattr(torch, message["dtype"])
         net = empty_decoder(config, dtype, device, None if shards is None else Shard(0, shards.count))
+        self._weights = WeightReader(device)
+        if message["broadcast"]:
+            self._weights.reserve(net)  # before the engine takes what is left for its cache
         if shards is not None and isinstance(net, DecoderShard):
             shards.connect(net)
         policy = PonderPolicy(net, Tokenizer.from_json(message["tokenizer"], "the learner"))
@@ -130,9 +134,15 @@ class ReplicaServer:
         """Swap the weights between two passes. New requests wait for them."""
         began = time.perf_counter()
         self._can_sample.clear()
-        await asyncio.to_thread(self._swap_weights, manifest)
-        self._can_sample.set()
-        self._send({"kind": "loaded", "version": manifest.version, "seconds": time.perf_counter() - began})
+        not_received = ""
+        try:
+            await asyncio.to_thread(self._swap_weights, manifest)
+        except BroadcastFailed as error:  # the weights are those that they were; the learner sends these another way
+            not_received = str(error)
+        else:
+            self._can_sample.set()
+        took = time.perf_counter() - began
+        self._send({"kind": "loaded", "version": manifest.version, "seconds": took, "not_received": not_received})
 
     def _swap_weights(self, manifest: WeightManifest) -> None:
         assert self._policy is not None

@@ -24,15 +24,15 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.frames import completion_from_json, sampling_to_json
 from ponder.models.replicas.ledger import RequestLedger
 from ponder.models.replicas.pool import ReplicaPool
-from ponder.models.replicas.replica import Replica, ReplicaDeadlines, ReplicaLost
+from ponder.models.replicas.replica import Replica, ReplicaDeadlines
 from ponder.models.replicas.replica_process import REPLICA_MODULE, ReplicaProcess, SlotProcess, open_child
 from ponder.models.replicas.shard_processes import ShardSettings
+from ponder.models.replicas.weight_delivery import WeightDelivery
 from ponder.nets import lora
+from ponder.nets.broadcast_weights import BROADCAST, BroadcastTransport
 from ponder.nets.config import to_hf
-from ponder.nets.publish_weights import WeightManifest, WeightPublisher
-from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.tensor_parallel import check_shard_count
-from ponder.nets.weight_transports import WeightTransport, pick_transport
+from ponder.nets.weight_transports import TransportName, WeightTransport, open_transport
 from ponder.types import Completion, Ids, Sampling, ids
 
 LEDGER_FILE = "ledger.jsonl"
@@ -52,7 +52,7 @@ class ReplicaPolicy(BasePolicy):
         *,
         capacity: int = 256,  # sequences in flight of one replica, before requests spill over to others
         deadlines: ReplicaDeadlines = ReplicaDeadlines(),
-        transport: WeightTransport | None = None,
+        transport: TransportName = "auto",  # of new weights
         place: Place | None = None,  # of the processes, which connect by TCP; None: children of this one, on pipes
         device: torch.device | None = None,  # of the replicas; None: as the original's
         next_gpu: int = 1,  # how far after the learner's GPU that of the first replica is; the others follow
@@ -76,9 +76,9 @@ class ReplicaPolicy(BasePolicy):
         self._pool = ReplicaPool(
             replicas, self.folder, self._configure, self.ledger.replica_event, capacity, deadlines, self._open_process
         )
-        if transport is None and place is not None:
-            transport = TcpTransport(place.host)
-        self._publisher = WeightPublisher(transport or pick_transport(original.net.device, self.folder / "weights"))
+        self._delivery = WeightDelivery(
+            self._open_transport(transport, replicas), 2 * deadlines.load, self.ledger.replica_event
+        )
         self._publishing = asyncio.Lock()  # a version is read by all before the next is begun
 
     @property
@@ -100,7 +100,7 @@ class ReplicaPolicy(BasePolicy):
         """Start all replicas and wait until they are ready."""
         if self._listener is not None:
             await self._listener.start()
-        self._publisher.publish(self.original.version, lora.merged_weights(self.original.net))
+        self._delivery.publish(self.original.version, lora.merged_weights(self.original.net))
         self.version = self.original.version
         try:
             await self._pool.start()
@@ -118,25 +118,19 @@ class ReplicaPolicy(BasePolicy):
         when all replicas have them."""
         await self._publishing.acquire()
         try:
-            manifest = self._publisher.publish(version, lora.merged_weights(self.original.net))
+            self._delivery.publish(version, lora.merged_weights(self.original.net))
         except BaseException:
             self._publishing.release()
             raise
         self.version = version
         self._pool.router.forget()
-        loading = asyncio.create_task(self._load(manifest))
+        loading = asyncio.create_task(self._delivery.deliver(self._pool.ready))
         loading.add_done_callback(lambda _: self._publishing.release())
         return loading
 
-    async def _load(self, manifest: WeightManifest) -> None:
-        results = await asyncio.gather(*(r.load(manifest) for r in self._pool.ready), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, ReplicaLost):
-                raise result
-
     async def close(self) -> None:
         await self._pool.close()
-        self._publisher.close()
+        self._delivery.close()
         if self._listener is not None and self.place is not None:
             await self._listener.close()
             self.place.close()
@@ -168,8 +162,7 @@ class ReplicaPolicy(BasePolicy):
         network."""
         await replica.configure(self._settings(replica.index))
         async with self._publishing:
-            assert self._publisher.latest is not None
-            await replica.load_first(self._publisher.latest)
+            await self._delivery.deliver_first(replica)
 
     async def _open_process(self, index: int, log: Path) -> ReplicaProcess:
         if self.place is None or self._listener is None:
@@ -177,6 +170,18 @@ class ReplicaPolicy(BasePolicy):
         gpu = self._device.type == "cuda"
         name, module = f"replica-{index}", _MODULES[self.engine]
         return await SlotProcess.start(self.place, self._listener, name, gpu, log, module, self.tensor_parallel)
+
+    def _open_transport(self, name: TransportName, replicas: int) -> WeightTransport:
+        whole = self.engine == "ponder" and self.tensor_parallel == 1
+        if not whole and name == BROADCAST:
+            raise UsageError("a broadcast reaches replicas of one process each, of ponder's engine: give tcp or auto")
+        host = None if self.place is None else self.place.host
+        if not whole and name == "auto" and host is not None:
+            name = "tcp"
+        opened = open_transport(name, self.original.net.device, self.folder / "weights", host, replicas)
+        if isinstance(opened, BroadcastTransport):
+            opened.seconds, opened.wait_seconds = self.deadlines.pong, self.deadlines.load / 2
+        return opened
 
     def _settings(self, index: int) -> dict[str, Any]:
         """What a new process must know."""
@@ -188,6 +193,7 @@ class ReplicaPolicy(BasePolicy):
             "tokenizer": self.tokenizer.to_json(),
             "dtype": str(net.dtype).removeprefix("torch."),
             "device": devices[0],
+            "broadcast": self._delivery.broadcasts,
             "shards": None if self.tensor_parallel == 1 else self._shards(devices).to_json(),
             "learner_gpu": (
                 rank_env.gpu_for_child(net.device.index or 0)

@@ -14,6 +14,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
 from ponder.nets.hardware import pick_device, pick_dtype
+from ponder.nets.weight_transports import TransportName
 from ponder.protocols import Policy
 from ponder.settings import When
 from ponder.train.distributed import current_group
@@ -24,6 +25,12 @@ ReplicaEngineName = Annotated[
 ]
 TensorParallel = Annotated[
     int, "GPUs, or processes on the CPU, over which each replica's network is split", When("replicas")
+]
+WeightTransportName = Annotated[
+    TransportName,
+    "how new weights get to them: cuda_ipc or shared_memory on one machine, broadcast (NCCL or gloo), tcp, or a file; "
+    "default: the best one",
+    When("replicas"),
 ]
 REPLICAS_FOLDER = "replicas"  # in the run directory: the ledger of requests, and what each process wrote
 
@@ -40,6 +47,8 @@ class ReplicaSettings(Protocol):
 class SamplerSettings(ReplicaSettings, Protocol):
     @property
     def staleness(self) -> int: ...
+    @property
+    def weight_transport(self) -> TransportName: ...
 
 
 async def open_sampler(
@@ -56,6 +65,7 @@ async def open_sampler(
         policy,
         own,
         folder if group.size == 1 else folder / f"rank-{group.rank}",
+        transport=job.weight_transport,
         place=open_place(run_folder.name),
         next_gpu=rank_env.ranks_here() + (own * job.tensor_parallel - 1) * rank_env.local_rank(),
         engine=job.replica_engine,
