@@ -131,10 +131,11 @@ def test_failed_broadcasts_in_a_row_end_broadcasting(tmp_path: Path, monkeypatch
 
 def test_broadcast_is_for_whole_replicas_of_ponders_engine(tmp_path: Path) -> None:
     policy = char_policy()
-    for how in ({"engine": "vllm"}, {"tensor_parallel": 2}):
+    ways: list[dict[str, Any]] = [{"engine": "vllm"}, {"tensor_parallel": 2}]
+    for how in ways:
         with pytest.raises(UsageError, match="a broadcast reaches replicas of one process each"):
-            ReplicaPolicy(policy, 2, tmp_path, transport="broadcast", **how)  # type: ignore[arg-type]
-        placed = ReplicaPolicy(policy, 2, tmp_path, place=LocalPlace(), **how)  # type: ignore[arg-type]
+            ReplicaPolicy(policy, 2, tmp_path, transport="broadcast", **how)
+        placed = ReplicaPolicy(policy, 2, tmp_path, place=LocalPlace(), **how)
         assert placed._delivery.transport.name == "tcp"
         placed._delivery.close()
     placed = ReplicaPolicy(policy, 2, tmp_path, place=LocalPlace())

@@ -88,7 +88,7 @@ def _call_before_buckets(before_bucket: Callable[[int], None]) -> None:
         before_bucket(next(count))
         wait(group, work)
 
-    _Group._wait = wait_after_call  # type: ignore[method-assign]
+    _Group._wait = wait_after_call  # type: ignore[method-assign,assignment]
 
 
 @contextmanager

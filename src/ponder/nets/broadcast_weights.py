@@ -314,16 +314,19 @@ def _prefixed(store: Any, secret: str, generation: int) -> Any:
 def _open_gloo(store: Any, rank: int, size: int, host: str, seconds: float) -> Any:
     from torch._C._distributed_c10d import ProcessGroupGloo
 
-    options = ProcessGroupGloo._Options()
-    options._devices = [ProcessGroupGloo.create_device(hostname=host)]
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=host)]
     options._timeout, options._threads = timedelta(seconds=seconds), 2
-    return ProcessGroupGloo(store, rank, size, options)
+    return gloo(store, rank, size, options)
 
 
 def _open_nccl(store: Any, rank: int, size: int, seconds: float) -> Any:
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
-    return ProcessGroupNCCL(store, rank, size, timedelta(seconds=seconds))
+    options: Any = ProcessGroupNCCL.Options()
+    options._timeout = timedelta(seconds=seconds)
+    return ProcessGroupNCCL(store, rank, size, options)
 
 
 @contextmanager
