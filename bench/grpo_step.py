@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from harness import make_parser, report
+from harness import RESULTS, make_parser, report
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
@@ -190,8 +190,12 @@ def trl_vllm_steps(options: Any) -> list[dict[str, float]]:
         print(line, end="", flush=True)
         if line.startswith('[{"step"'):
             result = json.loads(line)
-    if child.wait() or not result:
+            break
+    if not result:
+        child.wait()
         raise SystemExit("TRL with vLLM failed; what it said last stands above")
+    child.kill()  # it is done, and vLLM takes long to end
+    child.wait()
     return result
 
 
@@ -213,6 +217,7 @@ def main() -> None:
     flags.add_argument("--only-trl-vllm", action="store_true", help="nothing but that, as a line of JSON")
     flags.add_argument("--vllm-memory", type=float, default=0.3, help="share of the GPU's memory for vLLM")
     flags.add_argument("--model", default="smollm2")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of the result")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     options.trl_batch = options.trl_batch or options.prompts * options.n
@@ -249,6 +254,7 @@ def main() -> None:
         unit="s",
         better="lower",
         device=options.device,
+        results=options.results,
         packages=["trl", "transformers", "accelerate", "vllm"],
         details={
             "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
