@@ -44,8 +44,9 @@ CURVES = (
     "reward", "grad_norm", "time/sample", "step_time", "cluster/batches_ahead", "staleness/mean",
     "rollout_correction/ess", "rollout_correction/changed",
 )  # fmt: skip
-
-
+LATE = {
+    "mean_age": "staleness/mean", "ess": "rollout_correction/ess", "changed": "rollout_correction/changed"
+}  # of the steps after the first ten, by seed  # fmt: skip
 TRIED = ("staleness", "batches_ahead", "correction", "cap", "lr_factor", "warmup_steps")  # what the trials differ in
 
 
@@ -146,14 +147,16 @@ def compare_runs(folder: Path) -> dict[str, Any]:
         gaps = [[by_seed[s]["right"][p] - x for p, x in sorted(alone[s]["right"].items())] for s in seeds]
         gap = bootstrap_mean([x for group in gaps for x in group]) if gaps and by_seed is not alone else None
         over_seeds = clustered_mean(gaps) if gap is not None and len(seeds) > 1 else None
-        ages = [late_mean([r.get("curves", {})], "staleness/mean") for r in by_seed.values()]
+        curves = [by_seed[s].get("curves", {}) for s in sorted(by_seed)]
+        late = {name: [late_mean([curve], key) for curve in curves] for name, key in LATE.items()}
         rows.append({
             "ranks": ranks, "replicas": replicas, "staleness": staleness, "seeds": sorted(by_seed),
             "before": [by_seed[s]["before"] for s in sorted(by_seed)],
             "accuracy": [by_seed[s]["accuracy"] for s in sorted(by_seed)],
             "difference": None if gap is None else [gap.mean, gap.low, gap.high],
             "difference_over_seeds": None if over_seeds is None else [over_seeds.low, over_seeds.high],
-            "mean_age": None if None in ages else ages, "commit": next(iter(by_seed.values()))["commit"],
+            **{name: None if None in values else values for name, values in late.items()},
+            "commit": ", ".join(dict.fromkeys(by_seed[s]["commit"] for s in sorted(by_seed))),
             "oldest": max(r["oldest"] for r in by_seed.values()),
             "lost_or_doubled": sum(r["lost_or_doubled"] for r in by_seed.values()),
         })  # fmt: skip

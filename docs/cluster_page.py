@@ -76,11 +76,39 @@ def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
     )
     if (cut := v.get("interrupted")) is not None:
         result += f"; {cut['of_two_versions']} of {cut['answers']} long answers of two versions"
+        if "gap_of_new_tokens_to_new_weights" in cut:
+            names = ("old_tokens_to_old_weights", "new_tokens_to_new_weights", "new_tokens_to_old_weights")
+            ours, theirs, wrong = (cut[f"gap_of_{name}"]["mean"] for name in names)
+            result += (
+                f", their tokens {ours:.4f} nats from the old weights before the interruption and {theirs:.4f} from the"
+                f" new ones after it (from the old ones: {wrong:.4f})"
+            )
     lost = "the kill was not run to its end"
     if "ledger" in v:
         lost = f"{v['ledger']['open'] + v['ledger']['doubled']} requests lost or doubled by a kill"
+    if (back := v.get("after_restart")) is not None:
+        lost += (
+            f", {back['answered_by_restarted']} of {back['requests']} answered by the restarted replica afterwards,"
+            f" {back['gap']['mean']:.4f} nats from the learner's"
+        )
     result += f"; {lost}"
-    return f"vLLM {r['versions']['vllm']} as a replica of {r['settings']['model']}", result
+    count = r["settings"].get("replicas", 1)
+    what = "a replica" if count == 1 else f"{count} replicas"
+    return f"vLLM {r['versions']['vllm']} as {what} of {r['settings']['model']}", result
+
+
+def vllm_jobs_row(r: dict[str, Any]) -> tuple[str, str]:
+    parts = []
+    for name, job in r["vllm"].items():
+        if "error" in job:
+            parts.append(f"{name}: failed, {job['error'][:120]}")
+            continue
+        right = "{:.1f} [{:.1f}, {:.1f}] % right".format(*(100 * x for x in job["accuracy"]))
+        counts = job["ledger"]
+        where = "in one process" if counts is None else f"{counts['open'] + counts['doubled']} requests lost or doubled"
+        parts.append(f"{name.partition('_')[0]}: {job['traces']} problems, {job['answers']} answers, {right}, {where}")
+    s = r["settings"]
+    return f"`ponder eval` and `collect` of {s['model']} through {s['replicas']} replicas of vLLM", "; ".join(parts)
 
 
 def split_row(r: dict[str, Any]) -> tuple[str, str]:
@@ -143,8 +171,8 @@ def accuracy_row(r: dict[str, Any]) -> tuple[str, str]:
 
 
 def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
-    head = ["ranks", "replicas", "staleness", "right answers, by seed", "against one process", "by seeds"]
-    head += ["oldest token", "of"]
+    head = ["ranks", "replicas", "staleness", "seeds", "right answers, by seed", "against one process", "by seeds"]
+    head += ["oldest token", "mean age", "effective samples", "of"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         accuracy = ", ".join(f"{100 * a:.1f}" for a in row["accuracy"])
@@ -152,10 +180,16 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
         shown = "–" if gap is None else "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * x for x in gap))
         seeds = row["difference_over_seeds"]
         spread = "–" if seeds is None else "[{:+.1f}, {:+.1f}]".format(*(100 * x for x in seeds))
-        cells = [row["ranks"], row["replicas"], row["staleness"], f"{accuracy} %", shown, spread]
-        cells += [f"{row['oldest']:g}", row["commit"][:12]]
+        numbers = ", ".join(map(str, row["seeds"]))
+        cells = [row["ranks"], row["replicas"], row["staleness"], numbers, f"{accuracy} %", shown, spread]
+        cells += [f"{row['oldest']:g}", mean_of(row.get("mean_age"), 1), mean_of(row.get("ess"), 3)]
+        cells += [", ".join(commit[:12] for commit in row["commit"].split(", "))]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
+
+
+def mean_of(values: list[float] | None, digits: int) -> str:
+    return "–" if not values else f"{sum(values) / len(values):.{digits}f}"
 
 
 TRIALS = {
@@ -196,7 +230,7 @@ def trials_text(trials: dict[str, Any], what: str) -> str:
 
 ROWS = {
     "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
-    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "tensor_parallel": split_row,
+    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "vllm_jobs": vllm_jobs_row, "tensor_parallel": split_row,
     "sampling_ahead": ahead_row, "processes": processes_row, "processes_mps": mps_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
 }  # fmt: skip
