@@ -82,19 +82,21 @@ def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | No
     assert max_difference(attention_and_gradients(VarlenTreeAttention(runs, device), half, window), expected) < 2e-2
 
 
-def test_long_sequences_take_the_causal_kernel() -> None:
-    lengths, device = [2500, 2700, 48], torch.device("cuda")
-    attend = tree_attention.make_tree_attention(lengths, [-1, -1, -1], CONFIG, device, torch.float32)
+@pytest.mark.parametrize("lengths", [[2500, 2700], [2100, 2100, 2700]])
+def test_long_sequences_take_the_causal_kernel(lengths: list[int]) -> None:
+    device, parents, total = torch.device("cuda"), [-1] * len(lengths), sum(lengths)
+    attend = tree_attention.make_tree_attention([*lengths, 48], [*parents, -1], CONFIG, device, torch.float32)
     assert isinstance(attend, FlexTreeAttention), "on average too short"
-    attend = tree_attention.make_tree_attention(lengths[:2], [-1, -1], CONFIG, device, torch.float32)
+    attend = tree_attention.make_tree_attention(lengths, parents, CONFIG, device, torch.float32)
     assert isinstance(attend, CausalAttention)
     torch.manual_seed(0)
-    q, grad = torch.randn(2, 5200, 4, 32)
-    k, v = torch.randn(2, 5200, 2, 32)
-    expected = attention_and_gradients(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
-    assert (
-        max_difference(attention_and_gradients(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
-    )
+    q, grad = torch.randn(2, total, 4, 32)
+    k, v = torch.randn(2, total, 2, 32)
+    expected = attention_and_gradients(PaddedTreeAttention(lengths, parents), (q, k, v, grad), None)
+    there = tuple(x.cuda() for x in (q, k, v, grad))
+    assert max_difference(attention_and_gradients(attend, there, None), expected) < 1e-5
+    half = tuple(x.bfloat16() for x in there)
+    assert max_difference(attention_and_gradients(attend, half, None), expected) < 2e-2
 
 
 def make_traces() -> list[Trace]:

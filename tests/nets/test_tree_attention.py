@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.padded_run_attention import PaddedRunAttention
 from ponder.nets.tree_attention import PaddedTreeAttention, make_tree_attention
@@ -132,6 +133,19 @@ def test_uneven_and_repeated_trees_equal_each_path_alone(attention: Any) -> None
         part = one(0, q[first:past], k[first:past], v[first:past], scale=1.0, window=5)
         torch.testing.assert_close(together[first:past], part)
         first = past
+
+
+@pytest.mark.parametrize("lengths", [[7], [5, 5, 5], [4, 4, 9, 3, 3], [2, 6, 2]])
+def test_long_sequences_equal_each_alone_with_gradients(lengths: list[int]) -> None:
+    parents, device = [-1] * len(lengths), torch.device("cpu")
+    attend = CausalAttention(lengths, UnbranchedRuns(lengths, parents).positions_T, device)
+    *inputs, grad = numbers(sum(lengths), 6, 2)
+    leaves = [x.requires_grad_() for x in inputs]
+    own = attend(0, *leaves, scale=0.3, window=None)
+    expected = plain(*leaves, lengths, parents, 0.3, None)
+    torch.testing.assert_close(own, expected)
+    of_own, of_expected = (torch.autograd.grad(out, leaves, grad) for out in (own, expected))
+    torch.testing.assert_close(of_own, of_expected)
 
 
 @both_ways

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,26 @@ SDPA_BACKENDS = [
 
 
 class CausalAttention:
+    """Sequences of equal length that follow each other are one call. Tokens are split, not sliced: the gradient of a
+    slice is as large as what was sliced."""
+
     can_compile = False
 
     def __init__(self, sizes: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device) -> None:
         self.positions_T = torch.from_numpy(positions_T).to(device)
-        self._ends = list(pairwise(np.append(0, np.cumsum(sizes)).tolist()))
+        self._calls = [(size, len(list(equal))) for size, equal in groupby(sizes)]  # length, sequences
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         assert window is None
+        totals = [size * count for size, count in self._calls]
+        parts = [(x,) if len(totals) == 1 else x.split(totals) for x in (q_THD, k_TKD, v_TKD)]
         out = []
         with sdpa_kernel(SDPA_BACKENDS, set_priority=True):
-            for a, b in self._ends:
-                q, k, v = (x[a:b].transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
+            for (size, count), *qkv in zip(self._calls, *parts, strict=True):
+                q, k, v = (x.unflatten(0, (count, size)).transpose(1, 2) for x in qkv)
                 gqa = q.shape[1] != k.shape[1]
                 mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
-                out.append(mixed[0].transpose(0, 1))
-        return torch.cat(out)
+                out.append(mixed.transpose(1, 2).flatten(0, 1))
+        return out[0] if len(out) == 1 else torch.cat(out)
