@@ -73,6 +73,7 @@ def synchronize_device(device: str) -> float:
 
 def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
+    used_at_start = used_gpu_bytes(options.device)
     policy = load_policy(options.model, device=options.device, dtype=dtype)
     policy.engine.eos = frozenset()
     objective, scorer = GRPO(kl=None), SampledStep()
@@ -84,6 +85,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         began, worked = synchronize_device(options.device), time.process_time()
         policy.reseed(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+        sample_used = used_gpu_bytes(options.device) - used_at_start
         policy.sleep()
         sampled = synchronize_device(options.device)
         sampling = peak_memory_bytes(options.device, reset=True)
@@ -95,6 +97,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         )
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
         bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(options.device)}
+        bytes_ |= {"sample_used": sample_used, "learn_used": used_gpu_bytes(options.device) - used_at_start}
         yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, **bytes_}
 
 
@@ -258,7 +261,8 @@ def main() -> None:
         packages=["trl", "transformers", "accelerate", "vllm"],
         details={
             "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
-            "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes")},
+            # used: what the GPU lacks at the end of sampling and of learning, the cache and kernels counted
+            "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes", "sample_used", "learn_used")},
             "threads": threads,
             "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
             "trl_batch": options.trl_batch,
