@@ -22,11 +22,12 @@ from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 from ponder.runs import Run
 from ponder.train import chunked_lm_head
+from ponder.train.adam_states import dequantize
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.host_buffers import HostBuffers
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
-from ponder.train.optimizer import AdamW
+from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO, GSPO
 from ponder.types import Trace
 
@@ -190,6 +191,27 @@ def test_the_gradient_of_adapters_is_the_processors(dtype: torch.dtype, most: fl
     there = Learner(with_adapters("cuda", dtype), objective)
     assert there.compiled and expected and all(".lora_" in name for name in expected)
     assert gradient_angle(there.gradient(make_traces()), expected) < most
+
+
+def test_compiled_step_with_8_bit_states_is_the_processors() -> None:
+    draw = torch.Generator().manual_seed(0)
+    start, grads = torch.randn(520, 512, generator=draw), torch.randn(3, 520, 512, generator=draw)
+    result = []
+    for device in ("cpu", "cuda"):
+        linear = torch.nn.Linear(512, 520, bias=False, device=device)
+        with torch.no_grad():
+            linear.weight.copy_(start)
+        masters = MasterWeights(linear, AdamW(lr=0.01, weight_decay=0.1, states="int8"))
+        for grad in grads:
+            linear.weight.grad = grad.to(device, copy=True)
+            masters.step(masters.grad_norm())
+        result.append({name: t.cpu() for name, t in masters.tensors().items()})
+    expected, own = result
+    torch.testing.assert_close(own["weight.weight"], expected["weight.weight"], rtol=1e-4, atol=1e-5)
+    assert float(own["step.weight"]) == 3 and own["exp_avg.weight"].dtype == torch.uint8
+    for name, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        first, second = (dequantize(t[f"{name}.weight"].view(-1), t[f"{name}_max.weight"], signed) for t in result)
+        assert float((first - second).norm() / second.norm()) < 1e-3
 
 
 def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:

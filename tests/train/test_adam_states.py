@@ -134,3 +134,24 @@ def test_int8_step_in_slices_equals_whole_step(monkeypatch: pytest.MonkeyPatch) 
     )  # 7070 elements: the last slice and the last block are short
     cut = stepped(nets[1], settings)
     assert all(torch.equal(t, cut[n]) for n, t in whole.items()) and float(cut["step.weight"]) == 3
+
+
+def test_int8_step_by_blocks_equals_torchs_adamw_on_unpacked_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles, run plainly."""
+    settings = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, states="int8")
+    nets = [nn.Linear(256, 40) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    expected = stepped(nets[0], settings)
+    monkeypatch.setattr(adam_states, "compile_once", lambda function: function)
+    monkeypatch.setattr(adam_states, "_update_int8", adam_states._update_int8_compiled)
+    monkeypatch.setattr(adam_states, "_GPU_SLICE_ELEMENTS", 16 * 256)  # of 40 blocks
+    own = stepped(nets[1], settings)
+    assert own.keys() == expected.keys() and float(own["step.weight"]) == 3
+    torch.testing.assert_close(own["weight.weight"], expected["weight.weight"])
+    for name, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        first, second = (
+            adam_states.dequantize(t[f"{name}.weight"].view(-1), t[f"{name}_max.weight"], signed)
+            for t in (own, expected)
+        )
+        apart = (first - second).abs()  # rounding may choose a neighbouring level now and then
+        assert float(apart.norm() / second.norm()) < 1e-3 and float((apart > 1e-6 * second.abs()).float().mean()) < 1e-3

@@ -1,7 +1,8 @@
 """Adam's moments of a weight in float32 or quantized to 8 bits, and the AdamW step.
 
 The quantization is that of Dettmers et al. (2022): each block of 256 numbers is divided by its largest, and each
-quotient is rounded to the nearest of 256 levels, which are evenly spaced within a power of ten over seven powers.
+quotient is rounded to the nearest of 256 levels, which are evenly spaced within a power of ten over seven powers. On a
+GPU the whole step of a weight with such moments is compiled into one pass over it. Shapes: N blocks, B their size.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from ponder.nets.torch_compile import compile_once
+
 INT8_BLOCK = 256
 MIN_INT8_ELEMENTS = 4096  # smaller weights (norms, biases) stay in float32: they need little memory and precision
 _SLICE_ELEMENTS = 1 << 22  # elements unpacked at a time; whole blocks
+_GPU_SLICE_ELEMENTS = 1 << 26  # of a compiled step
 
 AdamState = dict[str, Tensor]
 WeightGradState = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, its moments
@@ -81,6 +85,9 @@ def _adamw(
 
 
 def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
+    if weight.is_cuda and weight.numel() % INT8_BLOCK == 0:
+        _update_int8_compiled(weight, grad, state, rule)
+        return
     flat_w, flat_g = weight.view(-1), grad.reshape(-1)
     codes, tops = ([state[f"exp_avg{s}{t}"].view(-1) for s in ("", "_sq")] for t in ("", "_max"))
     for a in range(0, len(flat_w), _SLICE_ELEMENTS):
@@ -92,17 +99,64 @@ def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyper
     state["step"] += 1
 
 
+def _update_int8_compiled(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
+    update = compile_once(update_int8_blocks)
+    state["step"] += 1
+    factors = step_factors(state["step"], rule)
+    books = [t for signed in (True, False) for t in _codebook(signed, weight.device)]
+    names = ("exp_avg", "exp_avg_sq")
+    wide = [weight, grad, *(state[name] for name in names)]
+    wide = [t.detach().reshape(-1, INT8_BLOCK) for t in wide]
+    tops = [state[f"{name}_max"] for name in names]
+    for a in range(0, len(wide[0]), _GPU_SLICE_ELEMENTS // INT8_BLOCK):
+        part = slice(a, a + _GPU_SLICE_ELEMENTS // INT8_BLOCK)
+        blocks = [t[part] for t in wide]
+        for t in (*blocks, *books, factors):
+            torch._dynamo.mark_static(t, t.dim() - 1)  # the compiler takes all but N for constants
+        update(*blocks, *(t[part] for t in tops), *books, factors)
+
+
+def step_factors(step: Tensor, rule: AdamHyperparameters) -> Tensor:
+    """What a step multiplies with, on its device, so that a new learning rate compiles nothing."""
+    count, (beta1, beta2) = step.double(), rule.betas
+    numbers = [1 - beta1, 1 - beta2, 1 - rule.lr * rule.weight_decay, rule.eps]
+    known = torch.tensor(numbers, dtype=torch.float64, device=step.device)
+    corrected = torch.stack([rule.lr / (1 - beta1**count), (1 - beta2**count).sqrt()])
+    return torch.cat([known, corrected]).float()
+
+
+def update_int8_blocks(
+    weight_NB: Tensor, grad_NB: Tensor, first_NB: Tensor, second_NB: Tensor, first_top_N: Tensor, second_top_N: Tensor,
+    first_levels: Tensor, first_bounds: Tensor, second_levels: Tensor, second_bounds: Tensor, factors: Tensor,
+) -> None:  # fmt: skip
+    """AdamW on a weight and the codes of its moments, in place. `factors`: see `step_factors`."""
+    new1, new2, decay, eps, rate, correction = factors.unbind()
+    m = first_levels[first_NB.int()] * first_top_N[:, None]
+    v = second_levels[second_NB.int()] * second_top_N[:, None]
+    m = m + new1 * (grad_NB - m)
+    v = v + new2 * (grad_NB * grad_NB - v)
+    weight_NB.copy_(weight_NB * decay - rate * m / (v.sqrt() / correction + eps))
+    first, second = _quantize_blocks(m, first_bounds, signed=True), _quantize_blocks(v, second_bounds, signed=False)
+    for old, new in zip((first_NB, first_top_N, second_NB, second_top_N), (*first, *second), strict=True):
+        old.copy_(new)
+
+
 def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     """Codes [n] in 8 bits, and the largest number of each block."""
     n = len(values)
     blocks = torch.nn.functional.pad(values, (0, -n % INT8_BLOCK)).view(-1, INT8_BLOCK)
-    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
-    codes = torch.bucketize(blocks / top[:, None], _codebook(signed, values.device)[1], out_int32=True)
+    codes, top = _quantize_blocks(blocks, _codebook(signed, values.device)[1], signed)
+    return codes.view(-1)[:n], top
+
+
+def _quantize_blocks(values_NB: Tensor, bounds: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
+    top_N = values_NB.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
+    codes_NB = torch.bucketize(values_NB / top_N[:, None], bounds, out_int32=True)
     if not signed:
         # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap
         # (Li et al. 2023, the zero-point problem). Too large a second moment only makes the step small.
-        codes = torch.maximum(codes, (blocks > 0).int())
-    return codes.to(torch.uint8).view(-1)[:n], top
+        codes_NB = torch.maximum(codes_NB, (values_NB > 0).int())
+    return codes_NB.to(torch.uint8), top_N
 
 
 def dequantize(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
