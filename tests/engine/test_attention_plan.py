@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
+from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, plan_attention, split_tail
+from ponder.engine.radix_tree import RadixTree, SlotAllocator
+from ponder.engine.request import Request, SequenceState
+from ponder.types import Sampling, ids
 
 
 def three_rows() -> AttentionPlan:
@@ -52,3 +58,32 @@ def test_split_tail_makes_a_segment_of_the_rows_own() -> None:
 
 def test_repeated_reads_counts_the_keys_that_sharing_saves() -> None:
     assert three_rows().repeated_reads() == 2 * 10 + 1 * 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_plan_attention_shares_each_slot_that_two_rows_read_once(seed: int) -> None:
+    """Against the paths themselves, for random trees, rows in any order, and rows that end inside others' paths."""
+    draw = np.random.default_rng(seed)
+    tree = RadixTree(SlotAllocator(4000))
+    nodes = [tree.match_prefix(ids([]))]
+    for _ in range(40):
+        parent = nodes[draw.integers(len(nodes))]
+        tokens = ids(draw.integers(0, 1000, draw.integers(1, 6)))
+        if int(tokens[0]) not in parent.children:
+            nodes.append(tree.add(parent, tokens, tree.memory.allocate(len(tokens)), len(tokens)))
+    rows = []
+    for _ in range(24):
+        [row] = SequenceState.from_request(Request(ids([1]), Sampling(), 1, 0))
+        row.node = nodes[draw.integers(len(nodes))]
+        row.slots = array("i", tree.memory.allocate(3).tolist())
+        rows.append(row)
+    plan = plan_attention(rows)
+    paths = [[slot for n in row.node.path() for slot in n.slots.tolist()] for row in rows if row.node is not None]
+    for read, path, row in zip(keys_by_row(plan), paths, rows, strict=True):
+        assert [read[i] for i in range(len(read))] == path + row.slots.tolist()
+    readers = Counter(slot for path in paths for slot in path)
+    in_segments = Counter(slot for segment in plan.shared for slot in segment.slots.tolist())
+    assert in_segments == {slot: 1 for slot, count in readers.items() if count > 1}
+    assert len({tuple(segment.rows) for segment in plan.shared}) == len(plan.shared), "one segment for one set of rows"
+    for segment in plan.shared:
+        assert segment.rows == [r for r, path in enumerate(paths) if segment.slots[0] in path]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ponder.engine import radix_tree
 from ponder.engine.radix_tree import OutOfSlots, RadixNode, RadixTree, SlotAllocator, Slots
 from ponder.types import ids
 
@@ -185,3 +186,32 @@ def test_slots_are_freed_in_any_order() -> None:
     for slots in taken[::2] + taken[1::2]:
         memory.free_slots(slots)
     assert memory.free_count == 100 and len(set(memory.allocate(100).tolist())) == 100
+
+
+def test_recent_ends_and_paths_are_those_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random paths are added, found, split and evicted; what is remembered agrees with a walk through the tree, and is
+    bounded."""
+    monkeypatch.setattr(radix_tree, "_MAX_RECENT_TOKENS", 300)
+    draw = np.random.default_rng(0)
+    tree = RadixTree(SlotAllocator(400))
+    remembered: list[np.ndarray] = []
+    for _ in range(400):
+        tokens = ids(draw.integers(0, 3, draw.integers(1, 12)))
+        if remembered and draw.random() < 0.6:  # continue a path, as a search does
+            tokens = np.concatenate([remembered[-int(draw.integers(1, 1 + min(9, len(remembered))))], tokens])[-40:]
+        held = tree.hold(tree.match_prefix(tokens))
+        rest = tokens[held.end :]
+        if not tree.evict(len(rest)):
+            tree.release(held)
+            continue
+        end = tree.insert_computed(held, rest, tree.memory.allocate(len(rest)))
+        tree.remember_end(end, tokens.tobytes())
+        tree.release(held)
+        remembered.append(tokens)
+        for known in (tokens, remembered[int(draw.integers(len(remembered)))]):
+            node = tree.match_prefix(known)
+            assert path_tokens(node) == known[: node.end].tolist()
+            slots = tree.path_slots(node).tolist()
+            assert slots == [s for n in node.path() for s in n.slots.tolist()] and len(slots) == node.end
+        assert tree._recent_end_tokens == sum(len(key) // 4 for _, key in tree._recent_ends) <= 300
+        assert tree._recent_path_slots == sum(n.end for n in tree._recent_paths) <= 300

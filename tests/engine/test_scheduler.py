@@ -62,7 +62,7 @@ class FakeRunner:
             self.computed += 1
         for seq in seqs:
             assert seq.node is not None
-            self.check([s for n in seq.node.path() for s in n.slots.tolist()] + seq.slots, seq.tokens.tolist())
+            self.check([*(s for n in seq.node.path() for s in n.slots.tolist()), *seq.slots], seq.tokens.tolist())
             seq.token_ids.append(next_token(tuple(seq.tokens.tolist())))
 
     def turn(self, schedule: Scheduler, turn: StepPlan | None) -> tuple[list[ReadRequest], list[SequenceState]]:
@@ -293,12 +293,3 @@ def test_decoding_waits_when_slots_are_short() -> None:
         [2, 1, 2, 1, 2, 1, 2, 1], 2
     )
     assert_all_free(schedule)
-
-
-def test_tokens_between_equals_a_slice_of_all_tokens() -> None:
-    [seq] = SequenceState.from_request(Request(ids([5, 6, 7]), Sampling(), 1, 0))
-    for sampled in ([], [8], [8, 9, 10]):
-        seq.token_ids = sampled
-        for start in range(seq.length + 1):
-            for stop in range(start, seq.length + 1):
-                assert seq.tokens_between(start, stop).tolist() == seq.tokens[start:stop].tolist()

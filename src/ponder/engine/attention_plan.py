@@ -6,13 +6,13 @@ row reads alone, the end of its path and its own slots, is its tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 
 import numpy as np
 
-from ponder.engine.radix_tree import RadixNode, Slots
+from ponder.engine.radix_tree import RadixNode, Slots, common_prefix_length
 from ponder.engine.request import SequenceState
 
 
@@ -88,43 +88,53 @@ def split_tail(plan: AttentionPlan, row: int, length: int) -> None:
 
 
 def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
-    """Consecutive runs that the same rows read become one segment."""
-    readers: dict[RadixNode, list[int]] = {}  # rows below each run of their paths
-    for r, row in enumerate(rows):
-        node = row.node
-        assert node is not None
-        while node.parent is not None and node not in readers:
-            readers[node] = []
-            node = node.parent
-        if row.node in readers:
-            readers[row.node].append(r)
-    runs = sorted(readers, key=_end_of)  # parents first: no run is empty
-    for node in reversed(runs):
-        above_it = readers.get(node.parent)  # type: ignore[arg-type]  # the root, of no row, is not in there
-        if above_it is not None:
-            above_it += readers[node]
-    segment_of: dict[RadixNode, KVSegment] = {}  # by each of their runs
-    segments: list[KVSegment] = []
-    alone: dict[int, list[Slots]] = {}
-    for node in runs:
-        readers_here = readers[node]
-        if len(readers_here) == 1:
-            alone.setdefault(readers_here[0], []).append(node.slots)
-            continue
-        above = segment_of.get(node.parent)  # type: ignore[arg-type]
-        if above is None or len(above.rows) != len(readers_here):
-            above = KVSegment(sorted(readers_here), node.end - len(node.tokens))
-            segments.append(above)
-        above.append(node.slots)
-        segment_of[node] = above
-    tails, starts = [], []
+    """Slots that several rows read become segments, those of one set of rows one segment.
+
+    Rows are sorted by the slots of their paths, so that rows that share some are neighbours. What a row shares with
+    any other it shares with a neighbour; the slots that a neighbour does not share are its tail."""
+    readers: dict[RadixNode, list[int]] = {}  # rows at the end of each path
     for r, row in enumerate(rows):
         assert row.node is not None
-        own = np.array(row.slots, np.int32)
-        tail = np.concatenate([*alone[r], own]) if r in alone else own
-        tails.append(tail)
-        starts.append(row.node.end + len(own) - len(tail))
+        readers.setdefault(row.node, []).append(r)
+    paths = {node: node.tree.path_slots(node) for node in readers}
+    nodes = list(readers)
+    if len(nodes) > 1:
+        nodes = [node for _, node in sorted(zip([paths[n].tobytes() for n in nodes], nodes, strict=True), key=_first)]
+    order: list[int] = []  # rows, sorted
+    path_of: list[Slots] = []
+    common: list[int] = []  # slots that each row shares with the one before it
+    for node in nodes:
+        here, path = readers[node], paths[node]
+        common.append(common_prefix_length(path_of[-1], path) if path_of else 0)
+        common += [len(path)] * (len(here) - 1)
+        order += here
+        path_of += [path] * len(here)
+    segments = [
+        KVSegment(sorted(order[first:last]), start, [path_of[first][start:stop]])
+        for start, stop, first, last in sorted(_shared_intervals(common[1:]))
+    ]
+    tails: list[Slots] = [_NONE] * len(rows)
+    starts = [0] * len(rows)
+    for r, path, before, after in zip(order, path_of, common, [*common[1:], 0], strict=True):
+        starts[r] = start = max(before, after)
+        own = np.frombuffer(rows[r].slots.tobytes(), np.int32)
+        tails[r] = np.concatenate([path[start:], own]) if start < len(path) else own
     return AttentionPlan(segments, tails, starts)
 
 
-_end_of = attrgetter("end")
+def _shared_intervals(common: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Segments of sorted rows of which `common[i]` says how many slots rows i and i + 1 share: the first slot, the end,
+    and the first row that reads them and the one after the last. These are the intervals of longest common prefixes of
+    a suffix array (Abouelhoda, Kurtz and Ohlebusch 2004)."""
+    open_segments: list[tuple[int, int]] = []  # end and first row, each inside the one before
+    for i, shared in enumerate([*common, 0]):
+        first = i
+        while open_segments and open_segments[-1][0] > shared:
+            stop, first = open_segments.pop()
+            yield max(shared, open_segments[-1][0] if open_segments else 0), stop, first, i + 1
+        if shared and (not open_segments or open_segments[-1][0] < shared):
+            open_segments.append((shared, first))
+
+
+_first = itemgetter(0)
+_NONE = np.empty(0, np.int32)

@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import time
 import traceback
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
@@ -481,7 +482,7 @@ class Engine:
         for item in self.mailbox.calls:
             item.node = None
             if isinstance(item, SequenceState):
-                item.slots = []
+                item.slots = array("i")
             else:
                 item.uncached, item.hidden = None, []
 

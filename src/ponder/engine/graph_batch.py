@@ -83,7 +83,8 @@ class GraphBatch:
             copy_to_device_async(positions, b.positions[: self.bucket])
         if continuing:
             fresh = np.full((self.bucket, steps), self.null_slot, np.int32)
-            fresh[places] = [seq.slots[-steps:] for seq in seqs]
+            newest_slots = b"".join([seq.slots[-steps:].tobytes() for seq in seqs])
+            fresh[places] = np.frombuffer(newest_slots, np.int32).reshape(-1, steps)
             columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(
                 steps, device=b.tail_slots.device
             )
@@ -118,10 +119,11 @@ class GraphBatch:
             seq.prefill_tokens += not seq.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
         self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in plan.tails], plan.tail_starts
-        table = np.full((bucket, b.tail_slots.shape[1]), self.null_slot, np.int32)
+        width = int(self._lengths.max())  # what lies beyond is written before it is read
+        table = np.full((bucket, width), self.null_slot, np.int32)
         for r, tail in enumerate(plan.tails):
             table[r, : len(tail)] = tail
-        copy_to_device_async(table, b.tail_slots[:bucket])
+        copy_to_device_async(table, b.tail_slots[:bucket, :width])
         copy_to_device_async(self._starts, b.tail_starts[:bucket])
         if self.samples:
             self._write_sampling_params(seqs)

@@ -9,6 +9,7 @@ least recently used leaf is evicted first.
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import count
 
@@ -20,6 +21,7 @@ from ponder.types import Ids
 Slots = NDArray[np.int32]
 _NONE = np.empty(0, np.int32)
 _TOKEN_BYTES = _NONE.itemsize
+_MAX_RECENT_TOKENS = 1 << 22  # of all recent paths together, of each token and slot four bytes
 
 
 class OutOfSlots(Exception):
@@ -31,8 +33,8 @@ class RadixNode:
     `ref_count` counts the holders of this node and its children that have references."""
 
     __slots__ = (
-        "children", "computed", "end", "in_eviction_heap", "key", "last_used", "parent", "ref_count", "slots", "tokens",
-        "tree",
+        "children", "computed", "end", "in_eviction_heap", "key", "last_used", "parent", "path_slots", "ref_count",
+        "slots", "tokens", "tree",
     )  # fmt: skip
 
     def __init__(self, tree: RadixTree, parent: RadixNode | None, tokens: Ids, slots: Slots, filled: int) -> None:
@@ -41,6 +43,7 @@ class RadixNode:
         self.tokens, self.key = tokens, tokens.tobytes()
         self.children: dict[int, RadixNode] = {}
         self.ref_count, self.last_used, self.in_eviction_heap = 0, 0, False
+        self.path_slots: Slots | None = None  # see RadixTree.path_slots
         self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to the end of this run
 
     def __len__(self) -> int:
@@ -93,6 +96,9 @@ class RadixTree:
         self._clock = count(1)
         self._eviction_heap: list[tuple[int, int, RadixNode]] = []  # (last use, tie breaker, node); may be out of date
         self._tie_breaker = count()
+        self._recent_ends: OrderedDict[tuple[str, bytes], RadixNode] = OrderedDict()  # oldest first
+        self._recent_paths: deque[RadixNode] = deque()  # nodes that know the slots of their paths, oldest first
+        self._recent_end_tokens = self._recent_path_slots = 0
 
     def match_prefix(self, tokens: Ids, adapter: str = "") -> RadixNode:
         """The node at which the longest cached prefix of these tokens ends. A node is split there if necessary."""
@@ -100,12 +106,15 @@ class RadixTree:
             self.roots[adapter] = RadixNode(self, None, _NONE, _NONE, 0)
         tokens = np.ascontiguousarray(tokens, np.int32)
         node, at, number, whole = self.roots[adapter], 0, len(tokens), tokens.tobytes()
+        recent = self._recent_ends.get((adapter, whole))
+        if recent is not None and recent.parent is not None:  # still in the tree
+            return recent
         values = memoryview(whole).cast("i")  # its items are plain integers
         while at < number and (child := node.children.get(values[at])) is not None:
             if whole.startswith(child.key, at * _TOKEN_BYTES):  # the usual case: compare the whole run at once
                 node = child
             else:
-                node = self._split(child, _common_prefix_length(child.tokens, tokens[at:]))
+                node = self._split(child, common_prefix_length(child.tokens, tokens[at:]))
             at = node.end
         return node
 
@@ -119,14 +128,48 @@ class RadixTree:
         self._queue_for_eviction(child)
         return child
 
-    def insert_computed(self, parent: RadixNode, tokens: Ids, slots: Slots) -> None:
-        """Take over slots of computed tokens after a node. Slots of tokens that the tree already has are freed."""
+    def remember_end(self, node: RadixNode, tokens: bytes, adapter: str = "") -> None:
+        """A path of these tokens, as int32, ends at this node. It is found at once where a request continues it: a step
+        of a search asks for the paths of the step before, which fork many times on the way."""
+        key = (adapter, tokens)
+        if key not in self._recent_ends:
+            self._recent_end_tokens += len(tokens) // _TOKEN_BYTES
+        self._recent_ends[key] = node
+        while self._recent_end_tokens > _MAX_RECENT_TOKENS:
+            (_, oldest), _ = self._recent_ends.popitem(last=False)
+            self._recent_end_tokens -= len(oldest) // _TOKEN_BYTES
+
+    def path_slots(self, node: RadixNode) -> Slots:
+        """Slots of all tokens up to the end of a node. Recent nodes whose tokens are computed, which then keep their
+        slots, remember them: the paths of the next step of a search begin with those of this one."""
+        if node.path_slots is not None:
+            return node.path_slots
+        runs: list[Slots] = []
+        above: RadixNode | None = node
+        while above is not None and above.path_slots is None:
+            runs.append(above.slots)
+            above = above.parent
+        if above is not None and above.path_slots is not None:
+            runs.append(above.path_slots)
+        path = np.concatenate(runs[::-1])
+        if node.is_computed and node.parent is not None:
+            node.path_slots = path
+            self._recent_paths.append(node)
+            self._recent_path_slots += len(path)
+            while self._recent_path_slots > _MAX_RECENT_TOKENS:
+                oldest = self._recent_paths.popleft()
+                self._recent_path_slots -= oldest.end
+                oldest.path_slots = None
+        return path
+
+    def insert_computed(self, parent: RadixNode, tokens: Ids, slots: Slots) -> RadixNode:
+        """Take over slots of computed tokens after a node; returns where they end. Slots of tokens that the tree
+        already has are freed."""
         while len(tokens):
             child = parent.children.get(int(tokens[0]))
             if child is None:
-                self.add(parent, tokens, slots, len(tokens))
-                return
-            same = _common_prefix_length(child.tokens, tokens)
+                return self.add(parent, tokens, slots, len(tokens))
+            same = common_prefix_length(child.tokens, tokens)
             if same < len(child):
                 child = self._split(child, same)
             if child.computed < same:  # it was waiting to be computed
@@ -136,6 +179,7 @@ class RadixTree:
             else:
                 self.memory.free_slots(slots[:same])
             parent, tokens, slots = child, tokens[same:], slots[same:]
+        return parent
 
     def hold(self, node: RadixNode) -> RadixNode:
         assert node.tree is self and not self.is_stale
@@ -220,8 +264,13 @@ class RadixTree:
             heapq.heappush(self._eviction_heap, (node.last_used, next(self._tie_breaker), node))
 
 
-def _common_prefix_length(a: Ids, b: Ids) -> int:
-    """Number of tokens that both begin with."""
+def common_prefix_length(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """Number of tokens, or slots, that both begin with."""
     n = min(len(a), len(b))
-    differ = np.flatnonzero(a[:n] != b[:n])
-    return int(differ[0]) if len(differ) else n
+    if not n or a[0] != b[0]:
+        return 0
+    if n > 1 and a[1] != b[1]:  # often: continuations of one token
+        return 1
+    differs = a[:n] != b[:n]
+    first = int(differs.argmax())
+    return first if differs[first] else n

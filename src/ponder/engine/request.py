@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -63,7 +64,7 @@ class SequenceState:
     seconds: float = 0.0  # its share of the time of its steps
     # Where its keys and values are: of all tokens up to `node.end` in the tree, of those after it in `slots`.
     node: RadixNode | None = None
-    slots: list[int] = field(default_factory=list)
+    slots: array[int] = field(default_factory=lambda: array("i"))
     priority: tuple[int, int] = (0, 0)
 
     @classmethod
@@ -88,13 +89,7 @@ class SequenceState:
     def tokens(self) -> Ids:
         if not self.token_ids:
             return self.request.prefix
-        return np.append(self.request.prefix, np.asarray(self.token_ids, np.int32))
-
-    def tokens_between(self, start: int, stop: int) -> Ids:
-        """The same as `tokens[start:stop]`, without a copy of the whole."""
-        prefix = self.request.prefix
-        sampled = np.asarray(self.token_ids[max(0, start - len(prefix)) : max(0, stop - len(prefix))], np.int32)
-        return np.concatenate([prefix[start:stop], sampled]) if start < len(prefix) else sampled
+        return np.concatenate([self.request.prefix, np.array(array("i", self.token_ids))])
 
     @property
     def length(self) -> int:

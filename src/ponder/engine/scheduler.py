@@ -12,9 +12,10 @@ never preempted, so every item finishes.
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 
@@ -147,8 +148,12 @@ class Scheduler:
             leaving = set(here)
             self.decoding = [seq for seq in self.decoding if seq not in leaving]
             self.prefilling = [item for item in self.prefilling if item not in leaving]
-        for item in here:
-            self._release(item)
+        written = [item.token_ids if isinstance(item, SequenceState) else () for item in here]
+        tokens = np.fromiter(chain.from_iterable(written), np.int32)
+        start = 0
+        for item, own in zip(here, written, strict=True):
+            self._release(item, tokens[start : start + len(own)])
+            start += len(own)
 
     def reset_prefix_cache(self) -> None:
         """The weights have changed: drop all cached prefixes. Sequences with tokens continue with the keys and values
@@ -248,9 +253,10 @@ class Scheduler:
         return StepPlan([], list(seqs), steps) if seqs else None
 
     def _assign_slots(self, seqs: Sequence[SequenceState], steps: int) -> None:
-        slots = self.allocator.allocate(steps * len(seqs)).reshape(-1, steps)
-        for seq, own in zip(seqs, slots.tolist(), strict=True):
-            seq.slots += own
+        slots = self.allocator.allocate(steps * len(seqs))
+        whole, size = slots.tobytes(), steps * slots.itemsize
+        for i, seq in enumerate(seqs):
+            seq.slots.frombytes(whole[i * size : (i + 1) * size])
 
     def _preempt(self, item: WorkItem) -> None:
         self.preemptions += 1
@@ -262,15 +268,18 @@ class Scheduler:
         active: list[SequenceState] | list[WorkItem] = self.decoding if item in self.decoding else self.prefilling
         active.remove(item)  # type: ignore[arg-type]
 
-    def _release(self, item: WorkItem) -> None:
-        """Give what was computed to the tree, and release the node."""
+    def _release(self, item: WorkItem, sampled: Ids | None = None) -> None:
+        """Give what was computed to the tree, and release the node. `sampled`: a sequence's tokens as an array."""
         assert item.node is not None
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
-            slots = np.asarray(item.slots, np.int32)
-            filled = min(len(slots), item.length - 1 - node.end)  # other slots were for tokens never sampled
-            tokens = item.tokens_between(node.end, node.end + filled)
-            item.slots = []
+            if sampled is None:
+                sampled = np.asarray(item.token_ids, np.int32)
+            whole = np.concatenate([item.request.prefix, sampled], dtype=np.int32)
+            slots: Slots = np.frombuffer(item.slots.tobytes(), np.int32)
+            filled = min(len(slots), len(whole) - 1 - node.end)  # other slots were for tokens never sampled
+            tokens = whole[node.end : node.end + filled].copy()  # not a view, which would keep the whole
+            item.slots = array("i")
         else:
             assert item.uncached is not None
             tokens, slots, filled = item.uncached.tokens, item.uncached.slots, item.uncached.computed
@@ -281,7 +290,9 @@ class Scheduler:
             self.allocator.free_slots(slots)
         else:
             self.allocator.free_slots(slots[filled:])
-            tree.insert_computed(node, tokens[:filled], slots[:filled])
+            end = tree.insert_computed(node, tokens[:filled], slots[:filled])
+            if isinstance(item, SequenceState):
+                tree.remember_end(end, whole[: end.end].tobytes(), item.adapter)
         tree.release(node)
         item.node = None
 
