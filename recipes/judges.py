@@ -9,7 +9,7 @@ with three seeds, scores the samples of both splits with every judge, and draws 
 """
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from _bases import (
     NO_SETTINGS,
@@ -35,7 +35,7 @@ from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective, TokenOutcomeReward
 
 RL_GROUP = 16  # answers to each of 32 problems in a step of GRPO
 
@@ -50,6 +50,13 @@ def recipe(
     warmup_steps: Annotated[int, "of a reward model's learning rate"] = 0,
     rl_steps: Annotated[int, "of GRPO on the verdicts, before answers are judged; 0: none"] = 0,
     more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
+    test_more: Annotated[bool, "choose among answers to the held-out problems of --more-tasks, too"] = False,
+    token_orm: Annotated[bool, "the outcome reward model learns at every token, with a language-model loss"] = False,
+    lm_weight: Annotated[float, "of that language-model loss"] = 1.0,
+    dropout: Annotated[float, "of the outcome reward model, while it learns"] = 0.0,
+    keep_best: Annotated[bool, "of a judge keep the best of three measurements on held-out questions"] = False,
+    tenth: Annotated[bool, "train judges on a tenth of the problems, too: what is ten times the data worth?"] = False,
+    validation_n: Annotated[int | None, "samples of each validation problem; None: as many as of a test one"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
@@ -65,17 +72,38 @@ def recipe(
     sampled = {"outcomes": learning} | {f"outcomes-{name}": other for name, other in others.items()}
     outcomes = tuple(f"stage:{name}" for name in sampled)
 
-    def judge(objective: RewardObjective, rate: float | None) -> TrainRewardModel:
-        job = b.train_reward_model(outcomes[0], first, objective, seed, steps, rate, batch_size=batch_size)
-        return replace(job, data=outcomes, optimizer=replace(job.optimizer, warmup_steps=warmup_steps))
+    def judge(objective: RewardObjective, rate: float | None, tenths: int = 10, **more: Any) -> TrainRewardModel:
+        own = max(1, (steps or b.reward_model.steps) * tenths // 10)
+        job = b.train_reward_model(outcomes[0], first, objective, seed, own, rate, batch_size=batch_size, **more)
+        warmup = replace(job.optimizer, warmup_steps=min(warmup_steps, own // 4) if tenths < 10 else warmup_steps)
+        every = -(-own // 3) if keep_best else 0
+        return replace(job, data=outcomes, optimizer=warmup, train_tenths=tenths, keep_best=keep_best, eval_every=every)
 
+    outcome = TokenOutcomeReward(lm_weight=lm_weight) if token_orm else OutcomeReward()
+
+    def judges(prefix: str, tenths: int) -> list[Stage]:
+        return [
+            Stage(f"{prefix}orm", judge(outcome, lr, tenths, residual_dropout=dropout)),
+            *(
+                Stage(f"{prefix}implicit-{beta:g}", judge(ImplicitReward(beta), implicit_lr or lr, tenths))
+                for beta in betas
+            ),
+        ]
+
+    fewer = Samples(validation_n or n, b.sampling)
     stages += [
         *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
         Stage("right", Harvest(outcomes, "chains", max_per_problem=samples, tokenizer=first)),
         Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None)),
-        Stage("orm", judge(OutcomeReward(), lr)),
-        *(Stage(f"implicit-{beta:g}", judge(ImplicitReward(beta), implicit_lr or lr)) for beta in betas),
-        Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
+        *judges("", 10),
+        *(judges("tenth-", 1) if tenth else ()),
+        Stage("validation", learning.evaluate_with(fewer, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
+    for name, other in others.items() if test_more else ():
+        whole = replace(other, task=other.task.task)
+        stages += [
+            Stage(f"validation-{name}", other.evaluate_with(fewer, first, seed, max_concurrency=32)),
+            Stage(f"test-{name}", whole.evaluate_with(every, first, seed, max_concurrency=32)),
+        ]
     return Stages(tuple(stages))

@@ -88,6 +88,7 @@ class Block(nn.Module):
             self.pre_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
             self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.gemma = c.gemma
+        self.residual_dropout = 0.0  # share of what a block adds that is set to 0; a learner sets it for its passes
 
     def forward(
         self,
@@ -119,10 +120,13 @@ class Block(nn.Module):
     def finish_block(self, x: Tensor, mixed_THD: Tensor, fp8: bool = False) -> Tensor:
         mixed = fp8_linear.linear(self.self_attn.o_proj, mixed_THD.flatten(1), fp8)
         if self.gemma:  # norms on both sides of each block
-            x = x + self.post_attention_layernorm(mixed)
-            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), fp8))
-        x = x + mixed
-        return x + self.mlp(self.post_attention_layernorm(x), fp8)
+            x = x + self._drop(self.post_attention_layernorm(mixed))
+            return x + self._drop(self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), fp8)))
+        x = x + self._drop(mixed)
+        return x + self._drop(self.mlp(self.post_attention_layernorm(x), fp8))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.residual_dropout) if self.residual_dropout else x
 
 
 def run_compiled_block(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from ponder import memory_check
 from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
@@ -77,10 +78,16 @@ class TrainRewardModel(LearnerFields, BaseJob):
     ] = None
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False
     held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1
+    train_tenths: Annotated[int, "tenths of the other questions to learn from: to see what more of them are worth"] = 10
     include_held_out: IncludeHeldOut = False
     optimizer: OptimizerField = AdamW(lr=1e-5)
     batch_size: Annotated[int, "solutions (or prompts) per step"] = 32
     head_only: Annotated[bool, "train the head alone: it can then read the policy's own states"] = False
+    residual_dropout: Annotated[float, "share of what each layer adds that is set to 0 at random while learning"] = 0.0
+    keep_best: Annotated[
+        bool, "end with the weights that were best on the held-out questions, measured every eval_every steps"
+    ] = False
+    eval_every: Annotated[int, "steps between measurements on the held-out questions; 0: save_every"] = 0
     save_every: SaveEvery = field(default=50, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -90,6 +97,16 @@ class TrainRewardModel(LearnerFields, BaseJob):
         self.check_at_least_one("batch_size")
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
+        if not 1 <= self.train_tenths <= 10:
+            raise UsageError(
+                f"train_tenths is {self.train_tenths}; give 1 to 10"
+            )
+        if self.eval_every < 0:
+            raise UsageError(f"eval_every is {self.eval_every}; give a number of steps, or 0 for save_every")
+        if not 0 <= self.residual_dropout < 1:
+            raise UsageError(f"residual_dropout is {self.residual_dropout}; a share that is dropped is 0 to below 1")
+        if self.keep_best and (not self.held_out_tenths or self.fsdp):
+            raise UsageError("keep_best needs held-out questions to measure on, and weights in one piece (no fsdp)")
         if self.head_only and (self.lora is not None or self.frozen_layers):
             raise UsageError("lora, head_only and frozen_layers each choose which weights learn: give one of them")
         if self.head_only and self.algorithm.head.predicts == "implicit":
@@ -144,7 +161,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     labels = prepare_labels(
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
-        whole_answers=job.algorithm.needs_reference,
+        whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
@@ -154,8 +171,10 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         gradient_checkpointing=job.gradient_checkpointing, fp8=job.fp8,
         frozen_layers=job.frozen_layers, train_parts=job.train_parts,
         head_only=job.head_only, process_group=current_group(), fsdp=job.fsdp, shard_size=job.shard_size,
-        sequence_parallel=job.sequence_parallel,
+        sequence_parallel=job.sequence_parallel, residual_dropout=job.residual_dropout, dropout_seed=job.seed,
     )  # fmt: skip
+    best = BestWeights(run.folder / f"best-{current_group().rank}.safetensors", learner) if job.keep_best else None
+    eval_every = job.eval_every or job.save_every
 
     with TrainingSession(run, job, watch, policy, {"model": learner}) as session:
         memory = session.state.objective_state
@@ -172,16 +191,45 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
                 metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
                 metrics |= session.learn(learner, traces, session.watch.share)
-                if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
+                if held_out and ((step + 1) % eval_every == 0 or step + 1 == job.steps):
                     metrics |= evaluate_reward_model(learner, job.algorithm, held_out, labels.scorer)
                     fitted = metrics["test/temperature"] * job.algorithm.head.temperature
                     state.objective_state["temperature"] = fitted
-                    net.head = replace(net.head, temperature=fitted)
+                    if best is not None:
+                        best.keep_if_better(metrics, state.objective_state)
+                        if step + 1 == job.steps:
+                            metrics["best_step"] = best.load(state.objective_state)
+                    net.head = replace(net.head, temperature=state.objective_state["temperature"])
 
                 state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 session.record(state, metrics, traces)
+    if best is not None:
+        best.path.unlink(missing_ok=True)
     return policy
+
+
+class BestWeights:
+    """The weights of the evaluation that was best on held-out labels, in a file, so that a resumed run has them."""
+
+    def __init__(self, path: Path, learner: Learner) -> None:
+        self.path, self.learner = path, learner
+
+    def keep_if_better(self, metrics: Mapping[str, float], memory: dict[str, float]) -> None:
+        """Best is the lowest loss; of preferences, which have none, the highest accuracy."""
+        loss = metrics.get("test/nll", metrics.get("test/error", -metrics.get("test/accuracy", 0.0)))
+        if loss < memory.get("best_loss", float("inf")):
+            steps = float(self.learner.master_weights.steps)
+            memory |= {"best_loss": loss, "best_step": steps, "best_temperature": memory["temperature"]}
+            weights = {name: w.cpu().contiguous() for name, w in self.learner.copy_weights().items()}
+            save_file(weights, self.path)
+
+    def load(self, memory: dict[str, float]) -> float:
+        """Go back to the best weights; returns the optimiser step that they are of."""
+        if memory["best_step"] != self.learner.master_weights.steps:
+            self.learner.load_weights(load_file(self.path))
+            memory["temperature"] = memory["best_temperature"]
+        return memory["best_step"]
 
 
 Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]

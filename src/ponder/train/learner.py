@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +21,7 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.nets import fp8_linear, lora
-from ponder.nets.decoder import Decoder
+from ponder.nets.decoder import Block, Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.tree_attention import make_tree_attention
@@ -82,6 +82,8 @@ class Learner:
     copy, and `whole_net`, the given one, gets the new weights of each step. With `sequence_parallel`, every so many
     ranks in a row share the tokens of each micro-batch (sequence_parallel.py).
     `rollout_correction` weighs tokens that were sampled with other probabilities than the learner's.
+    `residual_dropout`: of what each block adds to its input, this share is set to 0 at random while the gradient is
+    computed, and only then. It is for reward models: a policy must learn with the probabilities it sampled with.
     """
 
     shards_one_rank = False  # wrap a network with FSDP2 where one rank has all of it: for tests and measurements
@@ -108,6 +110,8 @@ class Learner:
         shard_size: int = 0,
         sequence_parallel: int = 1,
         rollout_correction: RolloutCorrection | None = None,
+        residual_dropout: float = 0.0,
+        dropout_seed: int = 0,
     ) -> None:
         settings.check_finite(objective)
         settings.check_finite(optimizer)
@@ -116,6 +120,7 @@ class Learner:
         if fp8:
             fp8_linear.check_supported(net, net.device)
         self.fp8 = fp8
+        self.residual_dropout, self.dropout_seed = residual_dropout, dropout_seed
         freeze_layers(net, frozen_layers, head_only, train_parts)
         joined = dist.is_available() and dist.is_initialized() and process_group == current_group()
         shards = ShardMesh.over(process_group, shard_size) if fsdp and joined else NOT_SHARDED
@@ -200,7 +205,7 @@ class Learner:
         """This process's gradient of some parameters with other `settings` (see `unchanged`), and the micro-batches
         that it was computed on: for checks before a run. Nothing of the learner changes."""
         batches: list[tuple[PackedBatch, Tokens]] = []
-        with self.unchanged(process_group=SINGLE_PROCESS, **settings):
+        with self.unchanged(process_group=SINGLE_PROCESS, residual_dropout=0.0, **settings):
             self.write_reference_logprobs(traces)
             self._backward(self.plan(traces), lambda share: None, of, batches)
             return Gradient({n: g.clone() for n, g in self.master_weights.gradients().items()}, batches)
@@ -247,6 +252,15 @@ class Learner:
             counters[k] for k in ("oom_retries", "max_tokens_per_microbatch")
         )
         self.net.gradient_checkpointing = bool(counters["gradient_checkpointing"])
+
+    def copy_weights(self) -> dict[str, Tensor]:
+        """Copies of the weights that learn, in float32, without the optimiser's moments."""
+        return {name: w.detach().clone() for name, w in self.master_weights.weights.items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Go back to copied weights; the optimiser's moments and steps stay as they are."""
+        self.master_weights.load_weights(weights)
+        self._publish()
 
     def zero_grad(self) -> None:
         self.master_weights.zero_grad()
@@ -318,10 +332,29 @@ class Learner:
                 self._imitation_backward(self.imitation.plan(), sums, of)
             return sums
 
-        sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
+        with self._dropout():
+            sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
         if of is None and self.data_group.shard(work):
             self.master_weights.check_all_have_gradient()
         return sums
+
+    @contextmanager
+    def _dropout(self) -> Iterator[None]:
+        """Dropout for a while. What is dropped is a function of the seed, the optimiser step and the rank."""
+        if not self.residual_dropout:
+            yield
+            return
+        device, blocks = self.net.device, [block for block in self.net.modules() if isinstance(block, Block)]
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            entropy = self.dropout_seed, self.master_weights.steps, self.process_group.rank
+            torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0]))
+            for block in blocks:
+                block.residual_dropout = self.residual_dropout
+            try:
+                yield
+            finally:
+                for block in blocks:
+                    block.residual_dropout = 0.0
 
     def _corrected(self, tokens: Tokens, batch: PackedBatch) -> tuple[Tokens, Stats]:
         if self.rollout_correction is None:

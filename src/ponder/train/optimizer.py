@@ -256,6 +256,14 @@ class MasterWeights:
         self.zero_grad()
         self._copy_to_parameters()
 
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Set the weights, here and in the network."""
+        for name, own in self.weights.items():
+            own.copy_(weights[name])
+        self._bounds = None
+        self._copy_to_parameters()
+
     def _grads_beside_masters(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
         """Copy gradients to the device of their master weights: start all copies, then wait once."""
         away = {n: g for n, g in grads.items() if g.device != self.weights[n].device}

@@ -26,6 +26,7 @@ from ponder.train.pack import PackedBatch
 if TYPE_CHECKING:
     from ponder.train.learner import Learner
 
+LM_LOGPROBS_NOTE = "lm_logprobs"  # the note with the log-probabilities that a reward model reads beside its numbers
 _MIN_TEMPERATURE = 1e-30  # the smallest number to divide by in float32
 
 
@@ -105,8 +106,10 @@ class ValueReadout:
 
 @dataclass(frozen=True)
 class RewardReadout:
-    """A reward model's numbers [N, O], each read at its token itself."""
+    """A reward model's numbers [N, O], each read at its token itself; `with_logprobs` also log-probabilities [N] of the
+    tokens, from the same pass."""
 
+    with_logprobs: bool = False
     needs_old_logprobs = False
 
     def read(self, learner: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
@@ -114,7 +117,18 @@ class RewardReadout:
         return net.raw_scores(learner.hidden_states(net, replace(batch, source_N=token_positions(batch))))
 
     def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
-        return _head_tokens(self.read(learner, learner.net, batch), batch)
+        net = learner.net
+        if not self.with_logprobs:
+            return _head_tokens(self.read(learner, net, batch), batch)
+        assert isinstance(net, DecoderWithHead)
+        both_2N = torch.cat([token_positions(batch), batch.source_N])
+        own_NE, before_NE = learner.hidden_states(net, replace(batch, source_N=both_2N)).chunk(2)
+        logprobs_N, _ = token_logprobs(before_NE, net.lm_head.weight, batch.target_N, 1.0, net.banned_token)
+        passes = 3 if torch.is_grad_enabled() else 1  # the gradient is two products more
+        learner.flops += passes * 2.0 * before_NE.shape[0] * net.lm_head.weight.numel()
+        tokens = _head_tokens(net.raw_scores(own_NE), batch)
+        tokens.notes = {**tokens.notes, LM_LOGPROBS_NOTE: logprobs_N}
+        return tokens
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Shapes: N trained tokens of a micro-batch, M targets among them, O numbers of th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -22,12 +22,20 @@ from torch import Tensor
 from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
 from ponder.train.credit import has_branches
+from ponder.train.losses import sum_per_sequence
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
-from ponder.train.readouts import LogRatioReadout, PrefixLogRatioReadout, Readout, RewardReadout
+from ponder.train.readouts import (
+    LM_LOGPROBS_NOTE,
+    LogRatioReadout,
+    PrefixLogRatioReadout,
+    Readout,
+    RewardReadout,
+)
 from ponder.types import Step, Trace
 
 TARGET_NOTE = "target"  # the note with the number to predict at a token; NaN: none
 SHARE_NOTE = "share"  # the note with its share of the loss
+LM_SHARE_NOTE = "lm_share"  # the note with the share of a token in the language-model loss
 
 RewardTarget = tuple[int, float]  # a step, at whose last token the number is read, and its target
 
@@ -38,6 +46,7 @@ class RewardObjective(BaseObjective, ABC):
 
     predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics it gets on held-out data
     needs_both_labels: ClassVar[bool] = False  # are labels that are all right, or all wrong, useless?
+    reads_whole_answers: ClassVar[bool] = False  # every token of an answer is read, so no two answers may share a step
     needs_group = False
     learns_from_samples = False
     learns_from_given = True
@@ -159,6 +168,58 @@ class OutcomeReward(RewardObjective):
 
 
 @dataclass(frozen=True)
+class TokenOutcomeReward(OutcomeReward):
+    """Outcome reward model that predicts at every token of a solution whether it will be right, as a value function
+    does: binary cross-entropy, the mean over the solution's tokens. It is read at the end.
+
+    Beside it, `lm_weight` times the language-model loss of the right solutions, the mean over their tokens, so that the
+    network keeps what it knows of writing them. (In the paper that loss is of the data's own solutions.)
+    """
+
+    paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168"
+    reads_whole_answers = True
+    lm_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lm_weight < float("inf"):
+            raise UsageError(f"lm_weight is {self.lm_weight}; the weight of a loss is 0 or more, and finite")
+
+    @property
+    def readout(self) -> Readout:
+        return RewardReadout(with_logprobs=self.lm_weight > 0)
+
+    def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
+        metrics = super().credit(traces, scorer, state)
+        written: dict[bool, list[Step]] = {True: [], False: []}  # steps of right answers, and of others
+        for trace, leaf in _credited_answers(traces):
+            before, end = _steps_before(trace, leaf), trace.steps[leaf]
+            for step in before:
+                _write_target(step, float("nan"), 0.0)
+            written[bool(end.notes[TARGET_NOTE][-1] > 0.5)] += [*before, end]
+        total = sum(len(step.token_ids) for step in written[True])
+        for right, steps in written.items():
+            for step in steps:
+                step.notes[LM_SHARE_NOTE] = np.full(len(step.token_ids), 1 / total if right else 0.0, np.float32)
+        return metrics
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        target_N, share_N, sequence_N = tokens.notes[TARGET_NOTE], tokens.notes[SHARE_NOTE], tokens.sequence_N
+        known_N = ~target_N.isnan()
+        target_S = sum_per_sequence(torch.where(known_N, target_N, 0.0), sequence_N)
+        size_S = sum_per_sequence(torch.ones_like(share_N), sequence_N)
+        part_N = (sum_per_sequence(share_N, sequence_N) / size_S)[sequence_N]
+        loss_N = self.loss_per_target(tokens.values_N, target_S[sequence_N]) * part_N
+        with torch.no_grad():
+            right_N = (tokens.values_N[:, 0] > 0) == (target_N > 0.5)
+        stats = {self.metric_name: torch.where(known_N, right_N.to(loss_N) * share_N, 0.0)}
+        if self.lm_weight:
+            lm_N = -tokens.notes[LM_LOGPROBS_NOTE] * tokens.notes[LM_SHARE_NOTE]
+            stats["loss/lm"] = lm_N.detach()
+            loss_N = loss_N + self.lm_weight * lm_N
+        return loss_N, stats
+
+
+@dataclass(frozen=True)
 class ProcessReward(OutcomeReward):
     """Process reward model: sigmoid(w h + b) at the last token of each step, binary cross-entropy with its label, which
     is hard (0, 1) or soft."""
@@ -186,6 +247,7 @@ class ImplicitReward(RewardObjective):
 
     paper: ClassVar[str] = "Yuan et al. 2024, arXiv:2412.01981; Cui et al. 2025, arXiv:2502.01456"
     needs_both_labels = True
+    reads_whole_answers = True
     beta: float = 0.05
     reading: LogprobReading = "ratio"
 
@@ -211,16 +273,8 @@ class ImplicitReward(RewardObjective):
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         metrics = super().credit(traces, scorer, state)
-        for trace in traces:
-            for leaf in [i for i in trace.answers() if TARGET_NOTE in trace.steps[i].notes]:
-                if has_branches(trace, leaf):
-                    raise UsageError(
-                        f"{trace.problem.id}: answers share steps, and an implicit reward is of a whole answer:"
-                        " separate them first (`labelled_traces.separate_answers`)"
-                    )
-                before = [trace.steps[i] for i in trace.path(leaf)[1:-1] if len(trace.steps[i].token_ids)]
-                own = [step for step in before if step.sampled] if trace.steps[leaf].sampled else before
-                self._mark_answer(trace, own)
+        for trace, leaf in _credited_answers(traces):
+            self._mark_answer(trace, _steps_before(trace, leaf))
         return metrics
 
     def _mark_answer(self, trace: Trace, own: Sequence[Step]) -> None:
@@ -330,6 +384,7 @@ class StateValue(RewardObjective):
 REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {
     "pairs": BradleyTerry,
     "orm": OutcomeReward,
+    "token-orm": TokenOutcomeReward,
     "prm": ProcessReward,
     "implicit": ImplicitReward,
     "implicit-prm": ImplicitProcessReward,
@@ -363,6 +418,24 @@ def _step_targets(trace: Trace, scorer: str, score_of: Callable[[int, str], floa
     return [(i, score) for i, score in scored if score is not None]
 
 
+def _credited_answers(traces: Sequence[Trace]) -> Iterator[tuple[Trace, int]]:
+    """The answers that have a target. An objective that reads whole answers cannot learn from any that share steps."""
+    for trace in traces:
+        for leaf in [i for i in trace.answers() if TARGET_NOTE in trace.steps[i].notes]:
+            if has_branches(trace, leaf):
+                raise UsageError(
+                    f"{trace.problem.id}: answers share steps, and this reward is of a whole answer:"
+                    " separate them first (`labelled_traces.separate_answers`)"
+                )
+            yield trace, leaf
+
+
+def _steps_before(trace: Trace, leaf: int) -> list[Step]:
+    """The written steps on the path to an answer's end, without a tool's output."""
+    before = [trace.steps[i] for i in trace.path(leaf)[1:-1] if len(trace.steps[i].token_ids)]
+    return [step for step in before if step.sampled] if trace.steps[leaf].sampled else before
+
+
 def _has_tokens(step: Step) -> bool:
     return step.parent is not None and len(step.token_ids) > 0
 
@@ -377,7 +450,7 @@ def _check_range(places: list[RewardTarget], trace: Trace, low: float, high: flo
 def _clear_targets(trace: Trace) -> None:
     for step in trace.steps:
         step.advantages = None
-        for name in (TARGET_NOTE, SHARE_NOTE):
+        for name in (TARGET_NOTE, SHARE_NOTE, LM_SHARE_NOTE):
             step.notes.pop(name, None)
 
 

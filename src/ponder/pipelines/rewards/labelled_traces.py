@@ -228,12 +228,14 @@ def prepare_labels(
     pairwise: bool = False,
     must_differ: bool = False,
     whole_answers: bool = False,
+    train_tenths: int = 10,
 ) -> LabelledTraces:
     """The traces in the policy's tokens, split into training and test data.
 
     `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
     trace. `must_differ`: raise if all labels are equal. `whole_answers`: no two answers share a step, and no step has
-    another reference's log-probabilities beside it.
+    another reference's log-probabilities beside it. `train_tenths`: of the questions that are not held out, so many
+    tenths are learned from.
     """
     report, name = labels.filter_report, labels.scorer
     ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
@@ -247,11 +249,18 @@ def prepare_labels(
     if not labelled:
         report.fail(_NO_LABELS.format(name))
     train, test = split_by_question(labelled, held_out_tenths)
+    if train_tenths < 10:
+        stage = f"in {train_tenths} tenths of the training questions"
+        train = [t for t in train if report.record(stage, _is_chosen(t, train_tenths), "in the others")]
     if not train:
         raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     return LabelledTraces(train, test, name, report)
+
+
+def _is_chosen(trace: Trace, tenths: int) -> bool:
+    return hashes_to_test(f"learned from {problem_key(trace.problem).question}", tenths)
 
 
 def _check_labels_differ(targets: Sequence[float], report: FilterReport, name: str) -> None:
