@@ -29,6 +29,7 @@ from _bases import (
 )
 
 from ponder.cli.named_objects import build_task
+from ponder.errors import UsageError
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
@@ -50,7 +51,7 @@ def recipe(
     warmup_steps: Annotated[int, "of a reward model's learning rate"] = 0,
     rl_steps: Annotated[int, "of GRPO on the verdicts, before answers are judged; 0: none"] = 0,
     more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
-    test_more: Annotated[bool, "choose among answers to the held-out problems of --more-tasks, too"] = False,
+    test_tasks: Annotated[tuple[str, ...], "of --more-tasks those whose held-out problems are solved, too"] = (),
     token_orm: Annotated[bool, "the outcome reward model learns at every token, with a language-model loss"] = False,
     lm_weight: Annotated[float, "of that language-model loss"] = 1.0,
     dropout: Annotated[float, "of the outcome reward model, while it learns"] = 0.0,
@@ -64,7 +65,8 @@ def recipe(
     stages, first = learning.cold_start_stages(seed, start)
     problems = problems or b.answer_budget // (2 * samples)
     every = Samples(n, b.sampling)
-    others = {name: replace(learning, task=Validation(build_task(name, {}, "more-tasks"))) for name in more_tasks}
+    given = {name: build_task(name, {}, "more-tasks") for name in more_tasks}
+    others = {name: replace(learning, task=Validation(task)) for name, task in given.items()}
     if rl_steps:
         learned = TaskMixture((learning.task, *(o.task for o in others.values()))) if others else learning.task
         rl = learning.rl_job(first, RL_GROUP, GRPO(kl=None), seed, rl_steps, None, task=learned, problems_per_step=32)
@@ -100,10 +102,11 @@ def recipe(
         Stage("validation", learning.evaluate_with(fewer, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
-    for name, other in others.items() if test_more else ():
-        whole = replace(other, task=other.task.task)
+    for name in test_tasks:
+        if name not in others:
+            raise UsageError(f"--test-tasks {name}: it is not among --more-tasks")
         stages += [
-            Stage(f"validation-{name}", other.evaluate_with(fewer, first, seed, max_concurrency=32)),
-            Stage(f"test-{name}", whole.evaluate_with(every, first, seed, max_concurrency=32)),
+            Stage(f"validation-{name}", others[name].evaluate_with(fewer, first, seed, max_concurrency=32)),
+            Stage(f"test-{name}", replace(b, task=given[name]).evaluate_with(every, first, seed, max_concurrency=32)),
         ]
     return Stages(tuple(stages))

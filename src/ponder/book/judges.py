@@ -260,8 +260,8 @@ def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype
     return scored
 
 
-def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
-    """Every curve over N and every AUROC, of all problems together."""
+def measure_answers(scored: ScoredAnswers, keep_problems: bool = True) -> dict[str, Any]:
+    """Every curve over N and every AUROC, of all problems together; the shares of each problem beside them."""
     k = [n for n in (1, 2, 4, 8, 16, 32, 64) if n <= min(map(len, scored.right))]
     own: list[list[int | None]] = []
     for answers in scored.answers:  # an attempt is chosen, not an answer; one that states nothing is not
@@ -275,6 +275,8 @@ def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
     at = sorted({min(PROBLEM_N, k[-1]), k[-1]})
 
     def keep(name: str, rule: Any, answers: Sequence[Any], scores: Any, how: Any) -> None:
+        if not keep_problems:
+            return
         each = [
             selection_curve(rule, [a], [r], at, s and [s], how, 100, "abstain").mean
             for a, r, s in zip(answers, right, scores or [None] * len(right), strict=True)
@@ -284,7 +286,7 @@ def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
     for name, scores in scored.scores.items():
         out["best"][name] = _means(selection_curve("best", own, right, k, scores, "exact", missing="abstain"))
         keep(name, "best", own, scores, "exact")
-        if name == "orm" or name.endswith(" ratio"):
+        if name.endswith(("orm", " ratio")):
             curve = selection_curve("weighted", scored.answers, right, k, scores, "subsets", 100, "abstain")
             out["weighted"][name] = _means(curve)
             keep(f"weighted {name}", "weighted", scored.answers, scores, "subsets")
@@ -295,7 +297,8 @@ def measure_answers(scored: ScoredAnswers) -> dict[str, Any]:
         out["auroc within problems"][name] = round(auroc_within_problems(z, y, p, resamples=2).area, 4)
     out["majority"] = _means(selection_curve("majority", scored.answers, right, k, how="exact"))
     keep("majority", "majority", scored.answers, None, "exact")
-    out["by problem"] = {"n": at, **by_problem}
+    if keep_problems:
+        out["by problem"] = {"n": at, **by_problem}
     out["oracle"] = _means(selection_curve("best", own, right, k, right, "exact"))
     out["states nothing"] = sum(a is None for group in scored.answers for a in group)
     return out

@@ -98,9 +98,7 @@ class TrainRewardModel(LearnerFields, BaseJob):
         if not 0 <= self.held_out_tenths <= 9:
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if not 1 <= self.train_tenths <= 10:
-            raise UsageError(
-                f"train_tenths is {self.train_tenths}; give 1 to 10"
-            )
+            raise UsageError(f"train_tenths is {self.train_tenths}; give 1 to 10")
         if self.eval_every < 0:
             raise UsageError(f"eval_every is {self.eval_every}; give a number of steps, or 0 for save_every")
         if not 0 <= self.residual_dropout < 1:

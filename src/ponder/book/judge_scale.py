@@ -1,0 +1,267 @@
+"""What are ten times the problems worth to a judge? Judges from all of a policy's answers to training problems, and
+from those to a tenth of the problems, choose among the very same samples, on two sets of word problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    over_seeds,
+    paint_seeds,
+)
+from ponder.book.judges import RECIPE, measure_answers
+from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_answers
+from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.errors import UsageError
+from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.runs import read_traces
+from ponder.types import Cost
+
+TASKS = ("mawps", "gsm8k")  # whose held-out problems are solved
+SPLITS = ("validation", "test")
+BETA = 0.05
+CHOICE_N = 16  # how log pi is read is chosen by best of so many on the validation split
+READINGS = ("ratio", "logprob", "likelihood")
+FEW = "tenth-"  # before the name of a judge from a tenth of the problems
+SIZES = {"": "all", FEW: "a tenth"}
+SETTINGS: dict[str, Any] = {
+    "rl_steps": 50, "more_tasks": ("svamp", "gsm8k"), "test_tasks": ("gsm8k",), "problems": 6000, "samples": 8,
+    "batch_size": 32, "steps": 215, "warmup_steps": 10, "lr": 5e-5, "implicit_lr": 2e-5, "betas": (BETA,),
+    "token_orm": True, "lm_weight": 1.0, "dropout": 0.1, "keep_best": True, "tenth": True,
+    "limit": 128, "n": 64, "validation_n": CHOICE_N,
+}  # fmt: skip
+# By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
+JUDGES = {
+    "best orm": "best by outcome reward model",
+    "best ratio": "best by implicit reward model, by its ratio",
+    "best log pi": "best by implicit reward model, by log pi",
+    "weighted orm": "vote weighted by outcome reward model",
+    "weighted ratio": "vote weighted by implicit reward model",
+}
+OTHERS = {
+    "tuned": "best by log pi of the model tuned on right answers",
+    "logprob_sum": "best by the policy's own log-probability, sum",
+    "majority": "majority",
+    "oracle": "any right (oracle)",
+}
+COMPARED = (
+    ("best orm", "majority"), ("weighted orm", "majority"), ("best ratio", "majority"), ("best log pi", "majority"),
+    ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
+    ("best orm", f"{FEW}best orm"), ("weighted orm", f"{FEW}weighted orm"), ("best ratio", f"{FEW}best ratio"),
+    ("best log pi", f"{FEW}best log pi"), ("weighted ratio", f"{FEW}weighted ratio"),
+)  # fmt: skip
+DRAWN = {
+    "best orm": 1, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
+}  # fmt: skip
+
+
+class JudgeScale:
+    name = "judge-scale"
+    title = "What ten times the problems are worth to a judge"
+    source = (
+        "Cobbe et al. 2021, arXiv:2110.14168 (a verifier beats fine-tuning alone where it has enough data, and gains"
+        " more from further data; a value at every token, a language-model loss beside it, dropout);"
+        " Yuan et al. 2024, arXiv:2412.01981 (an implicit reward model judges better, and needs less data)"
+    )
+    claim = (
+        "A judge that learned from ten times as many problems chooses better, and then best of N by an outcome reward"
+        " model beats majority vote."
+    )
+    models = ("smollm2", "any")
+
+    def run(self, run: FigureRun) -> dict[str, Any]:
+        if run.model == "tiny" or run.task:
+            raise UsageError(
+                "this figure is of MAWPS and GSM8K: give --on smollm2 or another language model, no --task"
+            )
+        run = replace(run, task=TASKS[0])
+        job = run.recipe_job(RECIPE, **(SETTINGS | word_problem_start(run)))
+        folder = run.run_job(job, run.folder / RECIPE)
+        tasks = {stage.name: stage.job.task for stage in job.stages if stage.name.startswith(SPLITS)}
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "tasks": {}}
+        for task in TASKS:
+            own = "" if task == TASKS[0] else f"-{task}"
+            out["tasks"][task] = {
+                split: measure_answers(
+                    score_split(folder, f"{split}{own}", tasks[f"{split}{own}"], run.device, run.dtype), False
+                )
+                for split in SPLITS
+            }
+        out["learned from"] = {}
+        for path in sorted(folder.glob("outcomes*")):
+            verifier = next(stage.job.task.verifier.name for stage in job.stages if stage.name == path.name)
+            traces = [trace for _, trace in read_traces(path)]
+            ends = [(trace, i) for trace in traces for i in trace.answers()]
+            out["learned from"][path.name.partition("-")[2] or TASKS[0]] = {
+                "problems": len(traces), "answers": len(ends),
+                "right": sum(trace.score(i, verifier) == 1.0 for trace, i in ends),
+                "tokens": sum((trace.cost for trace in traces), Cost()).generated_tokens,
+            }  # fmt: skip
+        return out
+
+    def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
+        rows: list[dict[str, Any]] = []
+
+        def paint(figure: Any, panels: list[Any]) -> None:
+            for axes, task in zip(panels, TASKS, strict=True):
+                n = sizes(seeds, task)
+                for name, colour in DRAWN.items():
+                    for prefix in SIZES if name in JUDGES else ("",):
+                        curves = row_curves(seeds, task, f"{prefix}{name}")
+                        mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
+                        look = {"ls": "--", "lw": 1.0, "mfc": "white"} if prefix else {}
+                        label = row_title(f"{prefix}{name}")
+                        if not prefix:
+                            paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
+                        axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=label, **look)
+                        rows.extend(
+                            {"panel": task, "line": label, "x": k, "right": m / 100}
+                            for k, m in zip(n, mean, strict=True)
+                        )
+                axes.set_xscale("log", base=2)
+                axes.set_xticks(n, [str(k) for k in n])
+                axes.set_xlabel("answers to choose from, N")
+                axes.set_ylabel("right, %")
+                axes.set_ylim(bottom=0)
+                axes.set_title(task, fontsize=9)
+            panels[0].legend(fontsize=6.5, loc="upper left")
+
+        return FigureWithData(make_panels(len(TASKS), paint, "", size=(4.8, 4.0)), tuple(rows))
+
+    def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
+        first = next(iter(seeds.values()))
+        out = [self._data_line(first), ""]
+        for task in TASKS:
+            n = sizes(seeds, task)
+            shown = [k for k in n if k in (1, 8, 16, 64)]
+            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, "")]
+            rows = []
+            for name in (*names, *OTHERS):
+                curves = row_curves(seeds, task, name)
+                cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
+                rows.append([row_title(name), *cells])
+            out += [
+                f"### {task}",
+                "",
+                f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each. Log pi is read"
+                f" by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation problems.",
+                *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
+                *self._auroc_lines(seeds, task),
+                *self._verdict_lines(seeds, task, n),
+            ]
+        return out
+
+    def _data_line(self, first: SeedData) -> str:
+        learned = first["learned from"]
+        total = sum(x["answers"] for x in learned.values())
+        each = ", ".join(
+            f"{name} {x['problems']:,} problems and {x['answers']:,} answers, {100 * x['right'] / x['answers']:.1f} %"
+            " of them right"
+            for name, x in learned.items()
+        )
+        start = start_line(TASKS[0]).strip() if first["model"] == "smollm2" else ""
+        s = SETTINGS
+        return (
+            f"{start} Then came {s['rl_steps']} steps of GRPO on all three sets, 512 answers each. Of the policy's"
+            f" answers to training problems {total:,} have verdicts (in the first seed {each}); judges learn from nine"
+            " tenths of the problems, or from a tenth of these, each problem once. The outcome reward model learns a"
+            " value at every token with a language-model loss of right answers beside it"
+            f" and dropout of {s['dropout']:g}; of every judge the best of three measurements on the held-out tenth is"
+            " kept. All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's,"
+            " of arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
+            " chosen."
+        ).strip()
+
+    def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
+        rows = []
+        for row in ("best orm", "best ratio", "best log pi"):
+            cells = []
+            for prefix in (FEW, ""):
+                name = score_name(seeds, task, f"{prefix}{row}")
+                every = [data["tasks"][task]["test"]["auroc within problems"][name] for data in seeds.values()]
+                cells.append(format_interval(every, 1, 3, bounds=SHARE))
+            rows.append([JUDGES[row].removeprefix("best by "), *cells])
+        return [
+            "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
+            *markdown_table(["judge", "from a tenth of the problems", "from all"], rows),
+        ]
+
+    def _verdict_lines(self, seeds: Mapping[int, SeedData], task: str, n: Sequence[int]) -> list[str]:
+        least = min(8, max(n))
+        out = [f"**Held?** At N = {least} and more, in points:", ""]
+        for one, other in COMPARED:
+            both = list(zip(row_curves(seeds, task, one), row_curves(seeds, task, other), strict=True))
+            gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
+            verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
+            held = verdicts[0] if len(verdicts) == 1 else "not clear"
+            if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
+                held = "in every seed"
+            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
+            out.append(f"- {row_title(one)} less {row_title(other)}: {cells}. Above at every N: **{held}**.")
+        return [*out, ""]
+
+
+def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype: str = "auto") -> ScoredAnswers:
+    """The answers of one split, scored by the judges of both sizes, the tuned model and the policy."""
+    implicit = {prefix: folder / f"{prefix}implicit-{BETA:g}" for prefix in SIZES}
+    readers = {f"{prefix}implicit": str(path) for prefix, path in implicit.items()}
+    readers |= {"tuned": str(folder / "tuned"), "reference": reference_model(implicit[""])}
+    orms = {f"{prefix}orm": f"reward:{folder / f'{prefix}orm'}" for prefix in SIZES}
+    scored, sums = score_stored_answers(folder / split, task, orms, readers, device, dtype)
+    for name in (*(f"{prefix}implicit" for prefix in SIZES), "tuned"):
+        found = implicit_scores(sums[name], sums["reference"], scored.lengths, BETA)
+        for reading in READINGS if name != "tuned" else READINGS[1:]:
+            scored.scores[f"{name} {reading}"] = found[reading]
+    return scored
+
+
+def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
+    """Sum or mean, whichever of the implicit model from all problems chooses better on the validation split."""
+
+    def worth(reading: str) -> float:
+        splits = [data["tasks"][task]["validation"] for data in seeds.values()]
+        return sum(s["best"][f"implicit {reading}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits)
+
+    return max(READINGS[1:], key=worth)
+
+
+def score_name(seeds: Mapping[int, SeedData], task: str, row: str) -> str:
+    """The score that a row chooses or votes by."""
+    prefix, name = (FEW, row.removeprefix(FEW)) if row.startswith(FEW) else ("", row)
+    if name == "tuned":
+        return f"tuned {log_pi_reading(seeds, task)}"
+    judge = name.partition(" ")[2]
+    if judge == "log pi":
+        return f"{prefix}implicit {log_pi_reading(seeds, task)}"
+    return f"{prefix}orm" if judge == "orm" else f"{prefix}implicit ratio" if judge else name
+
+
+def row_curves(seeds: Mapping[int, SeedData], task: str, row: str) -> list[list[float]]:
+    """Of each seed the accuracy over N of a row on the test split."""
+    tests = [data["tasks"][task]["test"] for data in seeds.values()]
+    if row in ("majority", "oracle"):
+        return [test[row] for test in tests]
+    kind = "weighted" if row.removeprefix(FEW).startswith("weighted") else "best"
+    return [test[kind][score_name(seeds, task, row)] for test in tests]
+
+
+def row_title(row: str) -> str:
+    name = row.removeprefix(FEW)
+    return f"{JUDGES[name]}, from {SIZES[FEW if row != name else '']}" if name in JUDGES else OTHERS[name]
+
+
+def sizes(seeds: Mapping[int, SeedData], task: str) -> list[int]:
+    return list(next(iter(seeds.values()))["tasks"][task]["test"]["n"])
+
+
+FIGURE = JudgeScale()

@@ -1,0 +1,84 @@
+"""Judges from all problems and from a tenth: stages of the recipe, rows by hand, the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder.book import find_figure
+from ponder.book.figure import FigureRun
+from ponder.book.judge_scale import FEW, FIGURE, JUDGES, OTHERS, READINGS, SETTINGS, TASKS, log_pi_reading, row_curves
+from ponder.book.judges import measure_answers
+from ponder.book.score_answers import ScoredAnswers
+from ponder.cli import recipe_files
+from ponder.errors import UsageError
+from ponder.train.reward_objectives import ImplicitReward, TokenOutcomeReward
+
+
+def build(name: str, **settings: Any) -> Any:
+    return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+
+NAMES = ["logprob_sum", "logprob", "orm", f"{FEW}orm", "tuned logprob", "tuned likelihood"]
+NAMES += [f"{prefix}implicit {reading}" for prefix in ("", FEW) for reading in READINGS]
+
+
+def scored(good: str, n: int) -> ScoredAnswers:
+    """Two problems with one right answer each; one judge knows it, and all others prefer the first wrong one."""
+    right = [[0.0] * (n - 1) + [1.0]] * 2
+    answers: list[list[str | None]] = [[*("wrong" for _ in range(n - 1)), "right"]] * 2
+    known = {name: [[x if name == good else 1 - x for x in group] for group in right] for name in NAMES}
+    return ScoredAnswers(answers, right, [[1] * n] * 2, {name: [list(g) for g in x] for name, x in known.items()})
+
+
+def seed_data(good: str = "implicit likelihood") -> dict[str, Any]:
+    splits = {"validation": measure_answers(scored(good, 16), False), "test": measure_answers(scored(good, 64), False)}
+    learned = {"problems": 10, "answers": 80, "right": 8, "tokens": 800}
+    return {"model": "smollm2", "seed": 0, "tasks": dict.fromkeys(TASKS, splits), "learned from": {"mawps": learned}}
+
+
+def test_rows_have_the_judge_that_they_name() -> None:
+    seeds = {0: seed_data(), 1: seed_data()}
+    assert log_pi_reading(seeds, "gsm8k") == "likelihood", "chosen on the validation split"
+    for row in (*JUDGES, *(f"{FEW}{name}" for name in JUDGES), *OTHERS):
+        last = [curve[-1] for curve in row_curves(seeds, "gsm8k", row)]
+        assert last == [1.0, 1.0] if row in ("best log pi", "oracle") else last == [0.0, 0.0], row
+    other = {0: seed_data("tenth-orm")}
+    assert (
+        row_curves(other, "mawps", f"{FEW}best orm")[0][-1] == 1.0
+        and row_curves(other, "mawps", "best orm")[0][-1] == 0.0
+    )
+    assert row_curves(other, "mawps", f"{FEW}weighted orm")[0][-1] == 1.0
+    assert row_curves({0: seed_data("tuned logprob")}, "mawps", "tuned")[0][-1] in (0.0, 1.0)
+
+
+def test_page_has_a_row_for_each_judge_and_size() -> None:
+    text = "\n".join(FIGURE.report({0: seed_data(), 1: seed_data()}))
+    for title in JUDGES.values():
+        assert text.count(f"| {title}, from all |") == text.count(f"| {title}, from a tenth |") == len(TASKS)
+    assert text.count("**Held?**") == len(TASKS)
+    drawn = FIGURE.draw({0: seed_data(), 1: seed_data()})
+    assert {row["panel"] for row in drawn.rows} == set(TASKS)
+
+
+def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
+    stages = {s.name: s.job for s in build("judges", model="smollm2", task="mawps", **SETTINGS).stages}
+    assert {"validation", "test", "validation-gsm8k", "test-gsm8k"} <= set(stages) and "test-svamp" not in stages
+    whole, few = stages["orm"], stages["tenth-orm"]
+    assert (whole.train_tenths, few.train_tenths) == (10, 1) and few.steps == whole.steps // 10
+    assert whole.data == few.data and len(whole.data) == 3
+    assert isinstance(whole.algorithm, TokenOutcomeReward) and whole.residual_dropout == SETTINGS["dropout"]
+    implicit = stages["implicit-0.05"]
+    assert isinstance(implicit.algorithm, ImplicitReward) and implicit.residual_dropout == 0.0 and implicit.keep_best
+    assert whole.eval_every * 3 >= whole.steps
+    assert stages["test"].task.name == "mawps" and stages["test-gsm8k"].task.name == "gsm8k"
+    with pytest.raises(UsageError, match="more-tasks"):
+        build("judges", model="smollm2", task="mawps", test_tasks=("gsm8k",))
+
+
+def test_figure_is_of_language_models_and_both_sets(tmp_path: Path) -> None:
+    for run in (FigureRun("tiny", 0, tmp_path, build), FigureRun("smollm2", 0, tmp_path, build, "svamp")):
+        with pytest.raises(UsageError, match="MAWPS and GSM8K"):
+            find_figure("judge-scale").run(run)
