@@ -217,7 +217,7 @@ def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype
     readers = {f"{prefix}implicit": str(path) for prefix, path in implicit.items()}
     readers |= {"tuned": str(folder / "tuned"), "reference": reference_model(implicit[""])}
     orms = {f"{prefix}orm": f"reward:{folder / f'{prefix}orm'}" for prefix in SIZES}
-    scored, sums = score_stored_answers(folder / split, task, orms, readers, device, dtype)
+    scored, sums = score_stored_answers(folder / split, task, orms, readers, device, dtype, packed=True)
     for name in (*(f"{prefix}implicit" for prefix in SIZES), "tuned"):
         found = implicit_scores(sums[name], sums["reference"], scored.lengths, BETA)
         for reading in READINGS if name != "tuned" else READINGS[1:]:

@@ -12,11 +12,15 @@ from typing import Any, TypeVar
 from ponder import event_loop
 from ponder.errors import ModelError
 from ponder.models.guides import load_guide
+from ponder.models.load import load_policy
+from ponder.models.load_scorer import load_policy_with_head
 from ponder.models.reward_models import ImplicitRewardModel
+from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.hf import REFERENCE_FOLDER
 from ponder.protocols import Scorer
 from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
 from ponder.runs import newest_checkpoint, read_traces
+from ponder.train.packed_reading import answer_logprobs, answer_scores
 from ponder.types import Trace
 
 T = TypeVar("T")
@@ -41,10 +45,12 @@ def score_stored_answers(
     readers: Mapping[str, str],
     device: str = "auto",
     dtype: str = "auto",
+    packed: bool = False,
 ) -> tuple[ScoredAnswers, dict[str, list[list[float]]]]:
     """The answers in a run directory, scored by the policy's own log-probability ("logprob_sum" and "logprob") and by
     judges, which are guides by name (see `load_guide`); and the log-probability of each answer under other language
-    models, the `readers`."""
+    models, the `readers`. `packed`: all are read in passes as training makes them, which is faster for many answers;
+    the judges are then reward models, "reward:FOLDER"."""
     traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
     verifier = task.verifier
     leaves = [t.answers() for t in traces]
@@ -53,19 +59,34 @@ def score_stored_answers(
         "logprob_sum": [[sum_logprob(t, i) for i in own] for t, own in both],
         "logprob": [[mean_logprob(t, i) for i in own] for t, own in both],
     }
+    if packed:
+        for name, guide in judges.items():
+            net = load_policy_with_head(guide.removeprefix("reward:"), None, device=device, dtype=dtype).net
+            assert isinstance(net, DecoderWithHead)
+            scores[name] = [list(own) for own in answer_scores(net, traces)]
+        sums = {
+            name: answer_logprobs(load_policy(model, device=device, dtype=dtype).net, traces)
+            for name, model in readers.items()
+        }
+        return _scored(both, verifier, scores), sums
     for name, guide in judges.items():
         scores[name] = event_loop.run(score_distinct(load_scorer(guide, device, dtype), traces))
     sums = {
         name: event_loop.run(sum_distinct_logprobs(load_scorer(f"logprob:{model}", device, dtype), traces))
         for name, model in readers.items()
     }
-    scored = ScoredAnswers(
+    return _scored(both, verifier, scores), sums
+
+
+def _scored(
+    both: Sequence[tuple[Trace, Sequence[int]]], verifier: Any, scores: dict[str, AnswerScores]
+) -> ScoredAnswers:
+    return ScoredAnswers(
         [[verifier.extract_answer(t.text(i)) for i in own] for t, own in both],
         [[float(t.score(i, verifier.name) or 0.0) for i in own] for t, own in both],
         [[len(t.steps[i].token_ids) for i in own] for t, own in both],
         scores,
     )
-    return scored, sums
 
 
 def score_steps(guide: str, folder: Path, device: str = "auto", dtype: str = "auto") -> list[list[Sequence[float]]]:
