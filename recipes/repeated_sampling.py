@@ -54,6 +54,6 @@ def recipe(
     for k, done in enumerate(range(0, n, piece)):
         strategy = Samples(min(piece, n - done), sampling)
         stages.append(
-            Stage(f"samples-{k}", b.evaluate_with(strategy, first, seed + PIECE_SEEDS * k, max_concurrency=2))
+            Stage(f"samples-{k}", b.evaluate_with(strategy, first, seed + PIECE_SEEDS * k, max_concurrency=3))
         )
     return Stages(tuple(stages))
