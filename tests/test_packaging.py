@@ -35,3 +35,11 @@ def test_image_copies_what_there_is_and_what_is_not_ignored(name: str) -> None:
 def test_cpu_image_has_the_tested_torch() -> None:
     pinned = re.search(r"^torch==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None and f"torch=={pinned[1]}+cpu" in (ROOT / "Dockerfile").read_text()
+
+
+def test_names_of_files_are_plain() -> None:
+    """No file that a wrong redirection of a shell made."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("no git repository")
+    assert [name for name in done.stdout.split("\0") if not re.fullmatch(r"[\w./+@:-]*", name)] == []

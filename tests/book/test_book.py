@@ -69,6 +69,43 @@ def test_seeds_that_are_kept_do_not_run_again(tmp_path: Path) -> None:
         render(figure, out)
 
 
+def test_an_unwritable_folder_is_refused_before_a_seed_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, file = Counted(), tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match=r"--out .*file/book cannot be made: Not a directory"):
+        make_figure(figure, run_of(tmp_path), [0], file / "book", lambda seed, data: None)
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # a test may run as root
+    with pytest.raises(UsageError, match="cannot be written to: give another folder"):
+        make_figure(figure, run_of(tmp_path), [0], tmp_path / "book", lambda seed, data: None)
+    assert not figure.ran
+
+
+def test_other_files_and_damaged_seeds_among_those_that_are_kept(tmp_path: Path) -> None:
+    figure, out = Counted(), tmp_path / "book"
+    make_figure(figure, run_of(tmp_path), [0], out, lambda seed, data: None)
+    (out / "counted-tiny" / "notes.json").write_text("[]")
+    render(figure, out)
+    (out / "counted-tiny" / "0.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds no numbers of a seed: remove it"):
+        make_figure(figure, run_of(tmp_path), [0], out, lambda seed, data: None)
+
+
+def test_only_a_seed_that_goes_on_is_called_resumed(tmp_path: Path) -> None:
+    figure, out, folder = Counted(), tmp_path / "book", tmp_path / "runs" / "counted-tiny"
+    (folder / "seed-0").mkdir(parents=True)  # of a start that was refused
+    (folder / "seed-1" / "start").mkdir(parents=True)
+    make_figure(figure, run_of(tmp_path), [0, 1], out, lambda seed, data: None)
+    kept = [json.loads((out / "counted-tiny" / f"{seed}.json").read_text()) for seed in (0, 1)]
+    assert ["resumed" in data for data in kept] == [False, True]
+
+
+def test_task_of_a_file_in_a_folder_has_its_figure(tmp_path: Path) -> None:
+    run = replace(run_of(tmp_path), task="tasks/mine.py:Mine")
+    make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)
+    assert (tmp_path / "book" / "counted-tiny-tasks-mine.py:Mine.png").is_file()
+    assert "Not made yet" not in (tmp_path / "book" / "counted.md").read_text()
+
+
 def test_page_of_a_given_task_has_its_command(tmp_path: Path) -> None:
     run = FigureRun("some/model", 0, tmp_path / "runs", lambda name, **settings: None, "countdown")
     make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shlex
@@ -23,13 +24,14 @@ def make_figure(
     figure: BookFigure, run: FigureRun, seeds: Sequence[int], out: Path, on_seed: Callable[[int, SeedData], None]
 ) -> list[Path]:
     """Run each seed, or take it from what is kept, then render. Returns the files that were written."""
+    check_writable(out)  # before hours of work, not after
     for seed in seeds:
         path = out / figure_folder(figure, run) / f"{seed}.json"
         if path.is_file():
             check_kept_flags(figure, path, run)
         else:
             began, folder = time.time(), run.folder / figure_folder(figure, run) / f"seed-{seed}"
-            resumed = folder.exists()
+            resumed = folder.is_dir() and any(folder.iterdir())
             data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
             data |= {"flags": flags} if (flags := _flags(run)) != _default_flags(figure, path.parent) else {}
@@ -37,6 +39,16 @@ def make_figure(
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
         on_seed(seed, read_seed(path))
     return render(figure, out)
+
+
+def check_writable(out: Path) -> None:
+    """Make the folder, and raise UsageError where nothing can be kept there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as why:
+        raise UsageError(f"--out {out} cannot be made: {why.strerror}") from None
+    if not os.access(out, os.W_OK):
+        raise UsageError(f"--out {out} cannot be written to: give another folder")
 
 
 def check_kept_flags(figure: BookFigure, path: Path, run: FigureRun) -> None:
@@ -51,7 +63,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
     files: list[Path] = []
     parts = [f"# {figure.title}", "", f"**Claim.** {figure.claim}", "", f"**Source.** {figure.source}.", ""]
     for folder in sorted(path for path in out.glob(f"{figure.name}-*") if path.is_dir()):
-        seeds = {int(path.stem): read_seed(path) for path in sorted(folder.glob("*.json"), key=lambda p: int(p.stem))}
+        kept = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
+        seeds = {seed: read_seed(folder / f"{seed}.json") for seed in kept}
         if not seeds:
             continue
         files += figure.draw(seeds).save(folder)
@@ -78,7 +91,8 @@ def figure_folder(figure: BookFigure, run: FigureRun) -> str:
         return f"{figure.name}-{NO_MODEL}"
     model = Path(run.model).name if Path(run.model).exists() else run.model.replace("/", "-")
     settings = "".join(f"-{name}-{re.sub('[^0-9A-Za-z.]+', '_', value)}" for name, value in run.task_settings.items())
-    return f"{figure.name}-{model}" + (f"-{run.task}" if run.task else "") + settings
+    task = f"-{run.task.replace('/', '-')}" if run.task else ""
+    return f"{figure.name}-{model}{task}{settings}"
 
 
 def _default_flags(figure: BookFigure, folder: Path) -> str:
@@ -98,7 +112,7 @@ def read_seed(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as why:
         raise UsageError(f"{path} is not JSON ({why}): remove it, and the seed runs again") from None
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not {"seconds", "machine"} <= data.keys():
         raise UsageError(f"{path} holds no numbers of a seed: remove it, and the seed runs again")
     return data
 
@@ -111,4 +125,5 @@ def machine(device: str) -> str:
         return torch.cuda.get_device_name()
     about = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     name = next((line.partition(":")[2].strip() for line in about if line.startswith("model name")), "")
-    return f"{torch.get_num_threads()} threads, {name or platform.machine()}"
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)}, {name or platform.machine()}"
