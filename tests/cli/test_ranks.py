@@ -17,6 +17,7 @@ from ponder.cli.plan_ranks import (
     GIB,
     make_rank_plan,
     make_replica_plan,
+    rank_plan_lines,
     replica_line,
     run_command_words,
     slurm_script,
@@ -136,6 +137,8 @@ def test_least_step_time_of_7b_by_hand() -> None:
     )
     assert more.learn == pytest.approx(time.learn * 9 / 3)
     slow = GPURates(flops=1e12)
+    split = least_step_time(shape, 64, 1000, 8, replicas=4, tensor_parallel=2)  # 16 answers at each, on two GPUs
+    assert split.sample == pytest.approx(500 * (2 * shape.parameters + 16 * 500 * 2 * 28 * 4 * 128 * 2) / 3.35e12)
     assert least_step_time(shape, 64, 1000, 8, slow).sample == pytest.approx(1000 * 8 * forward / 1e12)
 
 
@@ -182,6 +185,32 @@ def test_plan_says_over_how_many_gpus_a_replica_fits() -> None:
     assert make_rank_plan(RL("addition"), [], 8, 1, 80.0).replica is None
     with pytest.raises(UsageError, match="may be 2, 4, 8, 16, 32, 64"):
         make_replica_plan(replace(job, tensor_parallel=3), llama, 2, 80 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "replicas", "each", "ranks"),
+    [(8, 1, 4, 1, 4), (8, 1, 6, 1, 2), (8, 1, 1, 3, 1), (8, 1, 2, 3, 2), (8, 2, 4, 3, 2), (2, 1, 1, 1, 1)],
+)
+def test_ranks_leave_replicas_their_gpus(gpus: int, nodes: int, replicas: int, each: int, ranks: int) -> None:
+    """The most ranks that share the replicas evenly and have a GPU each beside theirs, counted one by one."""
+    possible = [n for n in range(1, gpus + 1) if n * nodes <= replicas and n + replicas // nodes * each <= gpus]
+    assert max(n for n in possible if replicas % (n * nodes) == 0) == ranks
+    plan = make_rank_plan(RL("addition", replicas=replicas, tensor_parallel=each), ["train"], gpus, nodes, 80.0)
+    assert plan.node_ranks == ranks and plan.ranks == ranks * nodes
+    assert f"--nproc-per-node {ranks} " in slurm_script(plan) and f"--gpus-per-node {gpus}" in slurm_script(plan)
+    assert f"{ranks * nodes}: {ranks} GPU" in rank_plan_lines(plan)[0]
+
+
+def test_plan_refuses_what_the_command_would_be_refused_for() -> None:
+    for job, gpus, nodes, message in [
+        (RL("addition", replicas=2, tensor_parallel=3), 2, 1, "a rank and 2 replicas on 3 GPUs each take 7 GPUs"),
+        (RL("addition", replicas=3), 8, 2, "2 nodes cannot share 3 replicas: give a multiple of 2"),
+        (RL("addition", fsdp=True, shard_size=3), 4, 1, "4 ranks cannot hold copies of 3 each"),
+        (RL("addition", sequence_parallel=3), 4, 1, "4 ranks cannot share sequences among 3 each"),
+        (RL("addition", verifier_workers=3), 4, 1, "4 ranks cannot share 3 verifier workers"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            make_rank_plan(job, ["train"], gpus, nodes, 80.0)
 
 
 def test_commands_of_a_rank_plan() -> None:

@@ -54,6 +54,7 @@ class RankPlan:
 
     gpus: int  # of each node
     nodes: int
+    node_ranks: int  # those of each node; its other GPUs are for replicas
     gpu_bytes: int
     fsdp: bool  # what the job says
     parameters: int
@@ -66,7 +67,7 @@ class RankPlan:
 
     @property
     def ranks(self) -> int:
-        return self.gpus * self.nodes
+        return self.node_ranks * self.nodes
 
     def fits(self, fsdp: bool) -> bool:
         return sum((self.sharded if fsdp else self.replicated).values()) + RESERVED_BYTES <= self.gpu_bytes
@@ -82,13 +83,49 @@ def make_rank_plan(
     if not trains_over_ranks(job):
         raise UsageError(f"{type(job).__name__} does not train over ranks: leave out --gpus")
     shape = training_shape(job)
+    node_ranks = ranks_of_node(job, gpus, nodes)
+    ranks = node_ranks * nodes
+    check_shares(job, ranks)
     return RankPlan(
-        gpus, nodes, int(gpu_memory * GIB), job.fsdp, shape.parameters, shape.trained,
-        rank_memory(shape, gpus * nodes, fsdp=False),
-        rank_memory(shape, gpus * nodes, fsdp=True, shard_size=job.shard_size), tuple(command),
+        gpus, nodes, node_ranks, int(gpu_memory * GIB), job.fsdp, shape.parameters, shape.trained,
+        rank_memory(shape, ranks, fsdp=False),
+        rank_memory(shape, ranks, fsdp=True, shard_size=job.shard_size), tuple(command),
         make_replica_plan(job, shape.config, shape.dtype_bytes, int(gpu_memory * GIB)),
-        _step_time(job if rl is None else rl, shape, gpus * nodes, rates),
+        _step_time(job if rl is None else rl, shape, ranks, rates),
     )  # fmt: skip
+
+
+def ranks_of_node(job: Any, gpus: int, nodes: int) -> int:
+    """As many ranks as leave the replicas GPUs of their own, and share them out evenly."""
+    replicas = getattr(job, "replicas", 0)
+    if not replicas:
+        return gpus
+    if replicas % nodes:
+        raise UsageError(f"{nodes} nodes cannot share {replicas} replicas: give a multiple of {nodes}")
+    here = replicas // nodes
+    taken = here * job.tensor_parallel
+    ranks = next((n for n in range(gpus - taken, 0, -1) if here % n == 0), None)
+    if ranks is None:
+        each = "a GPU" if job.tensor_parallel == 1 else f"{job.tensor_parallel} GPUs"
+        raise UsageError(
+            f"a rank and {here} replicas on {each} each take {taken + 1} GPUs{' of each node' * (nodes > 1)}, and there"
+            f" are {gpus}: where they share GPUs, leave out --gpus, and the plan tries a step"
+        )
+    return ranks
+
+
+def check_shares(job: Any, ranks: int) -> None:
+    """Refuse what the job would be refused for once it runs: numbers that so many ranks cannot share."""
+    from ponder.train.distributed import DataParallelGroup, ShardMesh
+    from ponder.train.sequence_parallel import SequenceGroup
+
+    group = DataParallelGroup(0, ranks)
+    SequenceGroup.of(group, job.sequence_parallel)
+    if job.fsdp:
+        ShardMesh.over(group, job.shard_size)
+    workers = getattr(job, "verifier_workers", 0)
+    if workers % ranks:
+        raise UsageError(f"{ranks} ranks cannot share {workers} verifier workers: give a multiple of {ranks}")
 
 
 def make_replica_plan(job: Any, config: DecoderConfig, dtype_bytes: int, gpu_bytes: int) -> ReplicaPlan | None:
@@ -113,7 +150,9 @@ def _step_time(job: Any, shape: TrainingShape, ranks: int, rates: GPURates | Non
     if group_size is None:
         return None
     sequences, tokens = job.problems_per_step * group_size, job.rollout_sampling.max_tokens
-    return least_step_time(shape, sequences, tokens, ranks, rates or GPURates(), job.epochs_per_batch)
+    return least_step_time(
+        shape, sequences, tokens, ranks, rates or GPURates(), job.epochs_per_batch, job.replicas, job.tensor_parallel
+    )
 
 
 def training_shape(job: Any) -> TrainingShape:
@@ -154,7 +193,7 @@ def rank_plan_lines(plan: RankPlan) -> list[str]:
     chosen, other = plan.fits(plan.fsdp), plan.fits(not plan.fsdp)
     nodes = f" on each of {plan.nodes} nodes" if plan.nodes > 1 else ""
     lines = [
-        f"ranks     {plan.ranks}: {plan.gpus} GPUs{nodes}, one process each",
+        f"ranks     {plan.ranks}: {_gpus(plan.node_ranks)}{nodes}, one process each{_other_gpus(plan)}",
         f"model     {plan.parameters:,} parameters, {plan.trained:,} learn",
         "",
         f"GiB of each GPU, an estimate{'':4}{'replicated':>12}{'--fsdp':>10}",
@@ -177,6 +216,19 @@ def rank_plan_lines(plan: RankPlan) -> list[str]:
         took = f"{plan.time.sample:.3g} s of sampling and {plan.time.learn:.3g} s of learning at least"
         lines.append(f"a step takes {took}, by the GPUs' limits (--gpu-tflops, --gpu-bandwidth)")
     return [*lines, "", "start it", *(f"  {line}" for line in start_lines(plan)), *_slurm_section(plan)]
+
+
+def _gpus(number: int) -> str:
+    return "1 GPU" if number == 1 else f"{number} GPUs"
+
+
+def _other_gpus(plan: RankPlan) -> str:
+    """What the GPUs are for that have no rank."""
+    if plan.replica is None:
+        return ""
+    taken = plan.replica.replicas // plan.nodes * plan.replica.tensor_parallel
+    idle = plan.gpus - plan.node_ranks - taken
+    return f"; {_gpus(taken)} for replicas" + (f", {_gpus(idle)} unused" if idle else "")
 
 
 def replica_line(plan: ReplicaPlan) -> str:
@@ -205,12 +257,12 @@ def start_lines(plan: RankPlan) -> list[str]:
     """The command on one machine, or on each of several."""
     command = shlex.join(plan.command)
     if plan.nodes == 1:
-        one = [f"ponder {command} --ranks {plan.gpus}", "# the same:"] if plan.gpus > 1 else []
-        return [*one, f"torchrun --nproc-per-node {plan.gpus} {MODULE} {command}"]
+        one = f"ponder {command} --ranks {plan.ranks}" if plan.ranks > 1 else f"ponder {command}"
+        return [one, "# the same:", f"torchrun --nproc-per-node {plan.ranks} {MODULE} {command}"]
     where = f"--rdzv-backend c10d --rdzv-id ponder --rdzv-endpoint HOST:{PORT}"
     return [
         "# on each node, with the first one's name in place of HOST; all must see the run directory",
-        f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} {where} {MODULE} {command}",
+        f"torchrun --nnodes {plan.nodes} --nproc-per-node {plan.node_ranks} {where} {MODULE} {command}",
         "# or once, on a machine of a Ray cluster (ponder cluster up), whose head is HOST",
         f"ponder {command} --ranks {plan.ranks} --cluster HOST:{RAY_PORT}",
     ]
@@ -219,7 +271,7 @@ def start_lines(plan: RankPlan) -> list[str]:
 def slurm_script(plan: RankPlan) -> str:
     """A batch script: one task on each node, which starts the ranks there."""
     launch = (
-        f"srun torchrun --nnodes {plan.nodes} --nproc-per-node {plan.gpus} --rdzv-backend c10d"
+        f"srun torchrun --nnodes {plan.nodes} --nproc-per-node {plan.node_ranks} --rdzv-backend c10d"
         f' --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$head:{PORT}" \\\n    {MODULE} {shlex.join(plan.command)}'
     )
     return "\n".join([

@@ -26,17 +26,18 @@ class StepTime:
 
 
 def least_step_time(
-    shape: TrainingShape, sequences: int, tokens: int, ranks: int, rates: GPURates = GPURates(), passes: int = 1
-) -> StepTime:
-    """Of a step with so many answers of so many tokens, sampled by the ranks' own processes; `passes` over them are
-    learned from."""
+    shape: TrainingShape, sequences: int, tokens: int, ranks: int, rates: GPURates = GPURates(), passes: int = 1,
+    replicas: int = 0, tensor_parallel: int = 1,
+) -> StepTime:  # fmt: skip
+    """Of a step with so many answers of so many tokens, sampled by the ranks' own processes or by replicas, each split
+    over `tensor_parallel` GPUs; `passes` over them are learned from."""
     forward = _forward_flops(shape, tokens)
     backward = forward * (1 if shape.lora is not None else 2)  # adapters need no gradient of the weights below them
     learn = passes * (forward + backward + forward * shape.gradient_checkpointing) + forward * shape.reference_copy
     learn *= 2 if shape.critic else 1
-    own = -(-sequences // ranks)
+    own = -(-sequences // (replicas or ranks))
     moved = shape.parameters * shape.dtype_bytes + own * _cache_bytes(shape) * tokens / 2  # in a pass, in the mean
-    sample = tokens * max(moved / rates.bandwidth, own * forward / rates.flops)
+    sample = tokens * max(moved / rates.bandwidth, own * forward / rates.flops) / tensor_parallel
     return StepTime(sample, sequences * tokens * learn / ranks / rates.flops)
 
 
