@@ -308,6 +308,25 @@ def test_long_tails_are_split_and_tables_rewritten(monkeypatch: pytest.MonkeyPat
     same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
 
 
+@pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
+def test_several_programs_read_a_tail(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tails of some rows have several parts, of others one; and some of them follow shared segments."""
+    monkeypatch.setattr(graph_buffers, "_MIN_SPLIT_KEYS", 16)
+    split, real = set[int](), fused_forward.decode
+
+    def spy(w: Any, cache: Any, b: Any, *given: Any, **named: Any) -> Any:
+        split.add(b.splits)
+        return real(w, cache, b, *given, **named)
+
+    monkeypatch.setattr(fused_forward, "decode", spy)
+    texts = [list(range(3, 60)), [5, 6], [33] * 30]
+    same(kind, [request(text, seed=i, max_tokens=3) for i, text in enumerate(texts)])
+    assert 8 in split
+    monkeypatch.setattr(graph_buffers, "_MAX_TAIL_KEYS", 24)
+    monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 16)
+    same(kind, [request(texts[0], n=2, max_tokens=3), request(texts[2], max_tokens=3)])
+
+
 def test_too_many_shared_segments_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 1)
     same("llama", [request(list(range(3, 60)), n=3)])

@@ -119,6 +119,7 @@ class ReferenceForward:
         return filled
 
     plan_prefill = staticmethod(fused_forward.plan_prefill)
+    tokens_per_item = staticmethod(fused_forward.tokens_per_item)
 
     def prefill(
         self, w: FusedWeights, kv: KVCache, inputs: PrefillInputs, adapters: PassAdapters = None, pictures: bool = False

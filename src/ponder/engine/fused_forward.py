@@ -15,12 +15,17 @@ from torch import Tensor
 from ponder.engine import decode_forward
 from ponder.engine.adapter_columns import MERGED, OUTPUTS_PER_TILE, AdapterRows, LowRank, PassAdapters
 from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
-from ponder.engine.graph_buffers import QUERIES_PER_PROGRAM, VOCAB_CHUNK_SIZE, GraphBuffers, max_shared_items
+from ponder.engine.graph_buffers import (
+    QUERIES_PER_PROGRAM,
+    VOCAB_CHUNK_SIZE,
+    GraphBuffers,
+    max_shared_items,
+    split_keys,
+)
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
 
-_QUERIES_PER_TILE = 64  # queries (tokens times heads of a group) of one prefill program
 # Inputs times columns up to which x A^T is computed again for every tile of outputs, not in a kernel of its own.
 _MAX_RECOMPUTED_PRODUCTS = 1024 * 32
 _MAX_COLUMNS_PER_TILE = 64
@@ -70,12 +75,13 @@ class PrefillInputs(NamedTuple):
 def plan_prefill(w: FusedWeights, chunks: Sequence[PrefillChunk]) -> PrefillInputs:
     """Tokens of these chunks, and what each of them sees."""
     sizes, seen = [chunk.stop - chunk.start for chunk in chunks], [chunk.visible_slots for chunk in chunks]
-    per = _tokens_per_item(w)
+    per = tokens_per_item(w)
     items = [
         (first + i, min(per, many - i), begin, chunk.position + i)
         for first, many, begin, chunk in zip(_offsets(sizes), sizes, _offsets(map(len, seen)), chunks, strict=True)
         for i in range(0, many, per)
     ]
+    items.sort(key=lambda item: -item[3])  # the longest first: short ones fill the gaps at the end
     positions = [chunk.position + np.arange(n) for chunk, n in zip(chunks, sizes, strict=True)]
     return PrefillInputs(
         np.concatenate([chunk.tokens for chunk in chunks]).astype(np.int64),
@@ -137,11 +143,12 @@ def _decode_attention(
                 b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
                 M=max(16, next_power_of_two(min(max(QUERIES_PER_PROGRAM, group), group * rows))), **kind, **shared_tile,
             )  # fmt: skip
-        k.decode_attention[(rows, c.kv_heads)](
+        k.decode_attention[(rows, c.kv_heads, b.splits)](
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
-            b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots,
-            c.head_dim, b.tail_slots.shape[1],
-            FETCH=fetched, SHARED=has_shared, M=max(16, next_power_of_two(group)), **kind, **tile,
+            b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, b.split_values,
+            b.split_max, b.split_sum, b.arrivals, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
+            split_keys(rows),
+            FETCH=fetched, SHARED=has_shared, SPLIT=b.splits > 1, M=max(16, next_power_of_two(group)), **kind, **tile,
         )  # fmt: skip
 
     return attend
@@ -153,7 +160,8 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, inputs: PrefillInputs) -
 
     tokens_T, slots_T, positions_T, items_I4, table = inputs
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
-    queries = max(16, next_power_of_two(_tokens_per_item(w) * group))  # of an item
+    queries = max(16, next_power_of_two(tokens_per_item(w) * group))  # of an item
+    prefill_tile = _prefill_tile(w)[1]
     q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
@@ -167,14 +175,21 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, inputs: PrefillInputs) -
         k.prefill_attention[(len(items_I4), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
             WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=queries,
-            **(tile | {"num_warps": 4}),
+            **(tile | prefill_tile),
         )  # fmt: skip
 
     return attend
 
 
-def _tokens_per_item(w: FusedWeights) -> int:
-    return max(1, _QUERIES_PER_TILE // (w.config.heads // w.config.kv_heads))
+def tokens_per_item(w: FusedWeights) -> int:
+    return max(1, _prefill_tile(w)[0] // (w.config.heads // w.config.kv_heads))
+
+
+def _prefill_tile(w: FusedWeights) -> tuple[int, dict[str, int]]:
+    """Queries (tokens times heads of a group) of one prefill program, and how its kernel is compiled."""
+    if w.config.head_dim <= 64 and w.embedding.dtype.itemsize == 2:
+        return 128, {"num_warps": 8, "num_stages": 3}
+    return 64, {"num_warps": 4}
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:

@@ -21,7 +21,7 @@ from ponder.engine.adapter_columns import MERGED, AdapterColumns, AdapterRows, P
 from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.graph_buffers import GraphBuffers, fit_plan_to_kernels
+from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers, fit_plan_to_kernels, tail_splits
 from ponder.engine.graph_capture import capture, side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.request import SequenceState
@@ -45,8 +45,9 @@ class GraphBatch:
         self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket = 0
-        # by batch size, shared segments, truncation, and what the adapters are read from (see AdapterColumns.prepare)
-        self.graphs: dict[tuple[int, bool, bool, int], torch.cuda.CUDAGraph] = {}
+        # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare), and
+        # programs of a tail
+        self.graphs: dict[tuple[int, bool, bool, int, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._has_shared = self._has_truncation = False
         self._adapter_key = 0
@@ -92,6 +93,7 @@ class GraphBatch:
                 1, columns, copy_to_device_async(fresh, torch.empty_like(columns, dtype=torch.int32))
             )
             self._lengths[places] += steps
+        b.splits = tail_splits(self.bucket, int(self._lengths.max()))
         return places
 
     def _retire(self, seqs: Sequence[SequenceState]) -> None:
@@ -119,11 +121,10 @@ class GraphBatch:
             seq.prefill_tokens += not seq.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
         self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in plan.tails], plan.tail_starts
-        width = int(self._lengths.max())  # what lies beyond is written before it is read
-        table = np.full((bucket, width), self.null_slot, np.int32)
+        table = np.full((bucket, max(STEPS_PER_LAUNCH, int(self._lengths.max()))), self.null_slot, np.int32)
         for r, tail in enumerate(plan.tails):
             table[r, : len(tail)] = tail
-        copy_to_device_async(table, b.tail_slots[:bucket, :width])
+        copy_to_device_async(table, b.tail_slots[:bucket, : table.shape[1]])
         copy_to_device_async(self._starts, b.tail_starts[:bucket])
         if self.samples:
             self._write_sampling_params(seqs)
@@ -161,7 +162,7 @@ class GraphBatch:
         """One step. With prefill chunks, which differ from step to step, it runs without a graph and returns their
         hidden states."""
         b, rows = self.buffers, self.bucket
-        key = (rows, self._has_shared, self._has_truncation, self._adapter_key)
+        key = (rows, self._has_shared, self._has_truncation, self._adapter_key, b.splits)
 
         def once(chunks: Sequence[PrefillChunk] = ()) -> Tensor:
             return fused_forward.decode(

@@ -15,12 +15,15 @@ from ponder.engine.adapter_columns import AdapterRows
 from ponder.engine.attention_plan import AttentionPlan, KVSegment, inline_segments, split_tail
 from ponder.engine.radix_tree import Slots
 from ponder.nets.decoder import Decoder
+from ponder.nets.power_of_two import next_power_of_two
 
 STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
 VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
 QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
 _KEYS_PER_PROGRAM = 512  # keys of a shared segment that one program reads
-_MAX_TAIL_KEYS = 1024  # keys of a tail; a longer one is split into segments that are read in parallel
+_MAX_TAIL_KEYS = 4096  # keys of a tail; of a longer one, all but the last keys become a segment
+_MIN_SPLIT_KEYS = 256  # keys of a tail that one program reads, if others read the rest
+_ROWS_PER_SPLIT_KEYS = 64  # rows up to which that is so; of more rows, a program reads more keys
 _MIN_SHARED_ITEMS = 64  # shared segments for which there is always space
 _MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save to be worth another kernel in every layer
 
@@ -75,6 +78,25 @@ def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
     return [*still_shared, *own.values()]
 
 
+def split_keys(rows: int) -> int:
+    """Keys of a tail that one program reads, by rows: few rows with long tails keep the device busy too."""
+    return _MIN_SPLIT_KEYS * next_power_of_two(-(-rows // _ROWS_PER_SPLIT_KEYS))
+
+
+def tail_splits(rows: int, length: int) -> int:
+    """Programs that read a tail of this length. Few different numbers, since each needs a graph."""
+    needed = -(-length // split_keys(rows))
+    return 1 if needed <= 1 else min(_max_splits(rows), max(8, next_power_of_two(needed)))
+
+
+def _max_splits(rows: int) -> int:
+    return -(-_max_tail_slots() // split_keys(rows))
+
+
+def _max_tail_slots() -> int:
+    return _MAX_TAIL_KEYS + 64 * STEPS_PER_LAUNCH
+
+
 class GraphBuffers:
     """Inputs and outputs of the graphs. Scratch space and logits, by far the largest part, are shared with `other`."""
 
@@ -86,8 +108,9 @@ class GraphBuffers:
 
         whole, real = torch.int32, torch.float32
         self.rows = rows
+        self.splits = 1  # programs that read a row's tail
         self.last_tokens, self.positions, self.tail_starts = (empty(rows, kind=torch.int64) for _ in range(3))
-        self.tail_slots = empty(rows, _MAX_TAIL_KEYS + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the null slot
+        self.tail_slots = empty(rows, _max_tail_slots(), kind=whole).fill_(slots)  # the null slot
         self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
         self.top_k, self.top_p, self.min_p = empty(rows, kind=whole), self.temperature.clone(), empty(rows, kind=real)
         self.min_logit = empty(rows, kind=real)
@@ -109,6 +132,10 @@ class GraphBuffers:
             self.chunk_argmax = empty(rows, chunks, kind=whole)
             self.partial_values = empty(self.max_shared_items, c.heads, c.head_dim, kind=real)
             self.partial_max, self.partial_sum = (empty(self.max_shared_items, c.heads, kind=real) for _ in range(2))
+            parts = max(n * _max_splits(n) for n in {rows, min(rows, _ROWS_PER_SPLIT_KEYS)})
+            self.split_values = empty(parts, c.heads, c.head_dim, kind=real)
+            self.split_max, self.split_sum = (empty(parts, c.heads, kind=real) for _ in range(2))
+            self.arrivals = empty(rows, c.kv_heads, kind=whole)
         else:
             self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = (
                 other.logits,
@@ -120,6 +147,12 @@ class GraphBuffers:
                 other.partial_values,
                 other.partial_max,
                 other.partial_sum,
+            )
+            self.split_values, self.split_max, self.split_sum, self.arrivals = (
+                other.split_values,
+                other.split_max,
+                other.split_sum,
+                other.arrivals,
             )
 
     def write_shared(self, plan: AttentionPlan, bucket: int) -> bool:

@@ -1,12 +1,14 @@
-"""Short prefills as CUDA graphs, one for each number of tokens up to a power of two.
+"""Prefills as CUDA graphs, one for each number of tokens up to a power of two.
 
 A short prompt takes the device less than a millisecond, and the host ten times as long to launch its kernels one by
-one, while everyone who decodes waits. Tokens that fill up a graph's number write to the null slot and are not read.
+one, while everyone who decodes waits. Of a small network, long prompts too take the host as long as the device. Tokens
+that fill up a graph's number write to the null slot and are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +24,10 @@ from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
 
-_MIN_TOKENS, _MAX_TOKENS = 16, 2048
+_MIN_TOKENS, _MAX_TOKENS = 16, 8192
+_MAX_CHUNKS = 1024
 _MAX_TABLE = 1 << 16  # slots that the tokens of a prefill may see, those of each chunk counted
-_MAX_WORK = 1e12  # tokens times parameters; of more, the kernels take longer than their launches
+_MAX_WORK = 1.2e12  # tokens times parameters; of more, the kernels take longer than their launches
 
 
 class PrefillGraphs:
@@ -37,13 +40,14 @@ class PrefillGraphs:
         self._table = torch.zeros(4 * _MAX_TOKENS + _MAX_TABLE, dtype=torch.int32, device=cache.device)
         # by number of tokens, and what the adapter is read from (see AdapterColumns.prepare)
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._pool: Any = None  # memory that they share, since one runs at a time
 
     def fits(self, chunks: Sequence[PrefillChunk]) -> bool:
         if fused_forward.shows_pictures(self.weights, chunks):  # what a tower sees is no matter of a graph
             return False
         tokens = sum(chunk.stop - chunk.start for chunk in chunks)
         seen = sum(chunk.position + chunk.stop - chunk.start for chunk in chunks)
-        return _graph_tokens(tokens) <= self.max_tokens and seen <= _MAX_TABLE
+        return _graph_tokens(tokens) <= self.max_tokens and seen <= _MAX_TABLE and len(chunks) <= _MAX_CHUNKS
 
     def run(self, chunks: Sequence[PrefillChunk], adapter_key: int) -> Tensor:
         """Compute keys and values of these chunks; returns the hidden states [T, E] after the last norm, which the next
@@ -66,8 +70,9 @@ class PrefillGraphs:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture(graph, self.cache.device):
+            with capture(graph, self.cache.device, self._pool):
                 hidden = once()
+            self._pool = self._pool or graph.pool()
             self._graphs[key] = graph, hidden
         graph, hidden = self._graphs[key]
         graph.replay()
@@ -76,16 +81,17 @@ class PrefillGraphs:
     def _write(self, plan: PrefillInputs, rows: int) -> PrefillInputs:
         """The plan in the buffers that the graph of so many rows reads."""
         tokens, items = len(plan.tokens_T), len(plan.items_I4)
+        most = min(rows, rows // fused_forward.tokens_per_item(self.weights) + _MAX_CHUNKS)  # items
         integers = np.zeros((3, rows), np.int64)
         integers[1] = self.null_slot
         integers[:, :tokens] = plan.tokens_T, plan.slots_T, plan.positions_T
-        table = np.zeros(4 * rows + len(plan.table), np.int32)  # an item of zeros has no tokens
-        table[: 4 * items], table[4 * rows :] = plan.items_I4.ravel(), plan.table
+        table = np.zeros(4 * most + len(plan.table), np.int32)  # an item of zeros has no tokens
+        table[: 4 * items], table[4 * most :] = plan.items_I4.ravel(), plan.table
         copy_to_device_async(integers.ravel(), self._integers[: 3 * rows])
         copy_to_device_async(table, self._table[: len(table)])
         tokens_T, slots_T, positions_T = self._integers[: 3 * rows].view(3, rows)
-        items_I4 = self._table[: 4 * rows].view(rows, 4)
-        return PrefillInputs(tokens_T, slots_T, positions_T, items_I4, self._table[4 * rows :])
+        items_I4 = self._table[: 4 * most].view(most, 4)
+        return PrefillInputs(tokens_T, slots_T, positions_T, items_I4, self._table[4 * most :])
 
 
 def _graph_tokens(tokens: int) -> int:

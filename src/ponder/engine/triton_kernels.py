@@ -18,6 +18,8 @@ try:
 except ImportError:  # an older triton
     HAS_PDL = False
 
+_LOG2_E = tl.constexpr(1.4426950408889634)  # powers of two are cheaper
+
 
 @triton.jit
 def wait_for_previous(PDL: tl.constexpr):
@@ -82,20 +84,38 @@ def _norm_and_rotate(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr
 
 
 @triton.jit
-def _online_softmax(query, k, v, seen, scale, top, total, mixed):
-    """Add keys to the running maximum, sum of exponentials and weighted values."""
-    score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
+def _load_keys(keys, values, slot, d, size: tl.constexpr, D: tl.constexpr):
+    """Keys and values [N, D] in these slots."""
+    where = slot.to(tl.int64)[:, None] * size + d
+    if size == D:
+        k, v = tl.load(keys + where), tl.load(values + where)
+    else:
+        k, v = tl.load(keys + where, mask=d < size, other=0.0), tl.load(values + where, mask=d < size, other=0.0)
+    return k, v
+
+
+@triton.jit
+def _add_keys(score, v, top, total, mixed):
+    """Add keys with these scores, exponents of two, to the running maximum, sum of powers and weighted values. Keys
+    that are not seen have -1e30. What is added before the first one that is seen counts nothing after it."""
     higher = tl.maximum(top, tl.max(score, 1))
-    weight = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
-    shrink = tl.exp(top - higher)
+    weight, shrink = tl.exp2(score - higher[:, None]), tl.exp2(top - higher)
     mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
     return higher, total * shrink + tl.sum(weight, 1), mixed
 
 
 @triton.jit
+def _add_part(top, total, mixed, other_top, other_total, other):
+    """Add the attention to other keys: their maximum, sum and weighted values."""
+    higher = tl.maximum(top, other_top)
+    shrink, grow = tl.exp2(top - higher), tl.exp2(other_top - higher)
+    return higher, total * shrink + other_total * grow, mixed * shrink[:, None] + other * grow[:, None]
+
+
+@triton.jit
 def shared_prefix_attention(
     qkv, cache, positions, cos, sin, q_weight, eps, items, entry_rows, slots, counts, out, tops, totals, scale,
-    slots_in_cache, size,
+    slots_in_cache, size: tl.constexpr,
     PDL: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -125,17 +145,15 @@ def shared_prefix_attention(
         mixed = tl.zeros([M, D], tl.float32)
         keys = cache + head * slots_in_cache * size
         values = cache + (K + head) * slots_in_cache * size
+        scale = scale * _LOG2_E
         for first in range(0, length, N):
             n = first + tl.arange(0, N)
-            there = n < length
-            slot = tl.load(slots + begin + n, mask=there, other=0).to(tl.int64)
-            where, filled = slot[:, None] * size + d, there[:, None] & (d < size)
-            k = tl.load(keys + where, mask=filled, other=0.0)
-            v = tl.load(values + where, mask=filled, other=0.0)
-            seen = there[None, :] & used[:, None]
+            k, v = _load_keys(keys, values, tl.load(slots + begin + tl.minimum(n, length - 1)), d, size, D)
+            seen = (n < length)[None, :]
             if WINDOW > 0:
                 seen = seen & (at[:, None] - (position + n)[None, :] < WINDOW)
-            top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
+            score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
+            top, total, mixed = _add_keys(score, v, top, total, mixed)
         place = (entry * K + head) * G + (m // G) * K * G + m % G
         tl.store(tops + place, top, mask=used)
         tl.store(totals + place, total, mask=used)
@@ -145,32 +163,40 @@ def shared_prefix_attention(
 @triton.jit
 def decode_attention(
     qkv, cache, positions, tail_slots, starts, cos, sin, q_weight, k_weight, eps, row_entries, row_entry_ends, parts,
-    tops, totals, out, scale, slots_in_cache, size: tl.constexpr, table_width,
+    tops, totals, split_values, split_tops, split_totals, arrivals, out, scale, slots_in_cache, size: tl.constexpr,
+    table_width, split_keys,
     PDL: tl.constexpr, FETCH: tl.constexpr, WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
-    SHARED: tl.constexpr,
+    SHARED: tl.constexpr, SPLIT: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Attention of each row's newest token. Stores its key and value in its slot, attends to them and to the row's
-    tail, and adds the results of `shared_prefix_attention`. One program per row and key head.
+    tail, and adds the results of `shared_prefix_attention`. One program per row and key head, or, if SPLIT, one for
+    each `split_keys` of a row's tail: the one that ends last adds up what all have found, in the order of their keys.
 
     `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2]. A row's tail
     begins at position `starts[row]` and ends with the row's own position. FETCH: the tail is fetched into the
-    second-level cache first, so many entries at a time.
+    second-level cache first, so many entries at a time. `arrivals` [B, K] is 0 before and after.
     """
     row, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
     used, real = m < G, d < size
     at, start = tl.load(positions + row, cache_modifier=".cg"), tl.load(starts + row, cache_modifier=".cg")
     length = (at - start).to(tl.int32)  # keys before its own
-    begin = length * 0
+    begin, end = length * 0, length
     if WINDOW > 0:
         begin = tl.maximum(0, length + 1 - WINDOW) // N * N
+    if SPLIT:
+        split, splits = tl.program_id(2), tl.maximum(1, tl.cdiv(length, split_keys))
+        if split >= splits:
+            return
+        begin, end = tl.maximum(begin, split * split_keys), tl.minimum(length, (split + 1) * split_keys)
+        owns = split == splits - 1  # the newest key, and what is shared
     keys = cache + head * slots_in_cache * size
     values = cache + (K + head) * slots_in_cache * size
     mine = tl.load(tail_slots + row * table_width + length, cache_modifier=".cg").to(tl.int64) * size
     if FETCH > 0:
         line = tl.arange(0, D // FETCH)[None, :] * FETCH
-        for first in tl.range(begin, length, 128, num_stages=1):
+        for first in tl.range(begin, end, 128, num_stages=1):
             n = tl.minimum(first + tl.arange(0, 128), length)
             where = tl.load(tail_slots + row * table_width + n).to(tl.int64)[:, None] * size + line
             fetch_line(keys + where)
@@ -187,42 +213,56 @@ def decode_attention(
         own + (head * G + m)[:, None] * size, d, used[:, None] & real, cos + angle, sin + angle, q_weight, eps, size,
         NORM, GEMMA,
     )  # fmt: skip
-    tl.store(keys + mine + d, key, mask=real)
-    tl.store(values + mine + d, value, mask=real)
-    scale = scale * 1.4426950408889634  # log2(e): powers of two are cheaper
+    stored = real
+    if SPLIT:
+        stored = tl.where(owns, d, size) < size
+    tl.store(keys + mine + d, key, mask=stored)
+    tl.store(values + mine + d, value, mask=stored)
+    scale = scale * _LOG2_E
     top = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
     total = tl.full([M], 1.0, tl.float32)
     mixed = tl.zeros([M, D], tl.float32) + value.to(tl.float32)
-    for first in range(begin, length, N):
+    if SPLIT:
+        top, total, mixed = tl.where(owns, top, -1e30), tl.where(owns, total, 0.0), tl.where(owns, mixed, 0.0)
+    for first in range(begin, end, N):
         n = first + tl.arange(0, N)
-        slot = tl.load(tail_slots + row * table_width + tl.minimum(n, length - 1)).to(tl.int64)
-        where = slot[:, None] * size + d
-        if size == D:
-            k, v = tl.load(keys + where), tl.load(values + where)
-        else:
-            k, v = tl.load(keys + where, mask=real, other=0.0), tl.load(values + where, mask=real, other=0.0)
-        seen = n < length
+        slot = tl.load(tail_slots + row * table_width + tl.minimum(n, length - 1))
+        k, v = _load_keys(keys, values, slot, d, size, D)
+        seen = n < end
         if WINDOW > 0:
             seen = seen & (length - n < WINDOW)
-        score = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
-        score = tl.where(seen[None, :], score, -1e30)
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight, shrink = tl.exp2(score - higher[:, None]), tl.exp2(top - higher)
-        mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        total = total * shrink + tl.sum(weight, 1)
-        top = higher
+        score = tl.where(seen[None, :], tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
+        top, total, mixed = _add_keys(score, v, top, total, mixed)
     if SHARED:
-        last = tl.load(row_entry_ends + row + 1)
-        for e in range(tl.load(row_entry_ends + row), last):
+        entry, last = tl.load(row_entry_ends + row), tl.load(row_entry_ends + row + 1)
+        if SPLIT:
+            last = tl.where(owns, last, entry)
+        for e in range(entry, last):
             place = (tl.load(row_entries + e) * K + head) * G + m
-            other_top = tl.load(tops + place, mask=used, other=-1e30) * 1.4426950408889634
+            other_top = tl.load(tops + place, mask=used, other=-1e30)
             other_total = tl.load(totals + place, mask=used, other=0.0)
             other = tl.load(parts + place[:, None] * size + d, mask=used[:, None] & real, other=0.0)
-            higher = tl.maximum(top, other_top)
-            shrink, grow = tl.exp2(top - higher), tl.exp2(other_top - higher)
-            mixed = mixed * shrink[:, None] + other * grow[:, None]
-            total = total * shrink + other_total * grow
-            top = higher
+            top, total, mixed = _add_part(top, total, mixed, other_top, other_total, other)
+    if SPLIT:
+        first_place = (row * K + head) * tl.num_programs(2) * G + m
+        place = first_place + split * G
+        tl.store(split_tops + place, top, mask=used)
+        tl.store(split_totals + place, total, mask=used)
+        tl.store(split_values + place[:, None] * size + d, mixed, mask=used[:, None] & real)
+        tl.debug_barrier()  # the stores of all threads are before the addition
+        is_last = tl.atomic_add(arrivals + row * K + head, 1) == splits - 1
+        top = tl.full([M], -1e30, tl.float32)
+        total = tl.zeros([M], tl.float32)
+        mixed = tl.zeros([M, D], tl.float32)
+        for s in range(0, tl.where(is_last, splits, 0)):
+            place = first_place + s * G
+            other_top = tl.load(split_tops + place, mask=used, other=-1e30, cache_modifier=".cg")
+            other_total = tl.load(split_totals + place, mask=used, other=1.0, cache_modifier=".cg")
+            where, there = place[:, None] * size + d, used[:, None] & real
+            other = tl.load(split_values + where, mask=there, other=0.0, cache_modifier=".cg")
+            top, total, mixed = _add_part(top, total, mixed, other_top, other_total, other)
+        tl.store(arrivals + row * K + head, 0, mask=is_last)
+        real, total = tl.where(is_last, d, size) < size, tl.where(is_last, total, 1.0)
     y = (mixed / total[:, None]).to(out.dtype.element_ty)
     tl.store(out + (row * H + head * G + m)[:, None] * size + d, y, mask=used[:, None] & real)
 
@@ -251,7 +291,7 @@ def rotate_and_store(
 
 @triton.jit
 def prefill_attention(
-    q, cache, items, slots, out, scale, slots_in_cache, size,
+    q, cache, items, slots, out, scale, slots_in_cache, size: tl.constexpr,
     WINDOW: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -278,17 +318,22 @@ def prefill_attention(
     start = place * 0
     if WINDOW > 0:
         start = tl.maximum(0, place + 1 - WINDOW) // N * N
-    for first in range(start, length, N):
+    scale = scale * _LOG2_E
+    before = start
+    if WINDOW == 0:  # keys that all of these tokens see
+        before = (place + 1) // N * N
+        for first in range(0, before, N):
+            k, v = _load_keys(keys, values, tl.load(slots + begin + first + tl.arange(0, N)), d, size, D)
+            score = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
+            top, total, mixed = _add_keys(score, v, top, total, mixed)
+    for first in range(before, length, N):
         n = first + tl.arange(0, N)
-        there = n < length
-        slot = tl.load(slots + begin + n, mask=there, other=0).to(tl.int64)
-        where, filled = slot[:, None] * size + d, there[:, None] & (d < size)
-        k = tl.load(keys + where, mask=filled, other=0.0)
-        v = tl.load(values + where, mask=filled, other=0.0)
-        seen = (n[None, :] <= at[:, None]) & used[:, None]
+        k, v = _load_keys(keys, values, tl.load(slots + begin + tl.minimum(n, length - 1)), d, size, D)
+        seen = n[None, :] <= at[:, None]
         if WINDOW > 0:
             seen = seen & (at[:, None] - n[None, :] < WINDOW)
-        top, total, mixed = _online_softmax(query, k, v, seen, scale, top, total, mixed)
+        score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
+        top, total, mixed = _add_keys(score, v, top, total, mixed)
     y = (mixed / tl.maximum(total, 1e-30)[:, None]).to(out.dtype.element_ty)
     tl.store(out + mine, y, mask=real)
 
