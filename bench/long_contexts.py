@@ -1,4 +1,4 @@
-"""Attention at long contexts on a GPU: decoding steps by keys of one program, prefills by tile, with a graph and without.
+"""Attention at long contexts on a GPU: decoding steps by keys of one program, prefills by tile, as graphs and not.
 
     python bench/long_contexts.py --out contexts.json
     python bench/long_contexts.py --parts prefill --tiles 2
