@@ -64,7 +64,7 @@ class BroadcastTransport:
         self._members: tuple[str, ...] = ()
         self.generation = 0  # of the group
         self._group: _Group | None = None
-        self._nccl_works = True
+        self._nccl_works, self._nccl_worked = True, False
         self._stopped = threading.Event()
         self._why = ""
 
@@ -107,7 +107,7 @@ class BroadcastTransport:
     def send(self) -> None:
         """Send the version to those who are invited. Raises `BroadcastFailed` where one of them may not have it."""
         store = _prefixed(self._store, self._secret, self.generation)
-        go = f"{self._version}/go"
+        go, backend = f"{self._version}/go", ""
         try:
             ready = [f"{self._version}/ready/{rank}" for rank in range(1, len(self._members) + 1)]
             self._await_members(store, ready)
@@ -118,10 +118,12 @@ class BroadcastTransport:
                     backend, store, 0, len(self._members) + 1, self._host, self.seconds, self._buffer.device
                 )
             self._group.broadcast(self._buffer, self._nbytes)
+            self._nccl_worked |= backend == "nccl"
         except BaseException as error:
             with suppress(RuntimeError):
                 store.set(go, _STOP)
-            self._nccl_works = self._nccl_works and self.backend != "nccl"
+            if backend == "nccl" and not self._nccl_worked:
+                self._nccl_works = False  # gloo may
             self._drop_group()
             if isinstance(error, RuntimeError) and not isinstance(error, BroadcastFailed):
                 raise BroadcastFailed(_in_a_line(error)) from error
@@ -129,7 +131,7 @@ class BroadcastTransport:
 
     def stop(self, why: str) -> None:
         """From another thread: not all will receive the version. It goes to nobody, unless it is on its way."""
-        self._why = why
+        self._why = _in_a_line(why)
         self._stopped.set()
 
     def close(self) -> None:
@@ -351,5 +353,5 @@ def _own_address(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def _in_a_line(error: BaseException) -> str:
+def _in_a_line(error: BaseException | str) -> str:
     return str(error).strip().partition("\n")[0][:300]
