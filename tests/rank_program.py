@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from fork_ranks import fork_ranks
 from ponder.nets import decoder, lora
 from ponder.nets.lora import LoRA
 from ponder.nets.torch_compile import compile_once
-from ponder.train import losses, pack
+from ponder.train import adam_states, losses, pack
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.critic import make_critic_learner, write_values
 from ponder.train.distributed import DataParallelGroup, current_group
@@ -32,7 +33,7 @@ ALGORITHMS = {**ONLINE, **OFFLINE}
 # Losses of every kind, and beside them: one trace for all ranks, a critic, adapters, other types and kinds of network.
 CASES_OF_2 = (
     "grpo", "gspo", "ppo", "sft", "dpo", "distill", "one trace", "critic", "lora", "bfloat16", "gemma", "checkpointing",
-    "frozen", "cpu states", "imitation", "compiled", "four layers", "four layers, checkpointing",
+    "frozen", "cpu states", "int8 states", "imitation", "compiled", "four layers", "four layers, checkpointing",
 )  # fmt: skip
 CASES_OF_1 = ("grpo", "critic", "lora", "bfloat16", "compiled")
 EPS = 1e-3  # else Adam makes whole steps of gradients that are rounding errors
@@ -53,6 +54,7 @@ CASES = {
 }
 
 
+@patch.object(adam_states, "MIN_INT8_ELEMENTS", 500)  # the tiny network has no larger weights
 def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: int = 1) -> dict[str, Any]:
     """The gradient, and the metrics and new weights of two optimiser steps."""
     layers = 4 if case.startswith("four layers") else 2  # two of four are gathered at once
@@ -62,7 +64,8 @@ def run_case(case: str, group: DataParallelGroup, kind: str, sequence_parallel: 
     compute: Any = {"max_tokens_per_microbatch": 40, "epochs_per_batch": 2, "process_group": group}
     compute |= {"fsdp": kind != REPLICATED, "shard_size": 2 if kind == HSDP else 0}
     compute["sequence_parallel"] = sequence_parallel
-    optimizer = AdamW(lr=0.01, eps=EPS, states="cpu" if case == "cpu states" else "float32")
+    states: Any = case.removesuffix(" states") if case.endswith(" states") else "float32"
+    optimizer = AdamW(lr=0.01, eps=EPS, states=states)
     critic = make_critic_learner(net, Critic(optimizer=optimizer), **compute) if isinstance(rule, PPO) else None
     if case == "lora":
         lora.attach(net, LoRA(rank=4), seed=0)

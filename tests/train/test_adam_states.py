@@ -124,6 +124,26 @@ def stepped(net: nn.Linear, settings: AdamW) -> dict[str, Tensor]:
     return masters.tensors()
 
 
+@pytest.mark.parametrize("width", [512, 300, 70])  # whole blocks, a short one at the end of each row, one short one
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_int8_step_of_shares_of_the_rows_equals_that_of_the_whole(width: int, ranks: int) -> None:
+    """What each rank of a sharded network does with its rows. The last of 8 has none."""
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.randn(101 if ranks < 8 else 49, width, generator=draw)
+    whole, parts = weight.clone(), [p.clone() for p in weight.chunk(ranks)] + ([weight[:0]] if ranks == 8 else [])
+    states = [adam_states.zero_state(p, True, 1 << 20) for p in (whole, *parts)]
+    rule = adam_states.AdamHyperparameters(0.01, (0.9, 0.999), 1e-8, 0.1)
+    for _ in range(3):
+        grad = torch.randn(weight.shape, generator=draw)
+        adam_states.adamw_step([(whole, grad, states[0])], rule)
+        own = zip(parts, grad.chunk(ranks), states[1:], strict=False)
+        adam_states.adamw_step([(p, g.contiguous(), s) for p, g, s in own], rule)
+    assert torch.equal(whole, torch.cat(parts)) and not torch.equal(whole, weight)
+    for key in ("exp_avg", "exp_avg_max", "exp_avg_sq", "exp_avg_sq_max"):
+        assert torch.equal(states[0][key], torch.cat([s[key] for s in states[1:]]))
+        assert not key.endswith("max") or states[0][key].shape == (len(weight), -(-width // 256))
+
+
 def test_int8_step_in_slices_equals_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = AdamW(lr=0.01, weight_decay=0.1, states="int8")
     nets = [nn.Linear(70, 101) for _ in range(2)]
@@ -131,7 +151,7 @@ def test_int8_step_in_slices_equals_whole_step(monkeypatch: pytest.MonkeyPatch) 
     whole = stepped(nets[0], settings)
     monkeypatch.setattr(
         adam_states, "_SLICE_ELEMENTS", 512
-    )  # 7070 elements: the last slice and the last block are short
+    )  # 7 rows of 70 at a time, of 101: the last slice and all blocks are short
     cut = stepped(nets[1], settings)
     assert all(torch.equal(t, cut[n]) for n, t in whole.items()) and float(cut["step.weight"]) == 3
 

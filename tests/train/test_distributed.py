@@ -53,7 +53,8 @@ def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, kind: st
     for rank in ranks[1:]:
         for name in ("gradient", "weights"):
             assert all(torch.equal(t, rank[name][n]) for n, t in ranks[0][name].items()), f"the same {name}"
-    assert turned(ranks[0]["weights"], one["weights"]) < max(near, 1e-5)
+    # a moment that rounds to the next level of its 8 bits differs by more than its gradient does
+    assert turned(ranks[0]["weights"], one["weights"]) < max(near, 1e-4 if case == "int8 states" else 1e-5)
     for name, value in one["metrics"].items():
         got = {rank["metrics"][name] for rank in ranks}
         assert len(got) == 1 and got.pop() == pytest.approx(value, rel=max(1e-5, 10 * near), abs=1e-5), name
@@ -66,6 +67,14 @@ def test_hsdp_holds_two_copies_over_two_ranks_each(results: Results) -> None:
         if shape:
             assert ranks[0][name][0] + ranks[1][name][0] == shape[0], name
             assert sum(result["grpo", FSDP]["rows"][name][0] for result in results[4]) == shape[0]
+
+
+def test_int8_states_are_shared_out_by_rows(results: Results) -> None:
+    whole, ranks = alone("int8 states")["rows"], [result["int8 states", FSDP]["rows"] for result in results[2]]
+    quantized = [name for name in whole if name.startswith("exp_avg_max.")]
+    assert len(quantized) > 10
+    for name in quantized:
+        assert len(whole[name]) == 2 and sum(rank[name][0] for rank in ranks) == whole[name][0], name
 
 
 def test_shard_size_must_divide_the_ranks() -> None:

@@ -1,8 +1,9 @@
 """Adam's moments of a weight in float32 or quantized to 8 bits, and the AdamW step.
 
 The quantization is that of Dettmers et al. (2022): each block of 256 numbers is divided by its largest, and each
-quotient is rounded to the nearest of 256 levels, which are evenly spaced within a power of ten over seven powers. On a
-GPU the whole step of a weight with such moments is compiled into one pass over it. Shapes: N blocks, B their size.
+quotient is rounded to the nearest of 256 levels, which are evenly spaced within a power of ten over seven powers. A
+block lies within a row of its matrix, so that ranks which share a matrix out by rows have the same blocks. On a GPU the
+whole step of a weight with such moments is compiled into one pass over it. Shapes: N blocks, B their size.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ponder.nets.torch_compile import compile_once
 
 INT8_BLOCK = 256
 MIN_INT8_ELEMENTS = 4096  # smaller weights (norms, biases) stay in float32: they need little memory and precision
-_SLICE_ELEMENTS = 1 << 22  # elements unpacked at a time; whole blocks
-_GPU_SLICE_ELEMENTS = 1 << 26  # of a compiled step
+_SLICE_ELEMENTS = 1 << 22  # elements unpacked at a time; whole rows
+_GPU_SLICE_ELEMENTS = 1 << 26  # of a compiled step; whole blocks
 
 AdamState = dict[str, Tensor]
 WeightGradState = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, its moments
@@ -36,16 +37,17 @@ class AdamHyperparameters:
     weight_decay: float
 
 
-def zero_state(weight: Tensor, int8: bool) -> AdamState:
-    """Zero moments under torch's names; `_max` are the largest numbers of the blocks."""
-    step = torch.zeros((), device=weight.device)
-    if not int8 or weight.numel() < MIN_INT8_ELEMENTS or not weight.is_contiguous():
+def zero_state(weight: Tensor, int8: bool, whole_numel: int | None = None) -> AdamState:
+    """Zero moments under torch's names; `_max` are the largest numbers of the blocks. `whole_numel`: elements of the
+    weight on all ranks, where this one has some rows of it."""
+    step, numel = torch.zeros((), device=weight.device), weight.numel() if whole_numel is None else whole_numel
+    if not int8 or weight.dim() < 2 or numel < MIN_INT8_ELEMENTS or not weight.is_contiguous():
         return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
-    blocks = -(-weight.numel() // INT8_BLOCK)
+    *rows, width = weight.shape
     state = {"step": step}
     for key in ("exp_avg", "exp_avg_sq"):  # a code times a largest number of zero is zero
         state[key] = torch.zeros_like(weight, dtype=torch.uint8)
-        state[f"{key}_max"] = torch.zeros(blocks, device=weight.device)
+        state[f"{key}_max"] = torch.zeros(*rows, -(-width // INT8_BLOCK), device=weight.device)
     return state
 
 
@@ -85,17 +87,19 @@ def _adamw(
 
 
 def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
-    if weight.is_cuda and weight.numel() % INT8_BLOCK == 0:
+    width = weight.shape[-1]
+    if weight.is_cuda and width % INT8_BLOCK == 0:
         _update_int8_compiled(weight, grad, state, rule)
         return
-    flat_w, flat_g = weight.view(-1), grad.reshape(-1)
-    codes, tops = ([state[f"exp_avg{s}{t}"].view(-1) for s in ("", "_sq")] for t in ("", "_max"))
-    for a in range(0, len(flat_w), _SLICE_ELEMENTS):
-        part, blocks = slice(a, a + _SLICE_ELEMENTS), slice(a // INT8_BLOCK, (a + _SLICE_ELEMENTS) // INT8_BLOCK)
-        m, v = (dequantize(c[part], t[blocks], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
-        _adamw([flat_w[part]], [flat_g[part]], ([m], [v]), [state["step"].clone()], rule)
+    w, g = weight.view(-1, width), grad.reshape(-1, width)
+    codes, tops = ([state[f"exp_avg{s}{t}"].flatten(0, -2) for s in ("", "_sq")] for t in ("", "_max"))
+    rows = max(1, _SLICE_ELEMENTS // width)
+    for a in range(0, len(w), rows):
+        part = slice(a, a + rows)
+        m, v = (dequantize(c[part], t[part], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
+        _adamw([w[part]], [g[part]], ([m], [v]), [state["step"].clone()], rule)
         for c, t, new, signed in zip(codes, tops, (m, v), (True, False), strict=True):
-            c[part], t[blocks] = quantize(new, signed)
+            c[part], t[part] = quantize(new, signed)
     state["step"] += 1
 
 
@@ -107,7 +111,7 @@ def _update_int8_compiled(weight: Tensor, grad: Tensor, state: AdamState, rule: 
     names = ("exp_avg", "exp_avg_sq")
     wide = [weight, grad, *(state[name] for name in names)]
     wide = [t.detach().reshape(-1, INT8_BLOCK) for t in wide]
-    tops = [state[f"{name}_max"] for name in names]
+    tops = [state[f"{name}_max"].view(-1) for name in names]
     for a in range(0, len(wide[0]), _GPU_SLICE_ELEMENTS // INT8_BLOCK):
         part = slice(a, a + _GPU_SLICE_ELEMENTS // INT8_BLOCK)
         blocks = [t[part] for t in wide]
@@ -142,16 +146,17 @@ def update_int8_blocks(
 
 
 def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
-    """Codes [n] in 8 bits, and the largest number of each block."""
-    n = len(values)
-    blocks = torch.nn.functional.pad(values, (0, -n % INT8_BLOCK)).view(-1, INT8_BLOCK)
+    """Codes [..., n] in 8 bits, and the largest number of each block of the last dimension."""
+    n = values.shape[-1]
+    block = min(n, INT8_BLOCK)  # a shorter row is one
+    blocks = torch.nn.functional.pad(values, (0, -n % block)).unflatten(-1, (-1, block))
     codes, top = _quantize_blocks(blocks, _codebook(signed, values.device)[1], signed)
-    return codes.view(-1)[:n], top
+    return codes.flatten(-2)[..., :n], top
 
 
 def _quantize_blocks(values_NB: Tensor, bounds: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
-    top_N = values_NB.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
-    codes_NB = torch.bucketize(values_NB / top_N[:, None], bounds, out_int32=True)
+    top_N = values_NB.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
+    codes_NB = torch.bucketize(values_NB / top_N[..., None], bounds, out_int32=True)
     if not signed:
         # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap
         # (Li et al. 2023, the zero-point problem). Too large a second moment only makes the step small.
@@ -160,8 +165,9 @@ def _quantize_blocks(values_NB: Tensor, bounds: Tensor, signed: bool) -> tuple[T
 
 
 def dequantize(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
-    values = _codebook(signed, codes.device)[0].index_select(0, codes.int())
-    return values * top.repeat_interleave(INT8_BLOCK)[: len(codes)]
+    n = codes.shape[-1]
+    values = _codebook(signed, codes.device)[0].index_select(0, codes.reshape(-1).int()).view(codes.shape)
+    return values * top.repeat_interleave(min(n, INT8_BLOCK), -1)[..., :n]
 
 
 def quantization_levels(signed: bool) -> Tensor:

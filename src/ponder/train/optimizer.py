@@ -91,15 +91,12 @@ class MasterWeights:
     """
 
     def __init__(self, net: nn.Module, settings: AdamW, shards: ShardMesh = NOT_SHARDED) -> None:
-        if shards.shard_size > 1 and settings.states == "int8":
-            raise UsageError(
-                "8-bit states are quantised in blocks that shards would cut: leave out --fsdp or the states"
-            )
         self.net, self.settings, self.steps, self.shards = net, settings, 0, shards
         self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
         self._rows = {n: local_rows(p) for n, p in self.params.items()}
         self.weights = {n: _master_copy(p, settings.states == "cpu") for n, p in self._rows.items()}
-        self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
+        int8 = settings.states == "int8"
+        self.states = {n: zero_state(w, int8, self.params[n].numel()) for n, w in self.weights.items()}
         self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
         self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
         self._bounds: AdamBounds | None = None  # None: not measured yet
