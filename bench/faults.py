@@ -3,7 +3,8 @@
 `--part kills`: a live training run (a tiny model, three sampler processes, four verifier workers, staleness 4) whose
 processes are killed, stopped, and cut off, one after the other. The ledgers then say whether a request was lost or
 answered twice, and the metrics how old the oldest token was. `--out` gets what is known so far every few seconds, so
-that a run which is cut off still counts; `--part sum` adds up the files of several runs.
+that a run which is cut off still counts; `--part sum` adds up the files of several runs. With
+`--weight-transport broadcast` new weights are broadcast meanwhile, and how many broadcasts failed is counted.
 `--part faults`: processes that misbehave in each of the ways of bench/fault_program.py, and published weights that are
 damaged or gone. Each must become an error that names the reason, in time.
 `--part ages`: a million samples through the pacing of `--staleness`, with a sampler and a learner whose speeds vary at
@@ -28,7 +29,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from ponder.models.replicas.pool import ReplicaPool
 from ponder.models.replicas.replica import Replica, ReplicaDeadlines
 from ponder.models.replicas.replica_process import ChildProcess
 from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader
-from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport
+from ponder.nets.weight_transports import FileTransport, SharedMemoryTransport, TransportName
 from ponder.pipelines.training.sampling_ahead import SamplingAhead, token_ages
 from ponder.pipelines.training.session import TrainingState
 from ponder.protocols import NoProgress
@@ -176,10 +177,16 @@ def row_of_kills(killer: Killer, ended: bool) -> dict[str, Any]:
         "answers_learned_from": ANSWERS_PER_STEP * len(rows), "steps_in_order": steps == sorted(set(steps)),
         "oldest_token": max((r["staleness/max"] for r in rows), default=0.0),
         "seconds": time.monotonic() - killer.began, "seed": killer.args.seed,
-        "verifier_share": killer.args.verifier_share,
+        "verifier_share": killer.args.verifier_share, "weight_transport": killer.args.weight_transport,
+        "failed_broadcasts": count_events(run / "replicas" / "ledger.jsonl", "broadcast failed"),
         "ledgers": {name: asdict(counts) for name, counts in found.items() if counts is not None},
         "cancelled": {name: cancel_reasons(run / name / "ledger.jsonl") for name in found},
     }  # fmt: skip
+
+
+def count_events(ledger: Path, event: str) -> int:
+    lines = ledger.read_text().splitlines() if ledger.exists() else []
+    return sum(json.loads(line)["event"] == event for line in lines if event in line and line.endswith("}"))
 
 
 def cancel_reasons(ledger: Path) -> dict[str, int]:
@@ -197,11 +204,13 @@ def sum_kills(paths: Sequence[Path]) -> dict[str, Any]:
         name: {key: sum(r["ledgers"][name][key] for r in rows) for key in rows[0]["ledgers"][name]}
         for name in ("replicas", "verifiers")
     }
-    sums = {key: sum(r[key] for r in rows) for key in ("kills", "not_noticed", "steps", "answers_learned_from")}
+    summed = ("kills", "not_noticed", "steps", "answers_learned_from", "failed_broadcasts")
+    sums = {key: sum(r.get(key, 0) for r in rows) for key in summed}
     return {
         "part": "kills", **sums, "by_kind": dict(sum((Counter(r["by_kind"]) for r in rows), Counter())),
         "longest_until_noticed_seconds": max(r["longest_until_noticed_seconds"] for r in rows),
         "oldest_token": max(r["oldest_token"] for r in rows), "ledgers": ledgers, "runs": rows,
+        "weight_transport": rows[0].get("weight_transport", "auto"),
         "hardware": " and ".join(dict.fromkeys(r["hardware"] for r in rows)),
         **{key: rows[0][key] for key in ("versions", "commit")},
     }  # fmt: skip
@@ -228,7 +237,10 @@ def run_kills(args: argparse.Namespace) -> dict[str, Any]:
     verifier_workers.ReplicaPool = RecordedPool  # type: ignore[misc]
     torch.set_num_threads(1)
     progress = UntilKilled()
-    job = digits_job(args.seed, 10**6, staleness=4, batches_ahead=4, replicas=3, verifier_workers=4)
+    job = digits_job(
+        args.seed, 10**6, staleness=4, batches_ahead=4, replicas=3, verifier_workers=4,
+        weight_transport=args.weight_transport,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         killer, error = Killer(Path(folder) / "run", args, progress), ""
         killer.start()
@@ -406,6 +418,7 @@ def main() -> None:
     flags.add_argument("--count", type=int, default=0, help="kills, faults or samples; 0: 500, 300 or a million")
     flags.add_argument("--seconds", type=float, default=3600.0, help="after which no more processes are killed")
     flags.add_argument("--verifier-share", type=float, default=0.5, help="of the kills, for verifier workers")
+    flags.add_argument("--weight-transport", choices=get_args(TransportName), default="auto", help="of new weights")
     flags.add_argument("--at-once", type=int, default=8, help="faults at the same time")
     flags.add_argument("--seed", type=int, default=0, help="of the kills and of the run that is killed")
     flags.add_argument("--runs", type=Path, nargs="+", default=[], help="files of runs with kills, to add up")

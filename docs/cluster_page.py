@@ -44,6 +44,9 @@ def kills_row(r: dict[str, Any]) -> tuple[str, str]:
     if "longest_until_noticed_seconds" in r:
         result += f"; the longest was noticed after {r['longest_until_noticed_seconds']:.1f} s"
     live = "a live run" if runs == 1 else f"{runs} live runs"
+    if r.get("weight_transport") == "broadcast":
+        live += ", new weights by broadcast,"
+        result += f"; {r['failed_broadcasts']} broadcasts failed, whose versions went by a file"
     return f"{r['kills']} processes ended in {live} at staleness 4 ({by_kind})", result
 
 
@@ -229,8 +232,9 @@ def trials_text(trials: dict[str, Any], what: str) -> str:
 
 
 ROWS = {
-    "kills": kills_row, "faults": faults_row, "ages": ages_row, "step_memory_full": memory_row,
-    "step_memory_lora": memory_row, "vllm_replica": vllm_row, "vllm_jobs": vllm_jobs_row, "tensor_parallel": split_row,
+    "kills": kills_row, "kills_broadcast": kills_row, "faults": faults_row, "ages": ages_row,
+    "step_memory_full": memory_row, "step_memory_lora": memory_row, "vllm_replica": vllm_row,
+    "vllm_jobs": vllm_jobs_row, "tensor_parallel": split_row,
     "sampling_ahead": ahead_row, "processes": processes_row, "processes_mps": mps_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import broadcast_weights
 from ponder.nets.broadcast_weights import BroadcastFailed, BroadcastTransport, _Group
-from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader
+from ponder.nets.publish_weights import WeightManifest, WeightPublisher, WeightReader, block_sums
 from ponder.nets.tcp_weights import TcpTransport
 from ponder.nets.weight_transports import FileTransport, open_transport
 
@@ -245,6 +245,22 @@ def test_damaged_version_is_refused(transport: BroadcastTransport) -> None:
     transport.send()
     thread.join()
     assert found == ["version 1 is damaged: large has another checksum"]
+
+
+def test_bytes_between_tensors_are_received_too(transport: BroadcastTransport) -> None:
+    """Sums of the blocks of a buffer, as for memory of a GPU, count them."""
+    transport.begin(1 << 20).fill_(201)
+    publisher, tensors, found = WeightPublisher(transport), {"a": torch.ones(3), "b": torch.ones(70)}, list[Any]()
+    manifest = publisher.publish(1, tensors)
+    manifest = replace(manifest, checksums=tuple(block_sums(transport._buffer, manifest.places)))
+    (source,) = transport.invite(["here"])
+    assert source["nbytes"] == 768
+    reader = WeightReader()
+    thread = threading.Thread(target=lambda: found.append(reader.read(replace(manifest, source=source))))
+    thread.start()
+    transport.send()
+    thread.join()
+    assert torch.equal(found[0]["b"], tensors["b"])
 
 
 def test_version_can_be_published_another_way(transport: BroadcastTransport) -> None:

@@ -177,6 +177,9 @@ def test_sums_of_blocks_find_any_changed_word(monkeypatch: pytest.MonkeyPatch, t
     sums = block_sums(buffer, places)
     assert sums == [f"sum:{x}" for x in np.add.reduceat(words, np.arange(0, len(words), 4))]
     assert len(block_sums(buffer, places[:1])) == 512 // 16
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_weights, "_BLOCKS_AT_ONCE", 5)
+        assert block_sums(buffer, places) == sums
     for place in places:
         at = place.offset + place.nbytes - 1
         buffer[at] ^= 64

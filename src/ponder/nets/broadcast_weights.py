@@ -74,6 +74,7 @@ class BroadcastTransport:
         return self._group.backend if self._group is not None else ""
 
     def begin(self, nbytes: int) -> Tensor:
+        self._nbytes = nbytes  # with what lies between tensors, which sums of blocks count
         if self.device.type == "cpu":
             self._buffer = self.fallback.begin(nbytes)
         elif len(self._buffer) < nbytes:
@@ -83,7 +84,7 @@ class BroadcastTransport:
     def commit(self, version: int, places: Sequence[TensorPlace]) -> dict[str, Any]:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
-        self._version, self._nbytes = version, max(p.offset + p.nbytes for p in places)
+        self._version = version
         return {"nbytes": self._nbytes}  # and what `invite` adds
 
     def committed(self, places: Sequence[TensorPlace]) -> dict[str, Tensor]:

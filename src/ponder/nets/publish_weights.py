@@ -23,6 +23,7 @@ _ALIGNMENT = 256  # bytes
 _HASHING_THREADS = 16
 _HASHED_CHUNK_BYTES = 16 << 20
 _BLOCK_WORDS = 1 << 20
+_BLOCKS_AT_ONCE = 64  # 256 MB
 _BLOCK_SUM = "sum:"  # what the sum of a block begins with
 
 
@@ -158,13 +159,14 @@ def checksums(tensors: Sequence[Tensor]) -> list[str]:
 
 
 def block_sums(buffer: Tensor, places: Sequence[TensorPlace]) -> list[str]:
-    """Sums of the words of a buffer, block by block, computed where it lies: two kernels for all tensors together."""
+    """Sums of the words of a buffer, block by block, computed where it lies: a few kernels for all tensors together."""
     words = buffer[: _end(places)].view(torch.int32)
     whole = len(words) // _BLOCK_WORDS * _BLOCK_WORDS
-    sums = words[:whole].view(-1, _BLOCK_WORDS).sum(1, dtype=torch.int64)
+    blocks = words[:whole].view(-1, _BLOCK_WORDS).split(_BLOCKS_AT_ONCE)  # torch copies them to int64 first
+    sums = [part.sum(1, dtype=torch.int64) for part in blocks]
     if whole < len(words):
-        sums = torch.cat([sums, words[whole:].sum(dtype=torch.int64, dim=0, keepdim=True)])
-    return [f"{_BLOCK_SUM}{value}" for value in sums.tolist()]
+        sums.append(words[whole:].sum(dtype=torch.int64, dim=0, keepdim=True))
+    return [f"{_BLOCK_SUM}{value}" for value in torch.cat(sums).tolist()]
 
 
 def block_name(block: int, places: Sequence[TensorPlace]) -> str:
