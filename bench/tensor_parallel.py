@@ -203,7 +203,8 @@ async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, kee
 def join(results: list[dict[str, Any]]) -> dict[str, Any]:
     """One result of several of the same machine."""
     assert len({r["hardware"] for r in results}) == 1, "results of different machines"
-    rows = {(row["shape"], row["dtype"]): row for r in results for row in r["rows"] if "gap" in row}
+    named = [(r["commit"], row) for r in results for row in r["rows"] if "gap" in row]
+    rows = {(row["shape"], row["dtype"]): {"commit": commit_of, **row} for commit_of, row in named}
     return {**results[-1], "rows": list(rows.values())}
 
 

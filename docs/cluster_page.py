@@ -133,7 +133,8 @@ def split_row(r: dict[str, Any]) -> tuple[str, str]:
             part += f"; after new weights {after['mean']:.1e} and {after['largest']:.1e}"
         rates = [("split", "speed"), ("one process", "one_process"), ("without graphs", "one_process_without_graphs")]
         shown = [f"{name} {row[key]['tokens_per_second']:,.0f}" for name, key in rates if key in row]
-        parts.append(f"{part}; tokens/s: {', '.join(shown)}")
+        other = f" ({row['commit'][:12]})" if row.get("commit", r["commit"]) != r["commit"] else ""
+        parts.append(f"{part}; tokens/s: {', '.join(shown)}{other}")
     answers = s["prompts"] * s["n"]
     what = (
         f"a replica split over {s['shards']} processes on one GPU, by gloo, against one process: random weights,"
