@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,18 @@ class Outcome:
     same_twice: bool = False
     servers: set[int] = field(default_factory=set)  # processes with vLLM's routes
     alive: int = 0
+    left: list[str] = field(default_factory=list)  # files of the servers after the end
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(COMMAND_VARIABLE, f"{sys.executable} {ROUTES}")
-        return asyncio.run(scenario(tmp_path_factory.mktemp("replicas")))
+        scratch = tmp_path_factory.mktemp("s")
+        patch.setattr(tempfile, "tempdir", str(scratch))
+        outcome = asyncio.run(scenario(tmp_path_factory.mktemp("replicas")))
+        outcome.left = [path.name for path in scratch.iterdir()]
+        return outcome
 
 
 async def scenario(folder: Path) -> Outcome:
@@ -162,6 +168,10 @@ def test_requests_of_a_killed_replica_are_asked_again(outcome: Outcome) -> None:
 
 def test_no_server_outlives_its_replica(outcome: Outcome) -> None:
     assert len(outcome.servers) == 2 and outcome.alive == 0
+
+
+def test_no_file_outlives_the_replicas(outcome: Outcome) -> None:
+    assert outcome.left == []
 
 
 def test_a_server_that_ends_is_named_with_what_it_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ twice. The ledger in the run directory has a line for each of these events.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -79,6 +80,12 @@ class ReplicaPolicy(BasePolicy):
         self._delivery = WeightDelivery(
             self._open_transport(transport, replicas), 2 * deadlines.load, self.ledger.replica_event
         )
+        # Of vLLM's servers, with short paths for their sockets: a replica is killed, and could not remove it itself.
+        self._scratch = (
+            tempfile.TemporaryDirectory(prefix="ponder-", ignore_cleanup_errors=True)
+            if engine == "vllm" and place is None
+            else None
+        )
         self._publishing = asyncio.Lock()  # a version is read by all before the next is begun
 
     @property
@@ -131,6 +138,8 @@ class ReplicaPolicy(BasePolicy):
     async def close(self) -> None:
         await self._pool.close()
         self._delivery.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         if self._listener is not None and self.place is not None:
             await self._listener.close()
             self.place.close()
@@ -200,6 +209,7 @@ class ReplicaPolicy(BasePolicy):
                 if net.device.type == "cuda" and self.place is None
                 else None
             ),
+            "scratch": None if self._scratch is None else self._scratch.name,
             "threads": max(1, torch.get_num_threads() // (len(self.replicas) * self.tensor_parallel)),
         }
 

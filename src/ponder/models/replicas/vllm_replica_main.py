@@ -68,7 +68,6 @@ class VLLMReplicaServer:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._others: set[asyncio.Task[None]] = set()
         self._loads = asyncio.Lock()
-        self._folder = tempfile.TemporaryDirectory(prefix="ponder-vllm-")
 
     async def serve(self) -> None:
         """Answer until the input ends."""
@@ -93,7 +92,7 @@ class VLLMReplicaServer:
         task.add_done_callback(end_on_error)
 
     async def _start(self, message: Mapping[str, Any]) -> None:
-        folder = Path(self._folder.name)
+        folder = Path(tempfile.mkdtemp(prefix="ponder-vllm-", dir=message["scratch"]))
         tokenizer = Tokenizer.from_json(message["tokenizer"], "the learner")
         self._eos = frozenset(tokenizer.eos)
         tokenizer.save(folder)
