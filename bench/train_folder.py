@@ -187,11 +187,12 @@ def main() -> int:
             "--device", args.device, *WAYS[args.way], *more,
         ]  # fmt: skip
         asked = [sys.executable, "-m", "ponder", "plan", *words, "--gpus", "1", "--gpu-memory", "140", "--json"]
-        told = subprocess.run(asked, capture_output=True, text=True, encoding="utf-8")
-        if '"rank_plan"' not in told.stdout:
-            raise SystemExit(f"ponder plan failed: {told.stderr}")
-        plan = json.loads(told.stdout.splitlines()[-1])
+        planning = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
         run = train(words, args.steps, args.limit)
+        told, errors = planning.communicate()  # it needs no GPU, so it ran beside
+        if '"rank_plan"' not in told:
+            raise SystemExit(f"ponder plan failed: {errors}")
+        plan = json.loads(told.splitlines()[-1])
     predicted = sum(plan["replicated"].values())
     shown = [word.replace(f"{folder}/", "").replace(str(args.folder), "FOLDER") for word in words]
     result = {
