@@ -111,12 +111,15 @@ def test_plan_prints_memory_and_commands_of_ranks(ponder: Callable[..., CommandR
 
 
 def test_rank_memory_of_7b_by_hand() -> None:
-    """For each weight that learns: 2 bytes, 4 of its master, 8 of moments, 4 of gradient, and 2 of a micro-batch's."""
+    """For each weight that learns: 2 bytes, 4 of its master, 8 of moments, 4 of gradient; and 2 of a micro-batch's: of
+    the largest matrix, since gradients of so many weights are added up one by one."""
     shape = TrainingShape(QWEN_7B, microbatch_tokens=0)
     n = shape.parameters
     assert n == pytest.approx(7.615e9, rel=1e-3) and shape.trained == n
     whole, sharded = (rank_memory(shape, 8, fsdp) for fsdp in (False, True))
-    assert sum(whole.values()) == (2 + 4 + 8 + 4 + 2) * n
+    assert sum(whole.values()) == (2 + 4 + 8 + 4) * n + 2 * 152064 * 3584
+    small = TrainingShape(replace(QWEN_7B, layers=2, windows=()), microbatch_tokens=0)
+    assert sum(rank_memory(small, 1, False).values()) == (2 + 4 + 8 + 4 + 2) * small.parameters
     assert rank_memory(shape, 16, True, shard_size=8) == sharded  # two copies
     gathered = sharded.pop("gathered")
     assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB

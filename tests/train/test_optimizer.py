@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fakes import tiny_decoder
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.train import adam_states
+from ponder.train import adam_states, optimizer
 from ponder.train.optimizer import AdamW, MasterWeights
 
 
@@ -53,6 +53,28 @@ def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Mas
         give(masters, gradients(net, t, size))
         masters.step(masters.grad_norm())
     return masters
+
+
+def test_gradients_of_large_networks_are_summed_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums are those of whole micro-batches, and no parameter keeps a gradient of its own."""
+    nets = [nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16() for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    results = []
+    for net, most in zip(nets, (1 << 30, 0), strict=True):
+        monkeypatch.setattr(optimizer, "MAX_PENDING_GRADIENT_BYTES", most)
+        masters = MasterWeights(net, AdamW())
+        draw = torch.Generator().manual_seed(0)
+        with masters.accumulating():
+            for _ in range(3):
+                net(torch.randn(5, 8, generator=draw).bfloat16()).square().sum().backward()
+                assert [p.grad is None for p in net.parameters()] == [most == 0] * 4
+                masters.accumulate()
+        results.append(masters.gradients())
+        masters.zero_grad()
+        net(torch.ones(1, 8).bfloat16()).sum().backward()
+        assert all(p.grad is not None for p in net.parameters()) and not masters.gradients()
+    assert results[0].keys() == results[1].keys() and all(g.dtype == torch.float32 for g in results[1].values())
+    assert all(torch.equal(results[0][n], g) for n, g in results[1].items())
 
 
 SETTINGS = [

@@ -332,7 +332,7 @@ class Learner:
                 self._imitation_backward(self.imitation.plan(), sums, of)
             return sums
 
-        with self._dropout():
+        with self._dropout(), self.master_weights.accumulating():
             sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
         if of is None and self.data_group.shard(work):
             self.master_weights.check_all_have_gradient()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal, get_args
 
 import torch
@@ -19,6 +21,7 @@ from ponder.train.fsdp import local_rows, rows_of_rank, whole_tensor
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
+MAX_PENDING_GRADIENT_BYTES = 4 << 30  # of a micro-batch, before they are added to float32 sums
 MIN_EPS = 1e-30  # a smaller eps may be 0 in float32, and 0 / 0 is NaN
 
 
@@ -112,6 +115,29 @@ class MasterWeights:
             torch._foreach_copy_([self._float32_grads[n] for n in first], [new[n] for n in first])
         for n in new:
             self.params[n].grad = None
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """For backward passes: the gradients of a large network are added to their sums one by one as they come, so
+        that those of a whole micro-batch are never in memory together."""
+        rounded = {n: p for n, p in self.params.items() if p.dtype != torch.float32}
+        if sum(p.nbytes for p in rounded.values()) <= MAX_PENDING_GRADIENT_BYTES:
+            yield  # many small additions would take longer than few large ones
+            return
+        hooks = [p.register_post_accumulate_grad_hook(partial(self._add_gradient, n)) for n, p in rounded.items()]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _add_gradient(self, name: str, p: Tensor) -> None:
+        assert p.grad is not None
+        if name in self._float32_grads:
+            self._float32_grads[name] += p.grad
+        else:
+            self._float32_grads[name] = p.grad.float()
+        p.grad = None
 
     def gradients(self) -> dict[str, Tensor]:
         """The accumulated gradients by name; parameters without a gradient are left out."""

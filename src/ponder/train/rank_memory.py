@@ -13,7 +13,7 @@ from ponder.nets.lora import LoRA
 from ponder.train.adam_states import INT8_BLOCK
 from ponder.train.fsdp import blocks_per_unit
 from ponder.train.learner import GPU_MICROBATCH_TOKENS
-from ponder.train.optimizer import States
+from ponder.train.optimizer import MAX_PENDING_GRADIENT_BYTES, States
 
 MASTER_BYTES = GRADIENT_BYTES = 4  # of a weight that learns: float32
 
@@ -78,7 +78,10 @@ def _learner_memory(shape: TrainingShape, name: str, shards: int, critic: bool) 
         f"{name}gradients": GRADIENT_BYTES * trained // shards,
     }
     if shape.dtype_bytes < GRADIENT_BYTES and shards == 1:
-        parts[f"{name}gradients"] += shape.dtype_bytes * trained  # of one micro-batch, before they are added up
+        pending = shape.dtype_bytes * trained  # of one micro-batch, before they are added up
+        if pending > MAX_PENDING_GRADIENT_BYTES:
+            pending = shape.dtype_bytes * shape.config.width * max(shape.config.vocab, shape.config.mlp_width)
+        parts[f"{name}gradients"] += pending
     if shards > 1:  # and what does not learn is sharded a second time, in its own type
         parts[f"{name}master weights"] += (shape.parameters - trained) * shape.dtype_bytes // shards
     return parts
