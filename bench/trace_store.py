@@ -308,6 +308,7 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, help="tokens of each completion; default: 64, on a GPU 256")
     flags.add_argument("--repeat", type=int, default=200, help="steps in the file that is indexed")
     flags.add_argument("--grpo-steps", type=int, help="GRPO steps of each mode and round; default: 0, on a GPU 5")
+    flags.add_argument("--no-storage", action="store_true", help="measure GRPO steps only")
     flags.add_argument("--rounds", type=int, default=3, help="rounds of GRPO steps, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="in GRPO steps")
@@ -320,9 +321,10 @@ def main() -> None:
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
 
     policy = load_policy(options.model, device=options.device, dtype=dtype)
-    traces = rollouts(policy, options)
-    sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens at most"
-    report_storage(traces, options, f"traces of {Path(options.model).name}, {dtype}: {sizes}")
+    if not options.no_storage:
+        sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens at most"
+        work = f"traces of {Path(options.model).name}, {dtype}: {sizes}"
+        report_storage(rollouts(policy, options), options, work)
     if options.grpo_steps:
         policy.engine.eos = frozenset()  # every completion has exactly so many tokens
         report_grpo(policy, options, dtype)
