@@ -127,8 +127,10 @@ def _packing(change: object) -> AbstractContextManager[object]:
 
 
 def _temperature() -> AbstractContextManager[object]:
-    def cooler(hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        return token_logprobs(hidden_NE, weight_VE, target_N, temperature * 0.6)
+    def cooler(
+        hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float, banned: int | None
+    ) -> tuple[Tensor, Tensor]:
+        return token_logprobs(hidden_NE, weight_VE, target_N, temperature * 0.6, banned)
 
     return mock.patch.object(readouts, "token_logprobs", cooler)
 

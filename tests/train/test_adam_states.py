@@ -163,7 +163,11 @@ def test_int8_step_by_blocks_equals_torchs_adamw_on_unpacked_moments(monkeypatch
     nets[1].load_state_dict(nets[0].state_dict())
     expected = stepped(nets[0], settings)
     monkeypatch.setattr(adam_states, "compile_once", lambda function: function)
-    monkeypatch.setattr(adam_states, "_update_int8", adam_states._update_int8_compiled)
+
+    def by_blocks(w: Tensor, g: Tensor, state: dict[str, Tensor], rule: adam_states.AdamHyperparameters) -> None:
+        adam_states._update_int8_compiled(w, g, state, adam_states.rule_numbers(rule, w.device))
+
+    monkeypatch.setattr(adam_states, "_update_int8", by_blocks)
     monkeypatch.setattr(adam_states, "_GPU_SLICE_ELEMENTS", 16 * 256)  # of 40 blocks
     own = stepped(nets[1], settings)
     assert own.keys() == expected.keys() and float(own["step.weight"]) == 3

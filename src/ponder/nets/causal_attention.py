@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ponder.nets.host_arrays import to_device
+
 MIN_MEAN_TOKENS = 2048  # from this mean length on, a kernel call per sequence pays off
 SDPA_BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,
@@ -28,7 +30,7 @@ class CausalAttention:
     can_compile = False
 
     def __init__(self, sizes: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device) -> None:
-        self.positions_T = torch.from_numpy(positions_T).to(device)
+        self.positions_T = to_device(positions_T, device)
         self._calls = [(size, len(list(equal))) for size, equal in groupby(sizes)]  # length, sequences
 
     def __call__(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.nets.host_arrays import to_device
 from ponder.nets.power_of_two import next_power_of_two
 
 MAX_KEYS_PER_TOKEN = 8.0  # gathered keys per packed token; a deep tree of short steps has more, and uses FlexAttention
@@ -30,14 +31,14 @@ class VarlenTreeAttention:
         return fits and dtype != torch.float32 and torch.backends.cuda.is_flash_attention_available()
 
     def __init__(self, runs: UnbranchedRuns, device: torch.device) -> None:
-        def put(values: Any, kind: torch.dtype = torch.int32) -> Tensor:
-            return torch.as_tensor(values, dtype=kind).to(device, non_blocking=True)
+        def put(values: Any, kind: type = np.int32) -> Tensor:
+            return to_device(np.asarray(values).astype(kind), device)
 
-        self.positions_T = put(runs.positions_T, torch.int64)
+        self.positions_T = put(runs.positions_T, np.int64)
         self.ends_q = put(np.append(0, np.cumsum(runs.sizes)))
         self.ends_k = put(np.append(0, np.cumsum(runs.path_lengths)))
         self.most_q, self.most_k = (next_power_of_two(max(n)) for n in (runs.sizes, runs.path_lengths))
-        self.index_G = put(runs.index_G(), torch.int64) if runs.gathered_keys > len(runs.positions_T) else None
+        self.index_G = put(runs.index_G(), np.int64) if runs.gathered_keys > len(runs.positions_T) else None
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None

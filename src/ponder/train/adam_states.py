@@ -53,8 +53,12 @@ def zero_state(weight: Tensor, int8: bool, whole_numel: int | None = None) -> Ad
 
 def adamw_step(parts: Sequence[WeightGradState], rule: AdamHyperparameters) -> None:
     """One step of AdamW, in place; all float32 moments in one kernel."""
+    numbers: Tensor | None = None
     for part in parts:
-        if _is_int8(part):
+        if _is_int8(part) and part[0].is_cuda and part[0].shape[-1] % INT8_BLOCK == 0:
+            numbers = rule_numbers(rule, part[0].device) if numbers is None else numbers
+            _update_int8_compiled(*part, numbers)
+        elif _is_int8(part):
             _update_int8(*part, rule)
     whole = [part for part in parts if not _is_int8(part)]
     if whole:
@@ -88,9 +92,6 @@ def _adamw(
 
 def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
     width = weight.shape[-1]
-    if weight.is_cuda and width % INT8_BLOCK == 0:
-        _update_int8_compiled(weight, grad, state, rule)
-        return
     w, g = weight.view(-1, width), grad.reshape(-1, width)
     codes, tops = ([state[f"exp_avg{s}{t}"].flatten(0, -2) for s in ("", "_sq")] for t in ("", "_max"))
     rows = max(1, _SLICE_ELEMENTS // width)
@@ -103,10 +104,10 @@ def _update_int8(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyper
     state["step"] += 1
 
 
-def _update_int8_compiled(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
+def _update_int8_compiled(weight: Tensor, grad: Tensor, state: AdamState, numbers: Tensor) -> None:
     update = compile_once(update_int8_blocks)
     state["step"] += 1
-    factors = step_factors(state["step"], rule)
+    factors = step_factors(state["step"], numbers)
     books = [t for signed in (True, False) for t in _codebook(signed, weight.device)]
     names = ("exp_avg", "exp_avg_sq")
     wide = [weight, grad, *(state[name] for name in names)]
@@ -120,13 +121,17 @@ def _update_int8_compiled(weight: Tensor, grad: Tensor, state: AdamState, rule: 
         update(*blocks, *(t[part] for t in tops), *books, factors)
 
 
-def step_factors(step: Tensor, rule: AdamHyperparameters) -> Tensor:
+def rule_numbers(rule: AdamHyperparameters, device: torch.device) -> Tensor:
     """What a step multiplies with, on its device, so that a new learning rate compiles nothing."""
-    count, (beta1, beta2) = step.double(), rule.betas
-    numbers = [1 - beta1, 1 - beta2, 1 - rule.lr * rule.weight_decay, rule.eps]
-    known = torch.tensor(numbers, dtype=torch.float64, device=step.device)
-    corrected = torch.stack([rule.lr / (1 - beta1**count), (1 - beta2**count).sqrt()])
-    return torch.cat([known, corrected]).float()
+    beta1, beta2 = rule.betas
+    numbers = [1 - beta1, 1 - beta2, 1 - rule.lr * rule.weight_decay, rule.eps, rule.lr, beta1, beta2]
+    return torch.tensor(numbers, dtype=torch.float64).to(device)
+
+
+def step_factors(step: Tensor, numbers: Tensor) -> Tensor:
+    """The first four numbers of a rule, its rate over the first moment's correction, and the root of the second's."""
+    first, second = 1 - numbers[5] ** step.double(), 1 - numbers[6] ** step.double()
+    return torch.cat([numbers[:4], torch.stack([numbers[4] / first, second.sqrt()])]).float()
 
 
 def update_int8_blocks(

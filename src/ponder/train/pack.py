@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ponder.errors import UsageError
 from ponder.nets.flex_attention import FLEX_BLOCK_TOKENS
+from ponder.nets.host_arrays import to_device
 from ponder.types import Step, Trace
 
 TokenWeights = Callable[[Sequence[int]], NDArray[np.float64]]
@@ -199,7 +200,7 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
     sizes = [len(s.token_ids) for s in layout.steps]
 
     def joined(parts: list[Any], kind: type) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device, non_blocking=True)
+        return to_device(np.concatenate(parts).astype(kind), device)
 
     def each(values: Sequence[float], kind: type) -> Tensor:
         """Repeat a number of each step on its tokens."""
