@@ -4,8 +4,10 @@ All learn from the same sampled answers and their verdicts: an outcome reward mo
 several beta (no head: the log-ratio to the start), and the model fine-tuned on the right answers alone, whose
 log-probability is the score. Where few answers are right there is little to learn: `--rl-steps` of GRPO on the verdicts
 come first then, and `--more-tasks` has further training problems for both. A tenth of the training problems is kept for
-choosing settings (beta, and how an implicit model is read), and nothing learns from it. `ponder book judges` runs this
-with three seeds, scores the samples of both splits with every judge, and draws the curves.
+choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--token-orm`, `--dropout` and
+`--keep-best` train the outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
+problems beside. `ponder book judges` runs this with three seeds, scores the samples of both splits with every judge,
+and draws the curves; `ponder book judge-scale` sets judges from all problems beside those from a tenth.
 """
 
 from dataclasses import replace
@@ -34,6 +36,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective, TokenOutcomeReward
@@ -53,7 +56,7 @@ def recipe(
     more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
     test_tasks: Annotated[tuple[str, ...], "of --more-tasks those whose held-out problems are solved, too"] = (),
     token_orm: Annotated[bool, "the outcome reward model learns at every token, with a language-model loss"] = False,
-    lm_weight: Annotated[float, "of that language-model loss"] = 1.0,
+    lm_weight: Annotated[float, "of that language-model loss", When("token_orm")] = 1.0,
     dropout: Annotated[float, "of the outcome reward model, while it learns"] = 0.0,
     keep_best: Annotated[bool, "of a judge keep the best of three measurements on held-out questions"] = False,
     tenth: Annotated[bool, "train judges on a tenth of the problems, too: what is ten times the data worth?"] = False,

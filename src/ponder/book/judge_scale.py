@@ -134,7 +134,8 @@ class JudgeScale:
                 axes.set_ylabel("right, %")
                 axes.set_ylim(bottom=0)
                 axes.set_title(task, fontsize=9)
-            panels[0].legend(fontsize=6.5, loc="upper left")
+            lines, labels = panels[0].get_legend_handles_labels()
+            figure.legend(lines, labels, fontsize=7, ncols=2, loc="outside lower center", frameon=False)
 
         return FigureWithData(make_panels(len(TASKS), paint, "", size=(4.8, 4.0)), tuple(rows))
 
