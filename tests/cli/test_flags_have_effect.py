@@ -165,8 +165,11 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run expert_iteration", "n"): ({"by": "sampling"}, 9),
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
     ("run judges", "betas"): ({}, (0.1, 0.3)),
+    ("reward", "train_tenths"): ({}, 5),
+    ("run judges", "lm_weight"): ({"token_orm": True}, 0.5),
     ("run judges", "test_tasks"): (
-        {"model": "smollm2", "task": "addition", "more_tasks": ("countdown",)}, ("countdown",),
+        {"model": "smollm2", "task": "addition", "more_tasks": ("countdown",)},
+        ("countdown",),
     ),
     ("run judges", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run guided_search", "widths"): ({}, (4, 8)),
