@@ -5,11 +5,12 @@ several beta (no head: the log-ratio to the start), and the model fine-tuned on 
 log-probability is the score. Where few answers are right there is little to learn: `--rl-steps` of GRPO on the verdicts
 come first then, and `--more-tasks` has further training problems for both. A tenth of the training problems is kept for
 choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--token-orm`, `--dropout` and
-`--keep-best` train the outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
+`--keep-best` train an outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
 problems beside. `ponder book judges` runs this with three seeds, scores the samples of both splits with every judge,
 and draws the curves; `ponder book judge-scale` sets judges from all problems beside those from a tenth.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from _bases import (
     MaxTokens,
     ModelName,
     Problems,
+    RecipeBase,
     Start,
     Steps,
     TaskName,
@@ -54,12 +56,14 @@ def recipe(
     warmup_steps: Annotated[int, "of a reward model's learning rate"] = 0,
     rl_steps: Annotated[int, "of GRPO on the verdicts, before answers are judged; 0: none"] = 0,
     more_tasks: Annotated[tuple[str, ...], "tasks whose training problems are learned from, too"] = (),
+    rl_tasks: Annotated[tuple[str, ...] | None, "of --more-tasks those that GRPO learns from; None: all"] = None,
     test_tasks: Annotated[tuple[str, ...], "of --more-tasks those whose held-out problems are solved, too"] = (),
-    token_orm: Annotated[bool, "the outcome reward model learns at every token, with a language-model loss"] = False,
+    token_orm: Annotated[bool, "train an outcome reward model at every token, with a language-model loss, too"] = False,
     lm_weight: Annotated[float, "of that language-model loss", When("token_orm")] = 1.0,
-    dropout: Annotated[float, "of the outcome reward model, while it learns"] = 0.0,
+    dropout: Annotated[float, "while that model learns", When("token_orm")] = 0.0,
     keep_best: Annotated[bool, "of a judge keep the best of three measurements on held-out questions"] = False,
     tenth: Annotated[bool, "train judges on a tenth of the problems, too: what is ten times the data worth?"] = False,
+    tuned_steps: Annotated[Steps, "of the model tuned on right answers; None: as many as of a judge"] = None,
     validation_n: Annotated[int | None, "samples of each validation problem; None: as many as of a test one"] = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -71,7 +75,8 @@ def recipe(
     given = {name: build_task(name, {}, "more-tasks") for name in more_tasks}
     others = {name: replace(learning, task=Validation(task)) for name, task in given.items()}
     if rl_steps:
-        learned = TaskMixture((learning.task, *(o.task for o in others.values()))) if others else learning.task
+        of_rl = [_known(others, name, "rl-tasks").task for name in (more_tasks if rl_tasks is None else rl_tasks)]
+        learned = TaskMixture((learning.task, *of_rl)) if of_rl else learning.task
         rl = learning.rl_job(first, RL_GROUP, GRPO(kl=None), seed, rl_steps, None, task=learned, problems_per_step=32)
         stages, first = [*stages, Stage("rl", rl)], "stage:rl"
     sampled = {"outcomes": learning} | {f"outcomes-{name}": other for name, other in others.items()}
@@ -84,11 +89,9 @@ def recipe(
         every = -(-own // 3) if keep_best else 0
         return replace(job, data=outcomes, optimizer=warmup, train_tenths=tenths, keep_best=keep_best, eval_every=every)
 
-    outcome = TokenOutcomeReward(lm_weight=lm_weight) if token_orm else OutcomeReward()
-
     def judges(prefix: str, tenths: int) -> list[Stage]:
         return [
-            Stage(f"{prefix}orm", judge(outcome, lr, tenths, residual_dropout=dropout)),
+            Stage(f"{prefix}orm", judge(OutcomeReward(), lr, tenths)),
             *(
                 Stage(f"{prefix}implicit-{beta:g}", judge(ImplicitReward(beta), implicit_lr or lr, tenths))
                 for beta in betas
@@ -99,17 +102,25 @@ def recipe(
     stages += [
         *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
         Stage("right", Harvest(outcomes, "chains", max_per_problem=samples, tokenizer=first)),
-        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, steps, None)),
-        *judges("", 10),
+        Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, tuned_steps or steps, None)),
         *(judges("tenth-", 1) if tenth else ()),
+        *judges("", 10),
         Stage("validation", learning.evaluate_with(fewer, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
+    if token_orm:
+        job = judge(TokenOutcomeReward(lm_weight=lm_weight), lr, residual_dropout=dropout)
+        stages.insert(-2, Stage("token-orm", job))
     for name in test_tasks:
-        if name not in others:
-            raise UsageError(f"--test-tasks {name}: it is not among --more-tasks")
+        other = _known(others, name, "test-tasks")
         stages += [
-            Stage(f"validation-{name}", others[name].evaluate_with(fewer, first, seed, max_concurrency=32)),
+            Stage(f"validation-{name}", other.evaluate_with(fewer, first, seed, max_concurrency=32)),
             Stage(f"test-{name}", replace(b, task=given[name]).evaluate_with(every, first, seed, max_concurrency=32)),
         ]
     return Stages(tuple(stages))
+
+
+def _known(others: Mapping[str, RecipeBase], name: str, flag: str) -> RecipeBase:
+    if name not in others:
+        raise UsageError(f"--{flag} {name}: it is not among --more-tasks")
+    return others[name]

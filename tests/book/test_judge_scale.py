@@ -14,14 +14,14 @@ from ponder.book.judges import measure_answers
 from ponder.book.score_answers import ScoredAnswers
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
-from ponder.train.reward_objectives import ImplicitReward, TokenOutcomeReward
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, TokenOutcomeReward
 
 
 def build(name: str, **settings: Any) -> Any:
     return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
 
-NAMES = ["logprob_sum", "logprob", "orm", f"{FEW}orm", "tuned logprob", "tuned likelihood"]
+NAMES = ["logprob_sum", "logprob", "orm", "token-orm", f"{FEW}orm", "tuned logprob", "tuned likelihood"]
 NAMES += [f"{prefix}implicit {reading}" for prefix in ("", FEW) for reading in READINGS]
 
 
@@ -69,7 +69,10 @@ def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
     whole, few = stages["orm"], stages["tenth-orm"]
     assert (whole.train_tenths, few.train_tenths) == (10, 1) and few.steps == whole.steps // 10
     assert whole.data == few.data and len(whole.data) == 3
-    assert isinstance(whole.algorithm, TokenOutcomeReward) and whole.residual_dropout == SETTINGS["dropout"]
+    token = stages["token-orm"]
+    assert isinstance(token.algorithm, TokenOutcomeReward) and token.algorithm.lm_weight == SETTINGS["lm_weight"]
+    assert type(whole.algorithm) is type(few.algorithm) is OutcomeReward and token.train_tenths == 10
+    assert stages["rl"].task.name == "mawps+svamp" and stages["tuned"].steps == SETTINGS["tuned_steps"]
     implicit = stages["implicit-0.05"]
     assert isinstance(implicit.algorithm, ImplicitReward) and implicit.residual_dropout == 0.0 and implicit.keep_best
     assert whole.eval_every * 3 >= whole.steps

@@ -166,6 +166,11 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run dpo_rounds", "simulations"): ({"by": "search"}, 9),
     ("run judges", "betas"): ({}, (0.1, 0.3)),
     ("reward", "train_tenths"): ({}, 5),
+    ("run judges", "dropout"): ({"token_orm": True}, 0.1),
+    ("run judges", "rl_tasks"): (
+        {"model": "smollm2", "task": "addition", "more_tasks": ("countdown",), "rl_steps": 3},
+        (),
+    ),
     ("run judges", "lm_weight"): ({"token_orm": True}, 0.5),
     ("run judges", "test_tasks"): (
         {"model": "smollm2", "task": "addition", "more_tasks": ("countdown",)},

@@ -35,9 +35,9 @@ READINGS = ("ratio", "logprob", "likelihood")
 FEW = "tenth-"  # before the name of a judge from a tenth of the problems
 SIZES = {"": "all", FEW: "a tenth"}
 SETTINGS: dict[str, Any] = {
-    "rl_steps": 50, "more_tasks": ("svamp", "gsm8k"), "test_tasks": ("gsm8k",), "problems": 6000, "samples": 8,
-    "batch_size": 32, "steps": 215, "warmup_steps": 10, "lr": 5e-5, "implicit_lr": 2e-5, "betas": (BETA,),
-    "token_orm": True, "lm_weight": 1.0, "dropout": 0.1, "keep_best": True, "tenth": True,
+    "rl_steps": 60, "more_tasks": ("svamp", "gsm8k"), "rl_tasks": ("svamp",), "test_tasks": ("gsm8k",),
+    "problems": 4000, "samples": 8, "batch_size": 32, "steps": 160, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4,
+    "implicit_lr": 2e-5, "betas": (BETA,), "token_orm": True, "lm_weight": 0.1, "keep_best": True, "tenth": True,
     "limit": 128, "n": 64, "validation_n": CHOICE_N,
 }  # fmt: skip
 # By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
@@ -49,19 +49,22 @@ JUDGES = {
     "weighted ratio": "vote weighted by implicit reward model",
 }
 OTHERS = {
+    "best token-orm": "best by outcome reward model at every token, from all",
+    "weighted token-orm": "vote weighted by outcome reward model at every token, from all",
     "tuned": "best by log pi of the model tuned on right answers",
     "logprob_sum": "best by the policy's own log-probability, sum",
     "majority": "majority",
     "oracle": "any right (oracle)",
 }
 COMPARED = (
-    ("best orm", "majority"), ("weighted orm", "majority"), ("best ratio", "majority"), ("best log pi", "majority"),
+    ("best orm", "majority"), ("best token-orm", "majority"), ("best token-orm", "best orm"),
+    ("weighted orm", "majority"), ("best ratio", "majority"), ("best log pi", "majority"),
     ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
     ("best orm", f"{FEW}best orm"), ("weighted orm", f"{FEW}weighted orm"), ("best ratio", f"{FEW}best ratio"),
     ("best log pi", f"{FEW}best log pi"), ("weighted ratio", f"{FEW}weighted ratio"),
 )  # fmt: skip
 DRAWN = {
-    "best orm": 1, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
+    "best orm": 1, "best token-orm": 2, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
 }  # fmt: skip
 
 
@@ -173,14 +176,14 @@ class JudgeScale:
         start = start_line(TASKS[0]).strip() if first["model"] == "smollm2" else ""
         s = SETTINGS
         return (
-            f"{start} Then came {s['rl_steps']} steps of GRPO on all three sets, 512 answers each. Of the policy's"
+            f"{start} Then came {s['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each. Of the policy's"
             f" answers to training problems {total:,} have verdicts (in the first seed {each}); judges learn from nine"
-            " tenths of the problems, or from a tenth of these, each problem once. The outcome reward model learns a"
-            " value at every token with a language-model loss of right answers beside it"
-            f" and dropout of {s['dropout']:g}; of every judge the best of three measurements on the held-out tenth is"
-            " kept. All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's,"
-            " of arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
-            " chosen."
+            " tenths of the problems, or from a tenth of these, each problem once. An outcome reward model learns at"
+            " the end of an answer; one that learns at every token has a language-model loss of right answers beside"
+            f" it, of weight {s['lm_weight']:g}. Of every judge the best of three measurements on the held-out tenth"
+            " is kept. All choose among the same samples. In every cell the mean over seeds, its 95 % interval"
+            " (Student's, of arcsin sqrt), and each seed; differences have Student's own. An answer that states"
+            " nothing is never chosen."
         ).strip()
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
@@ -217,7 +220,7 @@ def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype
     implicit = {prefix: folder / f"{prefix}implicit-{BETA:g}" for prefix in SIZES}
     readers = {f"{prefix}implicit": str(path) for prefix, path in implicit.items()}
     readers |= {"tuned": str(folder / "tuned"), "reference": reference_model(implicit[""])}
-    orms = {f"{prefix}orm": f"reward:{folder / f'{prefix}orm'}" for prefix in SIZES}
+    orms = {name: f"reward:{folder / name}" for name in (*(f"{prefix}orm" for prefix in SIZES), "token-orm")}
     scored, sums = score_stored_answers(folder / split, task, orms, readers, device, dtype, packed=True)
     for name in (*(f"{prefix}implicit" for prefix in SIZES), "tuned"):
         found = implicit_scores(sums[name], sums["reference"], scored.lengths, BETA)
@@ -244,7 +247,7 @@ def score_name(seeds: Mapping[int, SeedData], task: str, row: str) -> str:
     judge = name.partition(" ")[2]
     if judge == "log pi":
         return f"{prefix}implicit {log_pi_reading(seeds, task)}"
-    return f"{prefix}orm" if judge == "orm" else f"{prefix}implicit ratio" if judge else name
+    return f"{prefix}{judge}" if judge.endswith("orm") else f"{prefix}implicit ratio" if judge else name
 
 
 def row_curves(seeds: Mapping[int, SeedData], task: str, row: str) -> list[list[float]]:
