@@ -276,7 +276,8 @@ class Monkeys:
                     f" **{held_above(gaps)}**"
                 )
             lines.append(_shift_line(data))
-        return [*lines, "", sampling_cost_line([d["cost"] for d in data]), ""]
+        cost = sampling_cost_line([d["cost"] for d in data], data[0].get("task") in WORD_PROBLEMS)
+        return [*lines, "", cost, ""]
 
 
 def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str, Any]:

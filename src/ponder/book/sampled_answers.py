@@ -53,11 +53,13 @@ def sampling_cost(folder: Path) -> dict[str, float]:
     return {"seconds": round(seconds), "tokens": tokens, "flops": flops}
 
 
-def sampling_cost_line(costs: Sequence[Mapping[str, float]]) -> str:
+def sampling_cost_line(costs: Sequence[Mapping[str, float]], word_problems: bool = False) -> str:
+    """Of word problems the start is trained elsewhere, and tokens has samples of its own, with token statistics."""
     seconds = ", ".join(f"{c['seconds']:.0f} s" for c in costs)
+    figures, work = ("votes and monkeys", "") if word_problems else ("votes, monkeys and tokens", "training and ")
     return (
-        f"The samples, shared by the figures votes, monkeys and tokens, are {format_amount(costs[0]['tokens'])} tokens"
-        f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; training and sampling took {seconds}."
+        f"The samples, shared by the figures {figures}, are {format_amount(costs[0]['tokens'])} tokens"
+        f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; {work}sampling took {seconds}."
     )
 
 
