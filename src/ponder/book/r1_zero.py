@@ -118,9 +118,9 @@ class R1Zero:
             f"Countdown by plus and minus, held-out puzzles ({problems}) with {N_SAMPLES} samples of each at"
             f" temperature 1, before the first step of RL and after every few. The prompt is the puzzle alone{words}."
             " Both bases have read attempts, of which three in ten were made to be right and the others drawn at"
-            " random; the primed one has read attempts whose value is compared with the target, and that one that misses is"
-            " taken back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its bounds; thin"
-            " lines are the seeds.",
+            " random; the primed one has read attempts whose value is compared with the target, and that one that"
+            " misses is taken back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its"
+            " bounds; thin lines are the seeds.",
             "",
             *([TINY_TRIALS, ""] if tiny else []),
         ]
