@@ -34,7 +34,7 @@ from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
-from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, over_verifier_workers
+from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check_shared_workers, over_verifier_workers
 from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.cluster_metrics import cluster_metrics
@@ -44,6 +44,7 @@ from ponder.pipelines.training.open_sampler import (
     TensorParallel,
     WeightTransportName,
     check_replicas,
+    check_sampler,
     open_sampler,
 )
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
@@ -295,6 +296,8 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     policy = load_policy(
         job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
     )
+    check_sampler(job, policy)
+    check_shared_workers(job.task, job.verifier_workers)
     learner, critic = build_learners(job, policy)
     verdicts: list[VerdictCounts] = []
     texts = [] if job.pretraining_data is None else read_conversations(job.pretraining_data)

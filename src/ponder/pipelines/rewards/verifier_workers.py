@@ -118,18 +118,24 @@ def _score(data: dict[str, Any]) -> Score:
     return Score(data["value"], data["reason"], Cost(**data["cost"]), tuple(data["steps"]))
 
 
+def check_shared_workers(task: Task, workers: int) -> None:
+    """Refuse a number that the ranks cannot share. Rewards of an environment are not graded: they are the episode's
+    own."""
+    ranks = current_group().size
+    if workers and hasattr(task.verifier, "episodes"):
+        raise UsageError(f"the rewards of {task.name} come from its environment: leave out --verifier-workers")
+    if workers % ranks:
+        raise UsageError(f"{ranks} ranks cannot share {workers} verifier workers: give a multiple of {ranks}")
+
+
 @asynccontextmanager
 async def over_verifier_workers(task: Task, workers: int, run_folder: Path) -> AsyncIterator[Scorer]:
-    """The task's verifier, or the same in so many processes. Rewards of an environment are not graded: they are the
-    episode's own."""
+    """The task's verifier, or the same in so many processes."""
     if not workers:
         yield task.verifier
         return
-    if hasattr(task.verifier, "episodes"):
-        raise UsageError(f"the rewards of {task.name} come from its environment: leave out --verifier-workers")
+    check_shared_workers(task, workers)
     group, folder = current_group(), run_folder / VERIFIERS_FOLDER
-    if workers % group.size:
-        raise UsageError(f"{group.size} ranks cannot share {workers} verifier workers: give a multiple of {group.size}")
     own = folder if group.size == 1 else folder / f"rank-{group.rank}"
     spread = VerifierWorkers(task, workers // group.size, own, place=open_place(run_folder.name))
     await spread.start()

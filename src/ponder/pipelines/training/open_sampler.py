@@ -14,6 +14,7 @@ from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaEngine, ReplicaPolicy
 from ponder.models.sampler_copy import SamplerCopy
 from ponder.nets.hardware import pick_device, pick_dtype
+from ponder.nets.tensor_parallel import check_shard_count
 from ponder.nets.weight_transports import TransportName
 from ponder.protocols import Policy
 from ponder.settings import When
@@ -51,6 +52,16 @@ class SamplerSettings(ReplicaSettings, Protocol):
     def weight_transport(self) -> TransportName: ...
 
 
+def check_sampler(job: ReplicaSettings, policy: PonderPolicy) -> None:
+    """Refuse replicas that the ranks cannot share, or whose network cannot be split. To be called before the preflight,
+    which takes minutes."""
+    ranks = current_group().size
+    if job.replicas % ranks:
+        raise UsageError(f"{ranks} ranks cannot share {job.replicas} replicas: give a multiple of {ranks}")
+    if job.replicas:
+        check_shard_count(policy.net.config, job.tensor_parallel)
+
+
 async def open_sampler(
     job: SamplerSettings, policy: PonderPolicy, run_folder: Path
 ) -> SamplerCopy | ReplicaPolicy | None:
@@ -58,8 +69,6 @@ async def open_sampler(
     if not job.replicas:
         return SamplerCopy(policy) if job.staleness else None
     group, folder = current_group(), run_folder / REPLICAS_FOLDER
-    if job.replicas % group.size:
-        raise UsageError(f"{group.size} ranks cannot share {job.replicas} replicas: give a multiple of {group.size}")
     own = job.replicas // group.size  # each rank's, since each samples its part of the problems
     replicas = ReplicaPolicy(
         policy,
