@@ -98,9 +98,10 @@ class CudaGraphRunner(ModelRunner):
                 self._sampling_batch = self._make_batch(b, samples=True)
                 self.ready.set()
                 if net.device.type == "cuda":  # variants that may be needed later
-                    fused_forward.decode(
-                        self.weights, self.cache, GraphBuffers(net, 1, self.null_slot), 1, True, True, True
-                    )
+                    b = GraphBuffers(net, 1, self.null_slot)
+                    fused_forward.decode(self.weights, self.cache, b, 1, True, True, True)
+                    b.splits = 2
+                    fused_forward.decode(self.weights, self.cache, b, 1, True)
         except Exception as error:
             if not self.ready.is_set() and "out of memory" in str(error):  # torch's or Triton's
                 if not self._memory_was_short:
