@@ -74,3 +74,41 @@ def test_decode_kernels_round_no_worse_than_separate_kernels(
     print(f"{kind} {rows}: {their_mean:.4f} {their_max:.3f}, {mean:.4f} {largest:.3f}; apart {apart:.4f}")
     assert mean < 1.1 * their_mean and mean < 0.015
     assert largest < max(0.1, 1.5 * their_max)
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_programs_that_read_a_tail_together_repeat_to_the_bit(
+    kind: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them ends last; and what other rows read does not matter."""
+    monkeypatch.setenv("PONDER_DECODE_KERNELS", kernels)
+    rows, longest, keys = 12, 900, 256
+    config = replace(
+        CONFIGS[kind], vocab=1000, width=576, heads=9, kv_heads=3, head_dim=64, mlp_width=640, context=1024
+    )
+    net = init_decoder(config, 0).to("cuda", torch.bfloat16)
+    exact_net = deepcopy(net).float()
+    lengths = torch.from_numpy(np.random.default_rng(0).integers(1, longest, rows)).cuda()
+    filled = torch.randn(config.layers, 2, config.kv_heads, rows * longest + 1, config.head_dim, device="cuda")
+
+    def logprobs(net: Decoder, splits: int, lengths: torch.Tensor) -> torch.Tensor:
+        weights, cache = FusedWeights(net, 32), KVCache(config, rows * longest + 1, net.device, net.dtype)
+        for kv, values in zip(cache.kv, filled, strict=True):
+            kv.copy_(values.bfloat16())
+        b = graph_buffers.GraphBuffers(net, rows, rows * longest)
+        b.tail_slots[:, :longest] = torch.arange(rows * longest, device="cuda").view(rows, longest)
+        b.positions.copy_(lengths)
+        b.splits = splits
+        with torch.inference_mode():
+            fused_forward.decode(weights, cache, b, rows, samples=False)
+        assert not b.arrivals.any()
+        return b.logits.log_softmax(-1)
+
+    assert graph_buffers.split_keys(rows) == keys
+    exact, alone, together = logprobs(exact_net, 1, lengths), logprobs(net, 1, lengths), logprobs(net, 8, lengths)
+    assert (logprobs(exact_net, 8, lengths) - exact).abs().max() < 1e-4
+    assert (together - exact).abs().mean() < 1.1 * (alone - exact).abs().mean() + 1e-4
+    assert all(torch.equal(logprobs(net, 8, lengths), together) for _ in range(10))
+    others = torch.cat([lengths[:1], lengths[1:].flip(0)])
+    assert torch.equal(logprobs(net, 8, others)[0], together[0])
