@@ -170,11 +170,12 @@ class Prompts:
         return fused_forward.prefill(self.weights, self.cache, inputs)
 
 
-def prefill_tile(bench: Bench, prompts: Prompts, tile: tuple[int, dict[str, int]] | None) -> dict[str, float]:
+def prefill_tile(bench: Bench, prompts: Prompts, tile: tuple[int, dict[str, int]]) -> dict[str, float]:
     """Milliseconds of a pass, and of its attention alone."""
-    with ExitStack() as patches:
-        if tile is not None:
-            patches.enter_context(patch.object(fused_forward, "_prefill_tile", lambda w: tile))
+    with (
+        patch.object(fused_forward, "QUERIES_PER_PREFILL_TILE", tile[0]),
+        patch.object(fused_forward, "PREFILL_TILE", tile[1]),
+    ):
         inputs, w = prompts.inputs(), prompts.weights
         whole = timed(bench, lambda: prompts.run(inputs)) * 1e3
         attend, c = fused_forward._prefill_attention(w, prompts.cache, inputs), w.config

@@ -311,7 +311,7 @@ def test_long_tails_are_split_and_tables_rewritten(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_several_programs_read_a_tail(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tails of some rows have several parts, of others one; and some of them follow shared segments."""
-    monkeypatch.setattr(graph_buffers, "_MIN_SPLIT_KEYS", 16)
+    monkeypatch.setattr(graph_buffers, "_SPLIT_KEYS", {1024: 16})
     split, real = set[int](), fused_forward.decode
 
     def spy(w: Any, cache: Any, b: Any, *given: Any, **named: Any) -> Any:

@@ -74,8 +74,13 @@ ATTENTION_TILES = {
 }  # fmt: skip
 
 
-def attention_tile_for(head_dim: int, rows: int) -> AttentionTile | None:
-    return _for_rows(ATTENTION_TILES, rows) if head_dim == 64 else None
+SPLIT_ATTENTION_TILE = AttentionTile(128, 4, 3, 0)  # where several programs read a long tail
+
+
+def attention_tile_for(head_dim: int, rows: int, split: bool) -> AttentionTile | None:
+    if head_dim != 64:
+        return None
+    return SPLIT_ATTENTION_TILE if split else _for_rows(ATTENTION_TILES, rows)
 
 
 def _for_rows(tiles: Mapping[int, _T], rows: int) -> _T:

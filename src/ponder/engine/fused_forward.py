@@ -26,6 +26,8 @@ from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
 
+QUERIES_PER_PREFILL_TILE = 64  # queries (tokens times heads of a group) of one prefill program
+PREFILL_TILE = {"num_warps": 4}  # 128 queries, or keys, were slower on an H200 (bench/long_contexts.py)
 # Inputs times columns up to which x A^T is computed again for every tile of outputs, not in a kernel of its own.
 _MAX_RECOMPUTED_PRODUCTS = 1024 * 32
 _MAX_COLUMNS_PER_TILE = 64
@@ -128,7 +130,7 @@ def _decode_attention(
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
     shared_tile = _tile_constants(c.head_dim, w.embedding.dtype)
     tile, fetched = shared_tile, 0
-    if pdl and (own := decode_forward.attention_tile_for(c.head_dim, rows)):
+    if pdl and (own := decode_forward.attention_tile_for(c.head_dim, rows, b.splits > 1)):
         tile = tile | {"N": own.keys, "num_warps": own.warps, "num_stages": own.stages}
         fetched = own.fetched
 
@@ -161,7 +163,6 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, inputs: PrefillInputs) -
     tokens_T, slots_T, positions_T, items_I4, table = inputs
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
     queries = max(16, next_power_of_two(tokens_per_item(w) * group))  # of an item
-    prefill_tile = _prefill_tile(w)[1]
     q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
 
     def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
@@ -175,21 +176,14 @@ def _prefill_attention(w: FusedWeights, cache: KVCache, inputs: PrefillInputs) -
         k.prefill_attention[(len(items_I4), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
             WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=queries,
-            **(tile | prefill_tile),
+            **(tile | PREFILL_TILE),
         )  # fmt: skip
 
     return attend
 
 
 def tokens_per_item(w: FusedWeights) -> int:
-    return max(1, _prefill_tile(w)[0] // (w.config.heads // w.config.kv_heads))
-
-
-def _prefill_tile(w: FusedWeights) -> tuple[int, dict[str, int]]:
-    """Queries (tokens times heads of a group) of one prefill program, and how its kernel is compiled."""
-    if w.config.head_dim <= 64 and w.embedding.dtype.itemsize == 2:
-        return 128, {"num_warps": 8, "num_stages": 3}
-    return 64, {"num_warps": 4}
+    return max(1, QUERIES_PER_PREFILL_TILE // (w.config.heads // w.config.kv_heads))
 
 
 def _offsets(sizes: Iterable[int]) -> list[int]:

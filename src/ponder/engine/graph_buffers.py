@@ -22,8 +22,8 @@ VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples fro
 QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
 _KEYS_PER_PROGRAM = 512  # keys of a shared segment that one program reads
 _MAX_TAIL_KEYS = 4096  # keys of a tail; of a longer one, all but the last keys become a segment
-_MIN_SPLIT_KEYS = 256  # keys of a tail that one program reads, if others read the rest
-_ROWS_PER_SPLIT_KEYS = 64  # rows up to which that is so; of more rows, a program reads more keys
+# Keys of a tail that one program reads while others read the rest, by the largest number of rows.
+_SPLIT_KEYS = {32: 256, 64: 512, 256: 1024, 512: 2048, 1024: 4096}
 _MIN_SHARED_ITEMS = 64  # shared segments for which there is always space
 _MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save to be worth another kernel in every layer
 
@@ -80,7 +80,7 @@ def _limit_sharing_depth(shared: Sequence[KVSegment]) -> list[KVSegment]:
 
 def split_keys(rows: int) -> int:
     """Keys of a tail that one program reads, by rows: few rows with long tails keep the device busy too."""
-    return _MIN_SPLIT_KEYS * next_power_of_two(-(-rows // _ROWS_PER_SPLIT_KEYS))
+    return next((keys for most, keys in _SPLIT_KEYS.items() if rows <= most), max(_SPLIT_KEYS.values()))
 
 
 def tail_splits(rows: int, length: int) -> int:
@@ -132,7 +132,7 @@ class GraphBuffers:
             self.chunk_argmax = empty(rows, chunks, kind=whole)
             self.partial_values = empty(self.max_shared_items, c.heads, c.head_dim, kind=real)
             self.partial_max, self.partial_sum = (empty(self.max_shared_items, c.heads, kind=real) for _ in range(2))
-            parts = max(n * _max_splits(n) for n in {rows, min(rows, _ROWS_PER_SPLIT_KEYS)})
+            parts = max(n * _max_splits(n) for n in {rows, *(most for most in _SPLIT_KEYS if most < rows)})
             self.split_values = empty(parts, c.heads, c.head_dim, kind=real)
             self.split_max, self.split_sum = (empty(parts, c.heads, kind=real) for _ in range(2))
             self.arrivals = empty(rows, c.kv_heads, kind=whole)
