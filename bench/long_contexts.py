@@ -109,7 +109,7 @@ def step_seconds(bench: Bench, rows: int, tail: str, keys: int, tile: tuple[int,
         return timed(bench, work) * 1e6
 
 
-def timed(bench: Bench, work: Callable[[], None]) -> float:
+def timed(bench: Bench, work: Callable[[], Any]) -> float:
     """Seconds, while no other process of this bench times anything."""
     work()  # compiled before the others wait
     synchronize(bench.device)
