@@ -239,10 +239,18 @@ RULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "storm"),
-    [("llama", 0), ("window", 1), ("gemma", 3), pytest.param("llama", 4, marks=pytest.mark.nightly)],
-)
-def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
+    ("kind", "storm", "mixes"),
+    [
+        ("llama", 0, True), ("window", 1, False), ("gemma", 3, True), ("llama", 2, False),
+        pytest.param("llama", 4, True, marks=pytest.mark.nightly),
+        pytest.param("gemma", 5, False, marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_each_sequence_equals_its_solo_result(
+    graphs: Callable[..., Engine], kind: str, storm: int, mixes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not mixes:
+        monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 1e30)
     net, chance = tiny_decoder(kind), random.Random(storm)
     eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))
     trunk = [chance.randrange(3, 64) for _ in range(30)]
@@ -291,6 +299,39 @@ def test_each_sequence_equals_its_solo_result(graphs: Callable[..., Engine], kin
     run_async(all_of_them(), 60)
     machine.close()
     alone.close()
+
+
+def test_new_prompts_are_launched_before_tokens_in_flight_are_collected(
+    graphs: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 1e30)
+    net = tiny_decoder()
+    machine, alone = graphs(net, 300, prefill_chunk_tokens=8), Engine(net, cache_bytes=1 << 22)
+    asked = [
+        Request(ids([5, 6, 7]), Sampling(max_tokens=60), 2, 0),
+        Request(ids(range(3, 40)), Sampling(max_tokens=9), 1, 1),
+    ]
+    order: list[str] = []
+    for owner, name in ((CudaGraphRunner, "launch"), (CudaGraphRunner, "prefill"), (Engine, "_collect")):
+        real = getattr(owner, name)
+
+        def spy(self: Any, *given: Any, real: Any = real, name: str = name, **named: Any) -> Any:
+            order.append(name)
+            return real(self, *given, **named)
+
+        monkeypatch.setattr(owner, name, spy)
+
+    async def one_after_another() -> list[Any]:
+        first = asyncio.ensure_future(machine.generate(asked[0]))
+        while "launch" not in order:
+            await asyncio.sleep(0.001)
+        return await asyncio.gather(first, machine.generate(asked[1]))
+
+    for ours, request in zip(run_async(one_after_another(), 60), asked, strict=True):
+        theirs = run_async(alone.generate(request), 60)
+        assert [seq.token_ids for seq in ours] == [seq.token_ids for seq in theirs]
+    assert "launch prefill _collect" in " ".join(order)
+    machine.close()
 
 
 def save_adapter(folder: Path, rank: int, targets: tuple[str, ...] = lora.LORA_TARGETS, seed: int = 0) -> None:

@@ -199,6 +199,9 @@ class CudaGraphRunner(ModelRunner):
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
+    def can_prefill_ahead(self, chunks: Sequence[PrefillChunk]) -> bool:
+        return self._has_kernels((), chunks) and not self.mixed_batch(chunks)
+
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:

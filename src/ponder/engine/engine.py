@@ -278,8 +278,11 @@ class Engine:
         for call in cancelled:
             self._abort(call)
         in_flight, self._run_in_flight = self._run_in_flight, None
-        if in_flight is not None and not (weights_changed or new or cancelled):
-            self._run_in_flight = self._launch_ahead(in_flight)
+        if in_flight is not None and not (weights_changed or cancelled):
+            self._run_in_flight = None if new else self._launch_ahead(in_flight)
+            if self._run_in_flight is None:
+                self._prefill_ahead(new)
+                new = []
         if in_flight is not None:
             self._collect(in_flight)
         if self._run_in_flight is not None:
@@ -352,6 +355,17 @@ class Engine:
         start_time = time.perf_counter()
         self._launches_since_single_step += 1
         return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
+
+    def _prefill_ahead(self, new: Sequence[EngineCall]) -> None:
+        """Launch a prefill of waiting prompts before the tokens of the running steps are collected, so that the device
+        computes it while the host handles them."""
+        scheduler, runner = self._scheduler, self._runner
+        assert scheduler is not None and runner is not None
+        for call in new:
+            self._schedule_call(scheduler, call)
+        start_time = time.perf_counter()
+        if chunks := scheduler.plan_prefill(runner.can_prefill_ahead):
+            self._run_plan(StepPlan(chunks, []), scheduler, runner, start_time)
 
     def _collect(self, in_flight: InFlight) -> None:
         """Wait for the tokens of launched steps and deliver them, except to sequences that finished or were cancelled

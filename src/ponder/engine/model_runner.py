@@ -95,6 +95,10 @@ class ModelRunner:
         """Whether these sequences can be launched again before their tokens in flight are collected."""
         return False
 
+    def can_prefill_ahead(self, chunks: Sequence[PrefillChunk]) -> bool:
+        """Whether these chunks can be launched before tokens in flight are collected, and shall not decode too."""
+        return False
+
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
     ) -> PendingTokens:

@@ -115,6 +115,15 @@ class Scheduler:
                 return plan
         return None
 
+    def plan_prefill(self, can_run: Callable[[Sequence[PrefillChunk]], bool]) -> list[PrefillChunk]:
+        """The next chunks, if they can run now, while decoding steps are in flight."""
+        self._admit()
+        chunks = self._next_chunks() if self._prefills_in_a_row < _MAX_PREFILLS_IN_A_ROW else []
+        if not chunks or not can_run(chunks):
+            return []
+        self._prefills_in_a_row += 1
+        return chunks
+
     def finish_chunks(self, chunks: Sequence[PrefillChunk]) -> list[ReadRequest]:
         """These chunks were computed. Returns the read requests that are complete now."""
         for chunk in chunks:
