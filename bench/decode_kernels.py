@@ -314,7 +314,11 @@ def tune(bench: Bench, rows: int, tiles: int) -> dict[str, Any]:
 def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:
     """Kernels of a step: their number, and their microseconds in all."""
     bench.lay_out(rows, has_shared)
-    replay, times = bench.captured(bench.step(rows, has_shared)), 5
+    return profile_kernels(bench, bench.step(rows, has_shared))
+
+
+def profile_kernels(bench: Bench, work: Callable[[], Any]) -> list[dict[str, Any]]:
+    replay, times = bench.captured(work), 5
     replay()
     if bench.device != "cuda":
         return []

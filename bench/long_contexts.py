@@ -6,7 +6,8 @@
 Parts: `check` compares a decoding step whose tails several programs read with float32 and with one program for each
 tail, and says whether repeated steps, and those with other neighbours, are equal to the bit; `decode` times whole steps
 by rows, lengths of their tails, keys of one program and tile; `prefill` times passes of new prompts by tile;
-`launch` the same with and without a graph. Every part is written when it is done. The weights are random.
+`launch` the same with and without a graph; `profile` lists the kernels of a decoding step of mixed tails, with the
+engine's keys of one program, and of a prefill. Every part is written when it is done. The weights are random.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decode_kernels import SMALL_SHAPE, Bench, attention_tile
-from ponder.engine import fused_forward
+from decode_kernels import SMALL_SHAPE, Bench, attention_tile, profile_kernels
+from ponder.engine import fused_forward, graph_buffers
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.fused_forward import PrefillInputs
 from ponder.engine.fused_weights import FusedWeights
@@ -38,7 +39,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.types import ids
 from training_harness import SHAPES, synchronize
 
-PARTS = ("check", "decode", "prefill", "launch")
+PARTS = ("check", "decode", "prefill", "launch", "profile")
 DECODE_TILES = [  # keys at a time, warps, stages, entries by one prefetch (0: none)
     (64, 2, 3, 32), (64, 2, 3, 0), (128, 4, 3, 0), (64, 4, 3, 0), (32, 1, 3, 0), (64, 2, 4, 0), (32, 2, 4, 0),
 ]  # fmt: skip
@@ -93,8 +94,15 @@ def place_rows(bench: Bench, positions: Tensor, keys: int) -> bool:
     return bool(segments)
 
 
-def step_seconds(bench: Bench, rows: int, tail: str, keys: int, tile: tuple[int, int, int, int] | None) -> float:
-    """Microseconds of a whole step."""
+def step_microseconds(bench: Bench, rows: int, tail: str, keys: int, tile: tuple[int, int, int, int] | None) -> float:
+    """Of a whole step."""
+    return step(bench, rows, tail, keys, tile, lambda work: timed(bench, work) * 1e6)
+
+
+def step(
+    bench: Bench, rows: int, tail: str, keys: int, tile: tuple[int, int, int, int] | None,
+    measure: Callable[[Callable[[], None]], Any],
+) -> Any:  # fmt: skip
     positions = lengths(rows, tail, bench.position).to(bench.device)
     with split_by(bench, rows, keys), attention_tile(tile):
         has_shared = place_rows(bench, positions, keys)
@@ -106,7 +114,7 @@ def step_seconds(bench: Bench, rows: int, tail: str, keys: int, tile: tuple[int,
             b.last_tokens.copy_(tokens)
             b.step.zero_()
 
-        return timed(bench, work) * 1e6
+        return measure(work)
 
 
 def timed(bench: Bench, work: Callable[[], Any]) -> float:
@@ -246,7 +254,7 @@ def main() -> None:
                 for keys in args.keys:
                     attempt(
                         "decode", f"{rows} rows, tails {tail}, {keys} keys, {tile or 'own tile'}",
-                        partial(step_seconds, bench, rows, tail, keys, tile),
+                        partial(step_microseconds, bench, rows, tail, keys, tile),
                     )  # fmt: skip
 
     if "check" in args.parts:
@@ -262,13 +270,22 @@ def main() -> None:
             if rows == args.rows[0]:
                 decode(rows, args.tails[:1], DECODE_TILES[: args.tiles])
             del bench
-    if {"prefill", "launch"} & set(args.parts):
+    if "profile" in args.parts:
+        bench, rows = Bench(config, args.device, args.rows[0], args.longest, 0, dtype), args.rows[0]
+        keys, kernels = graph_buffers.split_keys(rows), partial(profile_kernels, bench)
+        attempt("profile", f"{rows} rows, {keys} keys", partial(step, bench, rows, "mixed", keys, None, kernels))
+        del bench
+    if {"prefill", "launch", "profile"} & set(args.parts):
         bench = Bench(config, args.device, 1, 8, 0, dtype)
         cache = KVCache(config, max(args.tokens) + 1, bench.net.device, dtype)
         prompts = [Prompts(bench.weights, cache, tokens, args.longest) for tokens in args.tokens]
         if "launch" in args.parts:
             for tokens, those in zip(args.tokens, prompts, strict=True):
                 attempt("launch", f"{tokens} tokens", partial(launch, bench, those))
+        if "profile" in args.parts:
+            inputs = prompts[0].inputs()
+            work = partial(prompts[0].run, inputs)
+            attempt("profile", f"{args.tokens[0]} tokens", partial(profile_kernels, bench, work))
         for tile in PREFILL_TILES[: args.tiles] if "prefill" in args.parts else ():
             attempt("prefill", f"{args.tokens[0]} tokens, {tile}", partial(prefill_tile, bench, prompts[0], tile))
 
