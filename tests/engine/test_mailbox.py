@@ -236,3 +236,28 @@ def test_an_idle_thread_ends_and_the_next_call_starts_another(monkeypatch: pytes
         assert len(await worker.mailbox.submit(items(2))) == 2
 
     asyncio.run(main())
+
+
+def test_wait_for_calls_ends_when_one_comes() -> None:
+    worker = FakeWorker(steps=2)
+    waited: list[float] = []
+    real = worker.mailbox.take
+
+    def take() -> Any:
+        began = time.perf_counter()
+        if worker.batches:  # a second call comes while the worker waits; a third does not
+            worker.mailbox.wait_for_calls(5.0 if len(worker.batches) == 1 else 0.01)
+        waited.append(time.perf_counter() - began)
+        return real()
+
+    worker.mailbox.take = take  # type: ignore[method-assign]
+
+    async def two() -> None:
+        first = asyncio.ensure_future(worker.mailbox.submit([FakeSequence()]))
+        while not worker.batches:
+            await asyncio.sleep(0.001)
+        await asyncio.gather(first, worker.mailbox.submit([FakeSequence()]))
+
+    asyncio.run(asyncio.wait_for(two(), 20))
+    worker.mailbox.close()
+    assert worker.batches[:2] == [1, 1] and waited[1] < 5.0 and waited[2] >= 0.01

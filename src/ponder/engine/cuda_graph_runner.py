@@ -37,6 +37,8 @@ from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
+# Of few sequences, fewer steps per launch: new prompts wait less, and the host has time for them.
+_FEW_SEQUENCES, _STEPS_OF_FEW = 64, 8
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
 _SECONDS_BETWEEN_WARM_UPS = 20.0  # where the device's memory was full
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
@@ -167,7 +169,8 @@ class CudaGraphRunner(ModelRunner):
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
+        most = STEPS_PER_LAUNCH if len(seqs) > _FEW_SEQUENCES else min(_STEPS_OF_FEW, STEPS_PER_LAUNCH)
+        return max(1, min(most, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)

@@ -44,6 +44,10 @@ _SMALL_NETWORK_PARAMETERS, _PREFILL_CHUNK_TOKENS_SMALL = 1 << 22, 4096
 _STREAMING_STEPS, _LAUNCHES_PER_SINGLE_STEP = 8, 3
 _MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has time for them
 
+# Callers whose sequences have finished may ask again at once. While other steps run, the engine waits so long for them
+# before it launches further ones. Of more sequences, the host needs the time itself.
+_SECONDS_FOR_NEXT_CALLS, _MAX_SEQUENCES_TO_WAIT = 3e-3, 64
+
 _engines: WeakSet[Engine] = WeakSet()
 
 
@@ -269,6 +273,9 @@ class Engine:
                 self._fail_all(error)
 
     def _step(self) -> None:
+        running = self._run_in_flight
+        if running is not None and running.some_finished and len(running.seqs) <= _MAX_SEQUENCES_TO_WAIT:
+            self.mailbox.wait_for_calls(_SECONDS_FOR_NEXT_CALLS)
         new, cancelled, weights_changed = self.mailbox.take()
         if weights_changed and self._runner is not None and not self._runner.matches(self.net):
             self._reset()  # the weights are at other addresses now

@@ -205,6 +205,11 @@ class Mailbox:
 
     # used by `step`, in the worker thread
 
+    def wait_for_calls(self, seconds: float) -> None:
+        """Wait until calls come, or are cancelled, but not longer than this."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._inbox or self._cancelled or self._closed or self._paused, seconds)
+
     def take(self) -> Inbox:
         """Empty the inbox. The new calls are registered in `calls` at once, so that no failure can lose them."""
         with self._condition:
