@@ -3,6 +3,8 @@ gives and the learner's own, of the same tokens, with decode_kernels.py and with
 the same network in float32. Prints one line of JSON for each.
 
     python bench/decode_parity.py                       SmolLM2, 64 sequences of 128 tokens
+    python bench/decode_parity.py --prompt-tokens 1200 --prompts 32 --n 1
+                                                        after prompts that several programs read
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ def main() -> None:
     own.add_argument("--device", default="cuda")
     own.add_argument("--model", default="smollm2", help="a model, or one of training_harness.py's shapes")
     own.add_argument("--prompts", type=int, default=8)
+    own.add_argument("--prompt-tokens", type=int, default=20)
     own.add_argument("--n", type=int, default=8)
     own.add_argument("--tokens", type=int, default=128)
     own.add_argument("--compared", type=int, default=64, help="sequences that the learner reads too")
@@ -61,7 +64,7 @@ def main() -> None:
         net = hf.load(find_model(args.model), dtype, torch.device(args.device))
     exact = deepcopy(net).float()
     draw = np.random.default_rng(0)
-    prompts = [draw.integers(3, net.config.vocab, 20).tolist() for _ in range(args.prompts)]
+    prompts = [draw.integers(3, net.config.vocab, args.prompt_tokens).tolist() for _ in range(args.prompts)]
     for kernels in ("0", "1"):
         os.environ["PONDER_DECODE_KERNELS"] = kernels
         engine = Engine(net, cache_bytes=1 << 30)
