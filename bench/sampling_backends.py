@@ -116,6 +116,8 @@ class AsyncBackend(Backend):
 
 
 class Ponder(AsyncBackend):
+    sampling: Sampling | None = None  # of the last call
+
     def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         from ponder.garbage_collector import ignore_imported_objects
@@ -127,7 +129,9 @@ class Ponder(AsyncBackend):
         self.policy.engine.cache_bytes = int(setting.cache_gib * 2**30)
 
     async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup:
-        result = await self.policy.generate(ask[0], Sampling(max_tokens=tokens), ask[1])
+        if self.sampling is None or self.sampling.max_tokens != tokens:  # one for all calls, as a strategy has
+            self.sampling = Sampling(max_tokens=tokens)
+        result = await self.policy.generate(ask[0], self.sampling, ask[1])
         return [(c.token_ids, c.logprobs) for c in result]
 
     def close(self) -> None:

@@ -293,3 +293,16 @@ def test_decoding_waits_when_slots_are_short() -> None:
         [2, 1, 2, 1, 2, 1, 2, 1], 2
     )
     assert_all_free(schedule)
+
+
+def test_evict_ahead_frees_slots_only_where_much_may_be_evicted() -> None:
+    schedule = Scheduler(size=40, max_num_seqs=4, prefill_chunk_tokens=64)
+    tree = schedule.tree
+    for first in range(10):  # 40 slots of four tokens each, none in use
+        tree.insert_computed(tree.match_prefix(ids([])), ids([first, 1, 2, 3]), schedule.allocator.allocate(4))
+    assert schedule.allocator.free_count == 0 and tree.evictable == 40
+    schedule.evict_ahead(6)  # more than an eighth
+    assert schedule.allocator.free_count == 0
+    schedule.evict_ahead(5)
+    assert schedule.allocator.free_count == 8 and tree.evictable == 32, "whole leaves"
+    assert tree.match_prefix(ids([1, 1, 2, 3])).end == 0 and tree.match_prefix(ids([2, 1, 2, 3])).end == 4, "the oldest"

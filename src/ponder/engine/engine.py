@@ -231,7 +231,9 @@ class Engine:
         return self._token_bytes
 
     async def _submit(self, items: Any, on_chunk: Callable[[TokenChunk], None] | None = None) -> Any:
-        with self.adapters.in_use(items[0].adapter):
+        if not (adapter := items[0].adapter):
+            return await self.mailbox.submit(items, on_chunk)
+        with self.adapters.in_use(adapter):
             return await self.mailbox.submit(items, on_chunk)
 
     def _make_sequences(self, request: Request) -> list[SequenceState]:
@@ -380,6 +382,8 @@ class Engine:
         rows = [i for i, seq in enumerate(in_flight.seqs) if seq in self.mailbox.calls]
         if not rows:
             return
+        if self._scheduler is not None:
+            self._scheduler.evict_ahead(in_flight.steps * len(rows))
         tokens_BS, logprobs_BS = in_flight.results()
         seqs = in_flight.seqs
         if len(rows) < len(seqs):
@@ -510,9 +514,10 @@ class Engine:
     def _schedule_call(self, scheduler: Scheduler, call: EngineCall) -> None:
         items = [item for item in call.items if item in self.mailbox.calls]
         try:
-            if not all(scheduler.fits(_cache_tokens_needed(item)) for item in items):
-                raise self._too_long(max(map(_cache_tokens_needed, items)))
-            self.adapters.load_to_device({item.adapter for item in items})
+            if items:  # all of one request
+                if not scheduler.fits(needed := _cache_tokens_needed(items[0])):
+                    raise self._too_long(needed)
+                self.adapters.load_to_device([items[0].adapter])
         except BaseException as error:
             self.mailbox.reject(call, request_errors.as_request_error(error))
             return

@@ -269,7 +269,7 @@ def common_prefix_length(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
     n = min(len(a), len(b))
     if not n or a[0] != b[0]:
         return 0
-    if n > 1 and a[1] != b[1]:  # often: continuations of one token
+    if n == 1 or a[1] != b[1]:  # often: continuations of one token
         return 1
     differs = a[:n] != b[:n]
     first = int(differs.argmax())

@@ -24,6 +24,7 @@ from ponder.engine.request import ReadRequest, SequenceState
 from ponder.types import Ids
 
 _GROWTH_MARGIN_TOKENS = 16  # tokens that each sequence can grow before a newly admitted one may cause a preemption
+_MIN_EVICTABLE_LAUNCHES = 8  # of which one is evicted ahead of time
 _MAX_PREFILLS_IN_A_ROW = 4  # prefill steps before a step that only decodes
 
 WorkItem = SequenceState | ReadRequest
@@ -248,6 +249,12 @@ class Scheduler:
         self._assign_slots(seqs, steps)
         return True
 
+    def evict_ahead(self, slots: int) -> None:
+        """Evict what the next launch will need, where that is a small part of what may be evicted. For the time while
+        the device computes."""
+        if self.tree.evictable >= _MIN_EVICTABLE_LAUNCHES * slots:
+            self.tree.evict(slots)
+
     def _plan_decode(self, seqs: Sequence[SequenceState], steps: int) -> StepPlan | None:
         """Allocate slots for up to `steps` more tokens of each sequence, at least one. Preempt the youngest item until
         there are enough. None: all of these sequences were preempted."""
@@ -284,10 +291,11 @@ class Scheduler:
         if isinstance(item, SequenceState):
             if sampled is None:
                 sampled = np.asarray(item.token_ids, np.int32)
-            whole = np.concatenate([item.request.prefix, sampled], dtype=np.int32)
+            whole = np.asarray(item.request.prefix, np.int32).tobytes() + sampled.tobytes()
             slots: Slots = np.frombuffer(item.slots.tobytes(), np.int32)
-            filled = min(len(slots), len(whole) - 1 - node.end)  # other slots were for tokens never sampled
-            tokens = whole[node.end : node.end + filled].copy()  # not a view, which would keep the whole
+            filled = min(len(slots), item.length - 1 - node.end)  # other slots were for tokens never sampled
+            start, stop = (end * slots.itemsize for end in (node.end, node.end + filled))
+            tokens: Ids = np.frombuffer(whole[start:stop], np.int32)
             item.slots = array("i")
         else:
             assert item.uncached is not None
@@ -301,7 +309,7 @@ class Scheduler:
             self.allocator.free_slots(slots[filled:])
             end = tree.insert_computed(node, tokens[:filled], slots[:filled])
             if isinstance(item, SequenceState):
-                tree.remember_end(end, whole[: end.end].tobytes(), item.adapter)
+                tree.remember_end(end, whole[:stop], item.adapter)
         tree.release(node)
         item.node = None
 

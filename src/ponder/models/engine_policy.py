@@ -56,14 +56,8 @@ class EnginePolicy(BasePolicy):
         assert seq.stop is not None
         prompt, written = len(seq.request.prefix), len(seq.token_ids)
         prefilled = min(seq.prefill_tokens, prompt)
-        cost = Cost(
-            prompt_tokens=prefilled,
-            cached_tokens=prompt - prefilled,
-            generated_tokens=written,
-            wasted_tokens=seq.discarded_tokens,
-            flops=self._flops(prompt + written // 2) * (prefilled + written - 1),
-            seconds=seq.seconds,
-        )
+        flops = self._flops(prompt + written // 2) * (prefilled + written - 1)
+        cost = Cost(prefilled, prompt - prefilled, written, seq.discarded_tokens, flops, seq.seconds)
         notes: dict[str, Sequence[float]] = {**seq.notes}
         if len(set(seq.versions)) > 1:
             notes["version"] = seq.versions

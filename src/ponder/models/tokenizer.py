@@ -57,7 +57,10 @@ class Tokenizer:
         """Half a character at either end becomes U+FFFD. Ids below 0, which stand for pictures, have no text."""
         if keep_special and (written := self._token_bytes):
             try:
-                return b"".join([written[i] for i in ids if i >= 0]).decode(errors="replace")
+                tokens = ids if isinstance(ids, list) else list(ids)
+                if tokens and min(tokens) < 0:
+                    tokens = [i for i in tokens if i >= 0]
+                return b"".join(map(written.__getitem__, tokens)).decode(errors="replace")
             except IndexError:  # an id without a token, which the library leaves out
                 pass
         try:
