@@ -108,8 +108,8 @@ def vllm_jobs_row(r: dict[str, Any]) -> tuple[str, str]:
             continue
         right = "{:.1f} [{:.1f}, {:.1f}] % right".format(*(100 * x for x in job["accuracy"]))
         counts = job["ledger"]
-        where = "in one process" if counts is None else f"{counts['open'] + counts['doubled']} requests lost or doubled"
-        parts.append(f"{name.partition('_')[0]}: {job['traces']} problems, {job['answers']} answers, {right}, {where}")
+        lost = "" if counts is None else f", {counts['open'] + counts['doubled']} requests lost or doubled"
+        parts.append(f"{name.replace('_', ' ')}: {job['traces']} problems, {job['answers']} answers, {right}{lost}")
     s = r["settings"]
     return f"`ponder eval` and `collect` of {s['model']} through {s['replicas']} replicas of vLLM", "; ".join(parts)
 
@@ -260,6 +260,9 @@ def measured_text(kept: dict[str, Any]) -> str:
         before: list[float] = next((row["before"] for row in rows if None not in row["before"]), [])
         text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
         text += "\n".join(demo_lines(rows)) + "\n"
+    if "demo_before" in kept:
+        text += "\nBefore a prompt without a token was computed again with new weights (staleness 1 with `tis`):\n\n"
+        text += "\n".join(demo_lines(kept["demo_before"]["rows"])) + "\n"
     if "staleness" in kept:
         text += trials_text(kept["staleness"], "held-out problems")
     if "staleness_trials" in kept:
