@@ -66,6 +66,17 @@ def make_graph_runner(net: Decoder, slots: int, max_num_seqs: int, *_: Any) -> c
     return runner
 
 
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Engines made in here have a GPU's runner on the CPU, whose network computes nothing."""
+    with (
+        patch.object(fused_forward, "decode", sample_without_network),
+        patch.object(fused_forward, "prefill", prefill_without_network),
+        patch.object(engine, "make_runner", make_graph_runner),
+    ):
+        yield
+
+
 class InstantPonder(Ponder):
     """ponder's policy as on a GPU, without the network."""
 
@@ -124,12 +135,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tokenizer = Tokenizer.from_folder(find_model("smollm2"))
     profiles: list[cProfile.Profile] | None = [] if args.profile else None
-    with (
-        patch.object(fused_forward, "decode", sample_without_network),
-        patch.object(fused_forward, "prefill", prefill_without_network),
-        patch.object(engine, "make_runner", make_graph_runner),
-        timed_engine_thread(profiles) as engine_seconds,
-    ):
+    with without_network(), timed_engine_thread(profiles) as engine_seconds:
         side = InstantPonder(tokenizer)
         ignore_imported_objects()
         for turn in range(1 + args.repeats):

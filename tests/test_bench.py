@@ -17,16 +17,18 @@ import torch
 
 import engine_tree
 import harness
+import host_work
 import roofline
 import write_readme
 from fakes import run_async, tiny_decoder
+from ponder.engine import rng
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.tasks.environments.episode_reward import EpisodeReward
-from ponder.types import Ids, ids
+from ponder.types import Ids, Sampling, ids
 from sampling_backends import (
     BACKENDS,
     VLLM,
@@ -183,6 +185,21 @@ def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name:
         for tokens, logprobs in group:
             np.testing.assert_allclose(logprobs, run_async(judge.token_logprobs(prompt, tokens)), atol=1e-4)
     assert len({tuple(tokens) for group in result for tokens, _ in group}) == 6  # each draws for itself
+
+
+def test_host_work_samples_what_the_random_numbers_say() -> None:
+    """Forks of a path, several launches each: the tokens are functions of the sequences' keys and nothing else."""
+    with host_work.without_network():
+        side = host_work.InstantPonder(Tokenizer.from_alphabet("0123456789"))
+        vocab, prefix = side.policy.vocab_size, ids([3, 4, 5])
+        for seed in range(4):
+            completions = run_async(side.policy.generate(prefix, Sampling(max_tokens=40, seed=seed), 5))
+            for key, completion in zip(rng.stream_keys(seed, 5), completions, strict=True):
+                uniforms = rng.uniforms(np.asarray([key], np.uint64), np.arange(40))
+                assert completion.token_ids.tolist() == (uniforms * vocab).astype(int).tolist()
+            prefix = np.append(prefix, completions[seed].token_ids)
+        assert all(c.cost.cached_tokens for c in completions), "the path is in the cache"
+        side.close()
 
 
 @pytest.mark.parametrize(
