@@ -65,7 +65,7 @@ def recipe(
             task, "stage:base", algorithm=GRPO(kl=KL(TINY_KL) if tiny else None), steps=steps,
             problems_per_step=problems_per_step, group_size=group_size, sampling=sampling, save_every=steps, seed=seed,
             eval_every=eval_every, eval_samples=n, eval_limit=limit,
-            optimizer=AdamW(lr=lr or (3e-4 if tiny else 1e-5), betas=(0.9, 0.95), warmup_steps=WARMUP_STEPS),
+            optimizer=AdamW(lr=lr or (3e-4 if tiny else 3e-5), betas=(0.9, 0.95), warmup_steps=WARMUP_STEPS),
         )  # fmt: skip
         stages += [Stage(f"start-{numbers}", start), Stage(f"zero-{numbers}", zero)]
     return Stages(tuple(stages))

@@ -16,10 +16,10 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.pruned_model import pruned_model
-from ponder.book.sampled_answers import SampledProblem, pieces, vote_counts
+from ponder.book.sampled_answers import SampledProblem, chance_counts, pieces, vote_counts
 from ponder.book.word_problem_start import word_problem_start
 from ponder.errors import Interrupted, UsageError
-from ponder.measure import bootstrap_mean, plurality_accuracy
+from ponder.measure import bootstrap_mean, pass_at_k, plurality_accuracy
 from ponder.protocols import NoProgress
 from ponder.types import Step, ids
 
@@ -85,6 +85,26 @@ def test_coverage_and_its_law() -> None:
         assert value == pytest.approx(np.mean(each), abs=1e-5), k
     assert result["flops per sample"] == 100 and result["tokens per sample"] == 10
     assert result["vote right"] == [False, False, False] and result["lost by the vote"] == 2
+
+
+def test_coverage_by_answers_to_other_problems() -> None:
+    problems = [problem(0, 1, [3]), problem(1, 2, [2]), problem(2, 0, [3], 1)]
+    for own, gold in zip(problems, ("5", "7", "5"), strict=True):
+        own.answers, own.gold = [gold if a == "r" else None if a is None else "5" for a in own.answers], gold
+        own.right = [float(a == gold) for a in own.answers]
+    expected = []
+    for k in (1, 2, 4):
+        each = []
+        for own in problems:
+            others = [a for other in problems if other is not own for a in other.answers]
+            each.append(np.mean([own.gold in subset for subset in itertools.combinations(others, k)]))
+        expected.append(np.mean(each))
+    counts = chance_counts(problems)
+    assert counts is not None
+    totals, hits = zip(*counts, strict=True)
+    assert pass_at_k(totals, hits, [1, 2, 4]).mean(axis=0) == pytest.approx(expected)
+    problems[1].answers[problems[1].right.index(1.0)] = "7.0"  # as right, but it reads differently
+    assert chance_counts(problems) is None and chance_counts(problems[:1]) is None
 
 
 def test_selection_of_all_samples_is_the_plain_choice() -> None:

@@ -22,6 +22,7 @@ from ponder.book.figure import (
 from ponder.book.pruned_model import NAME, pruned_line, pruned_model
 from ponder.book.sampled_answers import (
     SampledProblem,
+    chance_counts,
     pieces,
     read_samples,
     right_counts,
@@ -52,6 +53,7 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "best": "best by log-probability",
     "weighted": "vote weighted by probability",
 }
+BY_CHANCE = "the model's answers to other problems"
 MODEL_SIZES = ("large", "small")
 
 TRIED = {
@@ -106,6 +108,10 @@ class Monkeys:
                 axes.plot(k, law, color=COLOURS[i], ls=":", lw=1.2, label=f"exp(a k^b), {label}")
                 add("coverage", label, k, mean)
                 add("coverage", f"law, {label}", k, law)
+            if _by_chance(data):
+                mean = _mean([d["large"]["chance"] for d in data])
+                axes.plot(k, mean, color="grey", ls="--", lw=1.2, label=BY_CHANCE)
+                add("coverage", BY_CHANCE, k, mean)
             set_k_axis(axes, k[-1])
             axes.set_title("coverage and its law", fontsize=9)
             axes = panels[1]
@@ -177,6 +183,9 @@ class Monkeys:
         k = data[0]["large"]["k"]
         shown = [n for n in (1, 16, 128, k[-1]) if n in k]
         rows = [[label, *(_format_coverage([d[size] for d in data], n) for n in shown)] for size, label in _sizes(data)]
+        if _by_chance(data):
+            chance = [[d["large"]["chance"][k.index(n)] for d in data] for n in shown]
+            rows.append([BY_CHANCE, *(format_interval(own, bounds=SHARE) for own in chance)])
         of = data[0]["selection"]["k"]
         for rule, label in SELECTIONS.items():
             own = [d["selection"][rule] for d in data]
@@ -256,6 +265,7 @@ class Monkeys:
             f"- coverage grows from 1 sample to {k[-1]:,} by {format_interval(gain, sign=True)} points, and exp(a k^b)"
             f" fits it to less than 2 points in the mean: **{_yes(fits)}**; at k = {k[-1]:,} the law is off by"
             f" {format_interval(off, sign=True)}",
+            *_chance_lines(data, k),
             *(
                 f"- {SELECTIONS[rule]}, from {half} samples to {of[-1]:,}: {format_interval(late[rule], sign=True)}"
                 f" points; below coverage at the end by {_format_gap(data, rule)}"
@@ -290,6 +300,10 @@ def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str,
     ) if min(n) > FIT_UP_TO else None  # fmt: skip
     votes = [vote_counts(p) for p in problems]
     won = [right > max(wrong, default=0) for right, wrong in votes]
+    by_chance = {}
+    if (chance := chance_counts(problems)) is not None:
+        others, hits = zip(*chance, strict=True)
+        by_chance["chance"] = pass_at_k(others, hits, k).mean(axis=0).round(5).tolist()
     return {
         "samples": min(n), "problems": len(n), "k": k, "coverage": curve.round(5).tolist(),
         "law": {
@@ -302,6 +316,7 @@ def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str,
         "share right": [round(x / y, 5) for x, y in zip(c, n, strict=True)],
         "vote right": won,
         "lost by the vote": sum(bool(x) and not w for x, w in zip(c, won, strict=True)),
+        **by_chance,
     }  # fmt: skip
 
 
@@ -411,6 +426,24 @@ def shift_of_sizes(d: SeedData, anchor: float) -> dict[str, float]:
         return float(np.abs(np.interp(np.log(samples), np.log(all_k), small) - model).mean())
 
     return {"factor": factor, "gap": gap(k), "gap after": gap(k * factor)}
+
+
+def _by_chance(data: Sequence[SeedData]) -> bool:
+    return all("chance" in d["large"] for d in data)
+
+
+def _chance_lines(data: Sequence[SeedData], k: Sequence[int]) -> list[str]:
+    """How much more the samples cover than the same model's answers to other problems."""
+    if not _by_chance(data):
+        return []
+    parts = []
+    for n in (x for x in (16, 128, k[-1]) if x in k):
+        more = [d["large"]["coverage"][k.index(n)] - d["large"]["chance"][k.index(n)] for d in data]
+        parts.append(f"{format_interval(more, sign=True)} at k = {n:,} (**{held_above(more)}**)")
+    return [
+        f"- {BY_CHANCE}, k of them drawn at random, hit its right answer, too, where that is a number the model often"
+        f" writes; its own samples cover more, in points: {'; '.join(parts)}"
+    ]
 
 
 def _shift_line(data: Sequence[SeedData]) -> str:

@@ -41,6 +41,13 @@ TINY_TRIALS = (
     " (without 29 %), and rewards 0.29 and 0.33 (without 0.28)."
 )
 
+SMOLLM2_TRIALS = (
+    "The bases are SmolLM2 after 60 steps of 32 such answers. GRPO without a KL term, its rate of 3e-5 warms up over 8"
+    " steps. The rate was chosen among three in one other seed, from the primed base with four numbers, by pass@1 on"
+    " validation puzzles after 40 steps (26.2 % before): 3e-5 74.5 %, 1e-5 60.8 %, 1e-4 23.4 %."
+)
+TRIALS = {"tiny": TINY_TRIALS, "smollm2": SMOLLM2_TRIALS}
+
 
 class R1Zero:
     name = "r1-zero"
@@ -122,7 +129,7 @@ class R1Zero:
             " misses is taken back (`wait`) half of the time. Over seeds with a 95 % interval that stays within its"
             " bounds; thin lines are the seeds.",
             "",
-            *([TINY_TRIALS, ""] if tiny else []),
+            *([trials, ""] if (trials := TRIALS.get(data[0].get("model", ""))) else []),
         ]
         for numbers in NUMBERS:
             lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]

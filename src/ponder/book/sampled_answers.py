@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ class SampledProblem:
     logprobs: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     flops: float = 0.0
+    gold: str = ""
 
     def add(self, trace: Trace, verifier: Any) -> None:
         for i in trace.answers():
@@ -92,7 +94,8 @@ def read_samples(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]
         for _, trace in read_traces(piece):
             problem = trace.problem
             own = out.setdefault(
-                problem.id, SampledProblem(problem.id, problem.question, len(trace.steps[0].token_ids))
+                problem.id,
+                SampledProblem(problem.id, problem.question, len(trace.steps[0].token_ids), gold=str(problem.answer)),
             )
             own.add(trace, verifier)
     return [out[key] for key in sorted(out)]
@@ -111,6 +114,18 @@ def vote_counts(problem: SampledProblem) -> tuple[int, list[int]]:
         elif answer is not None:
             wrong[answer] = wrong.get(answer, 0) + 1
     return right, sorted(wrong.values(), reverse=True)
+
+
+def chance_counts(problems: Sequence[SampledProblem]) -> list[tuple[int, int]] | None:
+    """For each problem the answers to all others, and how many of them state its right answer: what a guess at likely
+    answers hits. None for a single problem, and where right answers to one problem may read differently."""
+    if len(problems) < 2 or any(
+        a != p.gold for p in problems for a, right in zip(p.answers, p.right, strict=True) if right
+    ):
+        return None
+    own = [Counter(p.answers) for p in problems]
+    stated, total = sum(own, Counter[str | None]()), sum(len(p.answers) for p in problems)
+    return [(total - len(p.answers), stated[p.gold] - counts[p.gold]) for p, counts in zip(problems, own, strict=True)]
 
 
 def right_counts(problems: Sequence[SampledProblem]) -> list[int]:

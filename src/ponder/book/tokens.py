@@ -177,7 +177,7 @@ class TokenEntropy:
             "**Held?**",
             "",
             f"- the {TOP_SHARE:.0%} most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the entropy;"
-            f" more than half: **{_yes(min(top) > 0.5)}**." + (_work_line(data) if tiny else ""),
+            f" more than half: **{held_above(top, 0.5, SHARE)}**." + (_work_line(data) if tiny else ""),
             f"- answers of low entropy are right more often: **{sure}**",
             f"- shorter answers to the same problem are right more often: **{shorter}**." + ABOUT_SUMS * tiny,
             "",
