@@ -59,8 +59,9 @@ def retry_while_disk_full(
 
 
 def _describe_need(path: Path, needed: int) -> str:
-    """How much space a file needs, and how much is free there."""
-    text = f"{path} needs {format_bytes(needed)}"
+    """How much space a file needs, and how much is free there. Of a first checkpoint the size of the model is not known
+    yet."""
+    text = f"{path} needs at least {format_bytes(needed)}"
     with contextlib.suppress(OSError):
         there = next(p for p in (path, *path.parents) if p.exists())
         text += f", and {format_bytes(shutil.disk_usage(there).free)} are free"

@@ -28,6 +28,8 @@ def test_count_verdicts_groups_reasons_by_kind():
     reasons = ["its process ended with code -9", "it answered with 10,000,128 bytes", "it answered with 2.5 MB"]
     kinds = ["its process ended with code -9", "it answered with N bytes", "it answered with N MB"]
     assert [*count_verdicts(Score(None, reason) for reason in reasons).reasons] == kinds
+    own = ["env1.py:Wordle2.act: it raised ValueError (env1.py, line 7)", "env1.py:act: it did not return within 10 s"]
+    assert [*count_verdicts(Score(None, reason) for reason in own).reasons] == own
 
 
 def test_a_run_continues_while_few_verdicts_are_undecided():

@@ -85,8 +85,10 @@ def _advice(reason: str) -> str:
     return next((advice for pattern, advice in _ADVICE if pattern.search(reason)), _DEFAULT_ADVICE)
 
 
-# A number in a reason; those that say what is wrong with the user's code stay.
-_NUMBER = re.compile(r"((?:, line |returned |rewards for |with code )-?[0-9]+)|[0-9]+(?:[.,][0-9]+)*")
+# A number in a reason; those that say what is wrong with the user's code stay, and so do digits of names (env2.py).
+_NUMBER = re.compile(
+    r"((?:, line |returned |rewards for |with code |within )-?[0-9]+|[A-Za-z_][\w.]*)|[0-9]+(?:[.,][0-9]+)*"
+)
 MAX_REASON_CHARS = 200
 
 
