@@ -352,7 +352,7 @@ def test_save_waits_for_disk_space(
     assert tries == [["step-000001", "step-000002.new"]] * 3 and checkpoint_names(run) == ["step-000001", "step-000002"]
     assert verify_newest(run) == 2
     output = capsys.readouterr().err
-    assert "the disk is full: " in output and "step-000002 needs at least " in output and "there is room again" in output
+    assert "disk is full: " in output and "step-000002 needs at least " in output and "there is room again" in output
 
 
 def test_stop_request_ends_wait_for_disk_space(run: Run, background: bool) -> None:
