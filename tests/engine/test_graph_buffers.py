@@ -561,3 +561,9 @@ class FailingForward:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.reference, name)
+
+
+def test_graphs_of_prefills_have_few_sizes() -> None:
+    sizes = {prefill_graphs._graph_tokens(tokens) for tokens in range(1, 8193)}
+    assert sorted(sizes) == [16, 32, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7168, 8192]
+    assert all(prefill_graphs._graph_tokens(tokens) >= tokens for tokens in range(1, 8193))

@@ -1,4 +1,4 @@
-"""Prefills as CUDA graphs, one for each number of tokens up to a power of two.
+"""Prefills as CUDA graphs, each for numbers of tokens up to a power of two, or above 2,048 a multiple of 1,024.
 
 A short prompt takes the device less than a millisecond, and the host ten times as long to launch its kernels one by
 one, while everyone who decodes waits. Of a small network, long prompts too take the host as long as the device. Tokens
@@ -25,6 +25,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
 
 _MIN_TOKENS, _MAX_TOKENS = 16, 8192
+_MANY_TOKENS, _MULTIPLE = 2048, 1024  # above them, a power of two would compute too many tokens in vain
 _MAX_CHUNKS = 1024
 _MAX_TABLE = 1 << 16  # slots that the tokens of a prefill may see, those of each chunk counted
 _MAX_WORK = 1.2e12  # tokens times parameters; of more, the kernels take longer than their launches
@@ -95,4 +96,4 @@ class PrefillGraphs:
 
 
 def _graph_tokens(tokens: int) -> int:
-    return max(_MIN_TOKENS, next_power_of_two(tokens))
+    return -(-tokens // _MULTIPLE) * _MULTIPLE if tokens > _MANY_TOKENS else max(_MIN_TOKENS, next_power_of_two(tokens))
