@@ -58,6 +58,19 @@ def test_quantize_handles_tiny_and_zero_blocks() -> None:
         torch.testing.assert_close(result, x, rtol=0.08, atol=0)
 
 
+@pytest.mark.parametrize("signed", [True, False])
+def test_nearest_level_by_two_reads_is_that_of_a_search(signed: bool) -> None:
+    """Of every boundary and its neighbours in float32, of numbers of all sizes, and of the ends."""
+    bounds = adam_states._codebook(signed, torch.device("cpu"))[1]
+    near = [torch.nextafter(bounds, torch.full_like(bounds, end)) for end in (-2.0, 2.0)]
+    draw = torch.Generator().manual_seed(0)
+    sizes = 10 ** (-9 * torch.rand(200_000, generator=draw))
+    values = torch.cat([bounds, *near, sizes, torch.tensor([0.0, 1.0, 1e-40])])
+    values = torch.cat([values, -values]) if signed else values.clamp(min=0.0)
+    guess = adam_states._first_guess(signed, torch.device("cpu"))
+    assert torch.equal(adam_states.nearest(values, bounds, guess), torch.bucketize(values, bounds, out_int32=True))
+
+
 def test_int8_states_take_a_quarter_of_memory() -> None:
     net = nn.Sequential(nn.Linear(512, 384), nn.Linear(384, 10))
     sizes = {}
