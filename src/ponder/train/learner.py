@@ -39,7 +39,7 @@ from ponder.train.sequence_parallel import SequenceGroup, SlicedTreeAttention
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
-GPU_MICROBATCH_TOKENS = 16384  # tokens of a forward pass, unless a job says otherwise
+GPU_MICROBATCH_TOKENS = 17408  # of a forward pass, unless a job says otherwise: 16,384 of completions and their prompts
 
 
 class OutOfMemory(PonderError):
