@@ -21,7 +21,7 @@ from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.nets.varlen_attention import UnbranchedRuns, VarlenTreeAttention
 from ponder.runs import Run
-from ponder.train import chunked_lm_head
+from ponder.train import chunked_lm_head, optimizer
 from ponder.train.adam_states import dequantize
 from ponder.train.checkpoint import CheckpointWriter
 from ponder.train.host_buffers import HostBuffers
@@ -191,6 +191,17 @@ def test_the_gradient_of_adapters_is_the_processors(dtype: torch.dtype, most: fl
     there = Learner(with_adapters("cuda", dtype), objective)
     assert there.compiled and expected and all(".lora_" in name for name in expected)
     assert gradient_angle(there.gradient(make_traces()), expected) < most
+
+
+def test_gradients_that_are_summed_as_they_come_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In compiled blocks, over several micro-batches."""
+    results = []
+    for most in (1 << 40, 0):
+        monkeypatch.setattr(optimizer, "MAX_PENDING_GRADIENT_BYTES", most)
+        learner = Learner(net("cuda", torch.bfloat16), GRPO(kl=None), max_tokens_per_microbatch=200)
+        assert learner.compiled
+        results.append(learner.gradient(make_traces()))
+    assert gradient_angle(*results) < 1e-3
 
 
 def test_compiled_step_with_8_bit_states_is_the_processors() -> None:
