@@ -84,9 +84,9 @@ def _serve(questions: int, answers: int) -> None:
 def _call_before_buckets(before_bucket: Callable[[int], None]) -> None:
     wait, count = _Group._wait, iter(range(1 << 30))
 
-    def wait_after_call(group: _Group, work: Any) -> None:
+    def wait_after_call(group: _Group, work: Any, stopped: Callable[[], str]) -> None:
         before_bucket(next(count))
-        wait(group, work)
+        wait(group, work, stopped)
 
     _Group._wait = wait_after_call  # type: ignore[method-assign,assignment]
 
@@ -180,6 +180,23 @@ def test_receiver_lost_in_the_middle_ends_the_group_and_the_next_is_made_anew(
         assert transport.generation == 2
         send(transport, publisher, [new], 4, weights(4))
         assert new.reply() == digests(weights(4)) and transport.generation == 3
+
+
+def test_sender_and_others_stop_at_once_when_a_receiver_is_known_to_be_lost(transport: BroadcastTransport) -> None:
+    """In the middle of a version: no deadline has to pass."""
+    publisher, transport.seconds = WeightPublisher(transport), 600.0
+    with receivers(stop_at(4, signal.SIGSTOP), None) as to:
+
+        def stop_it() -> None:
+            while not transport.backend:
+                time.sleep(0.05)
+            time.sleep(0.5)
+            transport.stop("replica 0 is lost")
+
+        threading.Thread(target=stop_it).start()
+        with pytest.raises(BroadcastFailed, match=r"^replica 0 is lost$"):
+            send(transport, publisher, to, 1, weights(1, LARGE))
+        assert to[1].reply() == "the learner has stopped it"
 
 
 def test_receiver_that_does_not_come_is_named(transport: BroadcastTransport) -> None:

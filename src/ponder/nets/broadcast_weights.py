@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,7 +32,9 @@ BROADCAST = "broadcast"
 BUCKET_BYTES = 128 << 20  # of one collective
 _POLL_SECONDS = 0.005
 _SHARED_GPU_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"  # with which NCCL 2.30 takes several processes on one GPU
-_STOP = b"stop"
+_LOOK_SECONDS = 0.25  # between two looks of a receiver whether the learner has stopped a broadcast
+_OWN_END_SECONDS = 2.0  # that gloo may take to notice the deadline itself, with a better reason
+_STOP, _STOPPED = b"stop", "the learner has stopped it"
 # NCCL's watchdog would end the process of the learner for a replica that is lost.
 _NCCL_VARIABLES = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
@@ -118,7 +120,7 @@ class BroadcastTransport:
                 self._group = _Group(
                     backend, store, 0, len(self._members) + 1, self._host, self.seconds, self._buffer.device
                 )
-            self._group.broadcast(self._buffer, self._nbytes)
+            self._group.broadcast(self._buffer, self._nbytes, self._stopped_reason)
             self._nccl_worked |= backend == "nccl"
         except BaseException as error:
             with suppress(RuntimeError):
@@ -131,9 +133,12 @@ class BroadcastTransport:
             raise
 
     def stop(self, why: str) -> None:
-        """From another thread: not all will receive the version. It goes to nobody, unless it is on its way."""
+        """From another thread: not all will receive the version. It goes to nobody, unless it is there already."""
         self._why = _in_a_line(why)
         self._stopped.set()
+
+    def _stopped_reason(self) -> str:
+        return self._why if self._stopped.is_set() else ""
 
     def close(self) -> None:
         self._drop_group()
@@ -198,14 +203,16 @@ class BroadcastReceiver:
             store.set(f"{version}/ready/{rank}", gpu_name(self.device))
             store.wait([f"{version}/go"], timedelta(seconds=source["wait_seconds"] + seconds))
             if (said := store.get(f"{version}/go")) == _STOP:
-                raise BroadcastFailed("the learner has stopped it")
+                raise BroadcastFailed(_STOPPED)
             if self._group is None:
                 own = _own_address(*self._address)
                 self._group = _Group(said.decode(), store, rank, source["size"], own, seconds, self.device)
-            self._group.broadcast(self.buffer, source["nbytes"])
+            self._group.broadcast(self.buffer, source["nbytes"], _LookForStop(store, f"{version}/go"))
             return self.buffer
         except BaseException as error:
             self._drop_group()
+            if self.device.type == "cpu":  # a bucket of the group that ends may still come, into the old memory
+                self.buffer = torch.empty(0, dtype=torch.uint8)
             if isinstance(error, (RuntimeError, OSError)) and not isinstance(error, BroadcastFailed):
                 raise BroadcastFailed(_in_a_line(error)) from error
             raise
@@ -228,6 +235,19 @@ class BroadcastReceiver:
         self._group = None
 
 
+class _LookForStop:
+    """In a receiver that waits: has the learner stopped it? Asks the store now and then. Empty: no."""
+
+    def __init__(self, store: Any, go: str) -> None:
+        self._store, self._go, self._next = store, go, time.monotonic() + _LOOK_SECONDS
+
+    def __call__(self) -> str:
+        if time.monotonic() < self._next:
+            return ""
+        self._next = time.monotonic() + _LOOK_SECONDS
+        return _STOPPED if self._store.get(self._go) == _STOP else ""
+
+
 class _Group:
     """Rank 0 sends, the others receive."""
 
@@ -247,31 +267,38 @@ class _Group:
         except RuntimeError as error:
             raise BroadcastFailed(f"a group by {backend} cannot be made: {_in_a_line(error)}") from error
 
-    def broadcast(self, buffer: Tensor, nbytes: int) -> None:
-        """Fill the buffer with rank 0's. Two buckets are on their way at a time."""
+    def broadcast(self, buffer: Tensor, nbytes: int, stopped: Callable[[], str] = str) -> None:
+        """Fill the buffer with rank 0's. Two buckets are on their way at a time. `stopped`: why not to wait on."""
         with torch.cuda.stream(self._stream):
-            self._broadcast(buffer, nbytes)
+            self._broadcast(buffer, nbytes, stopped)
 
-    def _broadcast(self, buffer: Tensor, nbytes: int) -> None:
+    def _broadcast(self, buffer: Tensor, nbytes: int, stopped: Callable[[], str]) -> None:
         parts = buffer[:nbytes].split(BUCKET_BYTES)
         on_the_way: list[tuple[Any, Tensor, Tensor]] = []
         try:
             for i, part in enumerate(parts):
                 if len(on_the_way) == 2:
-                    self._finish(*on_the_way.pop(0))
+                    self._finish(*on_the_way[0], stopped)
+                    del on_the_way[0]
                 sent = self._bucket(part, i % 2)
                 if self._rank == 0 and sent is not part:
                     sent.copy_(part)
                 on_the_way.append((self._group.broadcast(sent, 0), sent, part))
             while on_the_way:
-                self._finish(*on_the_way.pop(0))
-        except RuntimeError as error:
-            for work, *_ in on_the_way:  # else the end of the group would wait for it, with Python's lock
-                with suppress(RuntimeError):
-                    self._wait(work)
-            if isinstance(error, BroadcastFailed):
-                raise
-            raise BroadcastFailed(f"a broadcast by {self.backend} failed: {_in_a_line(error)}") from error
+                self._finish(*on_the_way[0], stopped)
+                del on_the_way[0]
+        except Exception as error:
+            if self.backend == "gloo":  # what is on its way ends by itself, and until then there is its group
+                threading.Thread(target=self._let_end, args=(on_the_way,), name="weights", daemon=True).start()
+            if isinstance(error, RuntimeError):
+                raise BroadcastFailed(f"a broadcast by {self.backend} failed: {_in_a_line(error)}") from error
+            raise
+
+    def _let_end(self, on_the_way: Sequence[tuple[Any, Tensor, Tensor]]) -> None:
+        """The end of the group would wait for it, too, but with Python's lock."""
+        for work, *_ in on_the_way:
+            with suppress(RuntimeError):
+                work.wait()
 
     def close(self) -> None:
         if self.backend == "nccl":  # also what waits on the GPU for a member that is lost
@@ -286,21 +313,20 @@ class _Group:
             self._buckets.append(torch.empty(size, dtype=torch.uint8, pin_memory=True))
         return self._buckets[which][: len(part)]
 
-    def _finish(self, work: Any, sent: Tensor, part: Tensor) -> None:
-        self._wait(work)
+    def _finish(self, work: Any, sent: Tensor, part: Tensor, stopped: Callable[[], str]) -> None:
+        self._wait(work, stopped)
         if self._rank != 0 and sent is not part:
             part.copy_(sent)
 
-    def _wait(self, work: Any) -> None:
-        if self.backend == "gloo":
-            work.wait(timedelta(seconds=2 * self._seconds))  # itself it gives up earlier
-            return
-        until = time.monotonic() + self._seconds
+    def _wait(self, work: Any, stopped: Callable[[], str]) -> None:
+        until = time.monotonic() + self._seconds + (_OWN_END_SECONDS if self.backend == "gloo" else 0.0)
         while not work.is_completed():
+            if why := stopped():
+                raise BroadcastFailed(why)
             if time.monotonic() > until:
-                raise BroadcastFailed(f"a broadcast by nccl took longer than {self._seconds:g} seconds")
+                raise BroadcastFailed(f"a broadcast by {self.backend} took longer than {self._seconds:g} seconds")
             time.sleep(_POLL_SECONDS / 10)
-        work.wait()
+        work.wait()  # raises what failed
 
 
 def gpu_name(device: torch.device) -> str:
