@@ -16,12 +16,13 @@ from ponder.book import monkeys, tokens, votes
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
 from ponder.book.pruned_model import pruned_model
-from ponder.book.sampled_answers import SampledProblem, chance_counts, pieces, vote_counts
+from ponder.book.sampled_answers import SampledProblem, chance_counts, pieces, stated_gold, vote_counts
 from ponder.book.word_problem_start import word_problem_start
 from ponder.errors import Interrupted, UsageError
 from ponder.measure import bootstrap_mean, pass_at_k, plurality_accuracy
 from ponder.protocols import NoProgress
 from ponder.types import Step, ids
+from ponder.verify.final_answer.number import FinalNumber
 
 
 def problem(number: int, right: int, wrong: list[int], silent: int = 0) -> SampledProblem:
@@ -105,6 +106,11 @@ def test_coverage_by_answers_to_other_problems() -> None:
     assert pass_at_k(totals, hits, [1, 2, 4]).mean(axis=0) == pytest.approx(expected)
     problems[1].answers[problems[1].right.index(1.0)] = "7.0"  # as right, but it reads differently
     assert chance_counts(problems) is None and chance_counts(problems[:1]) is None
+
+
+@pytest.mark.parametrize("gold", ["21.93", "70000", "-3", "0.6"])
+def test_gold_is_stated_as_the_verifier_reads_answers(gold: str) -> None:
+    assert stated_gold(gold) == FinalNumber().extract_answer(f"It is {gold}.\n#### {gold}")
 
 
 def test_selection_of_all_samples_is_the_plain_choice() -> None:

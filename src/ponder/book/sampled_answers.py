@@ -17,6 +17,7 @@ from ponder.measure.figures.canvas import format_amount
 from ponder.reason.operators.uncertainty import sum_logprob
 from ponder.runs import read_traces
 from ponder.types import Trace
+from ponder.verify.numeric.numbers import parse_plain_number
 
 Floats = NDArray[np.float64]
 
@@ -95,10 +96,18 @@ def read_samples(folders: Sequence[Path], verifier: Any) -> list[SampledProblem]
             problem = trace.problem
             own = out.setdefault(
                 problem.id,
-                SampledProblem(problem.id, problem.question, len(trace.steps[0].token_ids), gold=str(problem.answer)),
+                SampledProblem(
+                    problem.id, problem.question, len(trace.steps[0].token_ids), gold=stated_gold(problem.answer)
+                ),
             )
             own.add(trace, verifier)
     return [out[key] for key in sorted(out)]
+
+
+def stated_gold(answer: Any) -> str:
+    """The right answer as verifiers of numbers give it: 21.93 is 2193/100."""
+    value = parse_plain_number(str(answer), is_gold=True).value
+    return str(answer if value is None else value)
 
 
 def pieces(folder: Path) -> list[Path]:
