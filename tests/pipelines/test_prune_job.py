@@ -59,6 +59,8 @@ def test_refuses_what_cannot_be_kept(job: Prune, tmp_path: Path) -> None:
     for wrong in (replace(job, layers=4), replace(job, layers=2, mlp_width=10_000)):
         with pytest.raises(UsageError, match="the model has"):
             wrong(tmp_path / "run")
+    with pytest.raises(UsageError, match="nothing would be left out"):
+        replace(job, layers=3)(tmp_path / "all")
     with pytest.raises(TaskError, match="hold no answers"):
         job(tmp_path / "first")  # whose run has no traces
         replace(job, runs=(str(tmp_path / "first"),))(tmp_path / "none")

@@ -85,6 +85,8 @@ class Prune(ComputeFields, BaseJob):
         for name, given, most in (("layers", self.layers, c.layers), ("mlp_width", self.mlp_width, c.mlp_width)):
             if given is not None and not 1 <= given <= most:
                 raise UsageError(f"{name} is {given}; the model has {most:,}")
+        if self.layers == c.layers and self.mlp_width in (None, c.mlp_width):
+            raise UsageError(f"layers is {self.layers}, which is all that the model has: nothing would be left out")
 
     def _read_texts(self, policy: PonderPolicy) -> list[Ids]:
         """Prompts with their answers, the first of each trace."""
