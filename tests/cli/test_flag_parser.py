@@ -195,3 +195,14 @@ def test_build_refuses(settings: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as why:
         flags.build_with_settings("thing", ExampleSettings, settings, "thing")
     assert str(why.value).startswith(message)
+
+
+def test_help_says_what_happens_without_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """A user of the command line cannot type None."""
+
+    def command(*, width: Annotated[int | None, "neurons to keep; None: all"] = None) -> None: ...
+
+    with pytest.raises(SystemExit):
+        flags.run_command(command, ["--help"], "prog")
+    shown = capsys.readouterr().out
+    assert "neurons to keep; default: all" in shown and "None" not in shown

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import inspect
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
@@ -182,6 +183,8 @@ class Parser(argparse.ArgumentParser):
         if get_origin(kind) is list:
             (kind,) = get_args(kind)
             common |= {"action": "append", "type": _argparse_type(kind)}
+        if default is None:
+            text = _without_none(text)
         common["help"] = _with_note(text, "required" if required else _default_note(default))
         self.add_argument(f"--{flag}", metavar=metavar(kind), **common)
 
@@ -197,6 +200,7 @@ class Parser(argparse.ArgumentParser):
             if field.name in settings.have_flags:
                 continue
             kind, about, _ = split_annotated(field.hint)
+            about = _without_none(about) if field.default is None else about
             note = _with_note(about, "" if field.required else _default_note(field.default))
             shown = f"--{prefix}.{field.name.replace('_', '-')}"
             group.add_argument(shown, metavar=metavar(kind), help=note, default=argparse.SUPPRESS)
@@ -204,6 +208,11 @@ class Parser(argparse.ArgumentParser):
 
 def _default_note(default: Any) -> str:
     return "" if default is None or default == [] else f"default {_format_default(default)}"
+
+
+def _without_none(text: str) -> str:
+    """What a value of None means is, on a command line, what happens without the flag."""
+    return re.sub(r"\bNone: ", "default: ", text)
 
 
 def _with_note(text: str, note: str) -> str:
