@@ -90,6 +90,14 @@ def test_other_files_and_damaged_seeds_among_those_that_are_kept(tmp_path: Path)
         make_figure(figure, run_of(tmp_path), [0], out, lambda seed, data: None)
 
 
+def test_a_kept_seed_of_another_version_is_named(tmp_path: Path) -> None:
+    figure, out = Counted(), tmp_path / "book"
+    make_figure(figure, run_of(tmp_path), [0], out, lambda seed, data: None)
+    (out / "counted-tiny" / "1.json").write_text('{"seconds": 1, "machine": "a"}')
+    with pytest.raises(UsageError, match=r"a seed in .*counted-tiny has no 'value': remove it, and it runs again"):
+        render(figure, out)
+
+
 def test_only_a_seed_that_goes_on_is_called_resumed(tmp_path: Path) -> None:
     figure, out, folder = Counted(), tmp_path / "book", tmp_path / "runs" / "counted-tiny"
     (folder / "seed-0").mkdir(parents=True)  # of a start that was refused

@@ -67,14 +67,18 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         seeds = {seed: read_seed(folder / f"{seed}.json") for seed in kept}
         if not seeds:
             continue
-        files += figure.draw(seeds).save(folder)
+        try:
+            drawn, report = figure.draw(seeds), figure.report(seeds)
+        except KeyError as missing:  # kept by another version
+            raise UsageError(f"a seed in {folder} has no {missing}: remove it, and it runs again") from missing
+        files += drawn.save(folder)
         model = folder.name.removeprefix(f"{figure.name}-")
         flags = next(iter(seeds.values())).get("flags", _default_flags(figure, folder))
         command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
         took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
         parts += [f"## {model}", ""] if figure.models else []
-        parts += [f"![{figure.title}]({folder.name}.png)", "", *figure.report(seeds)]
+        parts += [f"![{figure.title}]({folder.name}.png)", "", *report]
         which = "seed" if len(seeds) == 1 else "the seeds"
         cost = f"{took} for {which} {', '.join(map(str, seeds))} ({machines})"
         parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
