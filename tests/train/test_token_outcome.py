@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, mixed_groups, perturb, tiny_decoder, trace_group
 from float64_losses import gap
-from ponder.errors import UsageError
+from ponder import full_disk, signals
+from ponder.errors import RunError, UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder import Block
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.pipelines import reward_model
 from ponder.pipelines.reward_model import BestWeights, TrainRewardModel
 from ponder.runs import read_metrics
 from ponder.runs.data_files import FILTER_REPORT_FILE
@@ -145,6 +149,57 @@ def test_best_weights_are_those_of_the_lowest_loss(tmp_path: Path) -> None:
     assert best.load(memory) == 2.0 and memory["temperature"] == 2.5
     now = dict(learner.net.named_parameters())
     assert all(torch.equal(now[name].detach(), w) for name, w in kept.items())
+
+
+FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, times: int, message: str = FULL) -> list[Path]:
+    """Saving fails so many times as safetensors does, with half a file; returns the paths that were tried."""
+    real, tries = reward_model.save_file, []
+
+    def save(weights: dict[str, torch.Tensor], path: Path) -> None:
+        tries.append(path)
+        if len(tries) <= times:
+            path.write_bytes(b"half")
+            raise SafetensorError(message)
+        real(weights, path)
+
+    monkeypatch.setattr(reward_model, "save_file", save)
+    monkeypatch.setattr(full_disk, "FIRST_RETRY_SECONDS", 0.01)
+    return tries
+
+
+def test_best_weights_wait_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = fill_disk(monkeypatch, 2)
+    best, memory = BestWeights(tmp_path / "best.safetensors", learner_of(TokenOutcomeReward())), {"temperature": 1.0}
+    best.keep_if_better({"test/nll": 0.5}, memory)
+    assert len(tries) == 3 and [p.name for p in tmp_path.iterdir()] == ["best.safetensors"]
+    weights = best.learner.copy_weights()
+    assert all(torch.equal(w, weights[name]) for name, w in load_file(best.path).items())
+    output = capsys.readouterr().err
+    assert "the disk is full: " in output and "best.safetensors needs at least " in output
+    assert "there is room again" in output
+
+
+@pytest.mark.parametrize("message", [FULL, "Error while serializing: I/O error: Input/output error (os error 5)"])
+def test_failed_save_of_best_weights_is_one_sentence_and_keeps_the_previous_ones(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, memory = BestWeights(tmp_path / "best.safetensors", learner_of(TokenOutcomeReward())), {"temperature": 1.0}
+    best.keep_if_better({"test/nll": 0.5}, memory)
+    before = best.path.read_bytes(), dict(memory)
+    fill_disk(monkeypatch, 9, message)
+    wants = lambda: True  # noqa: E731
+    signals.add_stop_check(wants)  # the user stops a run that waits for space
+    try:
+        with pytest.raises(RunError, match=r"cannot save .*best\.safetensors \(Error .*: fix this and run again"):
+            best.keep_if_better({"test/nll": 0.4}, memory)
+    finally:
+        signals.remove_stop_check(wants)
+    assert (best.path.read_bytes(), memory) == before and len(list(tmp_path.iterdir())) == 1
 
 
 def write_labels(path: Path, questions: int) -> Path:

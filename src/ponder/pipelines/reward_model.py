@@ -11,11 +11,13 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ponder import memory_check
+from ponder import full_disk, memory_check
+from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
-from ponder.errors import UsageError
+from ponder.errors import RunError, UsageError
 from ponder.measure import auroc, auroc_within_problems, best_at_k, ece
 from ponder.measure.statistics.verifier_metrics import (
     correct_pairs,
@@ -218,9 +220,8 @@ class BestWeights:
         loss = metrics.get("test/nll", metrics.get("test/error", -metrics.get("test/accuracy", 0.0)))
         if loss < memory.get("best_loss", float("inf")):
             steps = float(self.learner.master_weights.steps)
+            self._save({name: w.cpu().contiguous() for name, w in self.learner.copy_weights().items()})
             memory |= {"best_loss": loss, "best_step": steps, "best_temperature": memory["temperature"]}
-            weights = {name: w.cpu().contiguous() for name, w in self.learner.copy_weights().items()}
-            save_file(weights, self.path)
 
     def load(self, memory: dict[str, float]) -> float:
         """Go back to the best weights; returns the optimiser step that they are of."""
@@ -228,6 +229,24 @@ class BestWeights:
             self.learner.load_weights(load_file(self.path))
             memory["temperature"] = memory["best_temperature"]
         return memory["best_step"]
+
+    def _save(self, weights: dict[str, torch.Tensor]) -> None:
+        """Replace the file as a whole; while the disk is full, wait for space as a checkpoint does."""
+        unfinished = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+
+        def write() -> None:
+            try:
+                save_file(weights, unfinished)
+                unfinished.replace(self.path)
+            except BaseException:
+                unfinished.unlink(missing_ok=True)
+                raise
+
+        try:
+            full_disk.retry_while_disk_full(write, self.path, sum(w.nbytes for w in weights.values()))
+        except (OSError, SafetensorError) as why:
+            failure = f"cannot save {self.path} ({getattr(why, 'strerror', None) or why})"
+            raise RunError(f"{failure}: fix this and run again; the previous checkpoint is kept") from None
 
 
 Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]
