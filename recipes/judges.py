@@ -7,7 +7,8 @@ come first then, and `--more-tasks` has further training problems for both. A te
 choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--token-orm`, `--dropout` and
 `--keep-best` train an outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
 problems beside. `ponder book judges` runs this with three seeds, scores the samples of both splits with every judge,
-and draws the curves; `ponder book judge-scale` sets judges from all problems beside those from a tenth.
+and draws the curves; `ponder book judge-scale` sets judges from all problems beside those from a tenth; of that
+figure no run is kept.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,7 @@ A base model of characters has read attempts, most of them wrong. Primed (Gandhi
 attempt that misses may be taken back, and another one made; plain, it has read single attempts. Then GRPO on the
 verifier's reward alone, on puzzles with three and with four numbers. `ponder book r1-zero` compares the two bases.
 
-Results of the tiny model with three seeds: docs/book/r1-zero.md. SmolLM2 reads the same attempts in a short
-fine-tuning; it is not measured yet.
+SmolLM2 reads the same attempts in a short fine-tuning. Results of both models with three seeds: docs/book/r1-zero.md.
 """
 
 from typing import Annotated, Literal

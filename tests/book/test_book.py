@@ -111,7 +111,7 @@ def test_task_of_a_file_in_a_folder_has_its_figure(tmp_path: Path) -> None:
     run = replace(run_of(tmp_path), task="tasks/mine.py:Mine")
     make_figure(Counted(), run, [0], tmp_path / "book", lambda seed, data: None)
     assert (tmp_path / "book" / "counted-tiny-tasks-mine.py:Mine.png").is_file()
-    assert "Not made yet" not in (tmp_path / "book" / "counted.md").read_text()
+    assert "No run of this figure is kept" not in (tmp_path / "book" / "counted.md").read_text()
 
 
 def test_page_of_a_given_task_has_its_command(tmp_path: Path) -> None:

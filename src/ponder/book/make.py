@@ -83,7 +83,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         cost = f"{took} for {which} {', '.join(map(str, seeds))} ({machines})"
         parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
     if not files:
-        parts += [f"Not made yet: `ponder book {figure.name}` makes it.", ""]
+        flags = f" --on {figure.models[0]}" if figure.models else ""
+        parts += [f"No run of this figure is kept: `ponder book {figure.name}{flags}` makes it.", ""]
     page = out / f"{figure.name}.md"
     write_atomically(page, "\n".join(parts).rstrip() + "\n")
     return [*files, page]
