@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from ponder import cli
 from ponder.cli import main
@@ -152,6 +153,10 @@ def test_output_that_cannot_be_written() -> None:
     ("error", "message"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "runs/x"), "error: runs/x: No space left on device\n"),
+        (
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+            "error: cannot write: No space left on device\n",
+        ),
         (OSError(errno.EROFS, "Read-only file system"), "error: cannot write: Read-only file system\n"),
         (ExceptionGroup("several", [ValueError("x"), ExceptionGroup("in", [UsageError("no")])]), "error: no\n"),
         (

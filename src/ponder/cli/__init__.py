@@ -145,6 +145,10 @@ def _user_message(error: BaseException) -> str | None:
         return str(ours)
     if isinstance(error, OSError) and error.errno in USER_ERRNOS:
         return f"{error.filename or 'cannot write'}: {error.strerror}"
+    if type(error).__name__ == "SafetensorError":  # no OSError, whatever the reason
+        from ponder.full_disk import is_disk_full
+
+        return f"cannot write: {os.strerror(errno.ENOSPC)}" if is_disk_full(error) else None
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
         return (
             "out of memory: lower --max-tokens-per-microbatch, --problems-per-step, --group-size or --max-tokens,"
