@@ -120,7 +120,7 @@ def report_broadcast(
     broadcast.close()
     readers.close()
     report(
-        "broadcast_weights",
+        "publish_weights_broadcast",
         f"{nbytes / 1e9:.2f} GB of bfloat16 weights to {args.readers} other processes of this machine, a broadcast by"
         f" {backend} against ways by which each reads for itself",
         statistics.median(ours),

@@ -255,13 +255,13 @@ def measured_text(kept: dict[str, Any]) -> str:
         text += (
             f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
             f" problems of 8 samples each; {demo['hardware']}), in percentage\npoints, with"
-            " bootstrap intervals over problems and seeds together, and Student's over seeds"
+            " bootstrap intervals over the problems of all seeds, and Student's over seeds"
         )
         before: list[float] = next((row["before"] for row in rows if None not in row["before"]), [])
         text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
         text += "\n".join(demo_lines(rows)) + "\n"
     if "demo_before" in kept:
-        text += "\nBefore a prompt without a token was computed again with new weights (staleness 1 with `tis`):\n\n"
+        text += "\nBefore a prompt without a token was read again with new weights, older code (S = 1 with `tis`):\n\n"
         text += "\n".join(demo_lines(kept["demo_before"]["rows"])) + "\n"
     if "staleness" in kept:
         text += trials_text(kept["staleness"], "held-out problems")
