@@ -199,6 +199,31 @@ def test_sender_and_others_stop_at_once_when_a_receiver_is_known_to_be_lost(tran
         assert to[1].reply() == "the learner has stopped it"
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
+def test_receiver_lost_while_the_group_is_made_costs_one_deadline(
+    transport: BroadcastTransport, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said that it waits for the version, and is no member yet."""
+    publisher, open_gloo, lost = WeightPublisher(transport), broadcast_weights._open_gloo, tmp_path / "lost"
+
+    def open_or_end(store: Any, rank: int, *rest: Any) -> Any:
+        if rank == 1 and not lost.exists():
+            lost.touch()
+            os.kill(os.getpid(), number)
+        return open_gloo(store, rank, *rest)
+
+    monkeypatch.setattr(broadcast_weights, "_open_gloo", open_or_end)
+    with receivers(None, None, None) as (bad, good, new):
+        began = time.monotonic()
+        with pytest.raises(BroadcastFailed, match="a group by gloo cannot be made"):
+            send(transport, publisher, [bad, good], 1, weights(1))
+        assert "a group by gloo cannot be made" in good.reply()
+        assert time.monotonic() - began < 60
+        assert lost.exists() and transport.backend == ""
+        send(transport, publisher, [good, new], 2, weights(2))
+        assert [good.reply(), new.reply()] == [digests(weights(2))] * 2
+
+
 def test_receiver_that_does_not_come_is_named(transport: BroadcastTransport) -> None:
     publisher, transport.wait_seconds = WeightPublisher(transport), 0.5
     with receivers(None) as (good,):
