@@ -6,6 +6,7 @@ Run as a program, this file imports once and forks the ranks of every scenario.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,6 +211,22 @@ def test_fsdp_run_resumes_on_other_numbers_of_ranks(runs: Path, alone: Callable[
     for name, w in theirs.items():
         torch.testing.assert_close(ours[name], w, rtol=1e-4, atol=1e-5)
     assert len(read_metrics(runs / "resumed")) == 4
+
+
+@pytest.mark.parametrize("damage", ["byte", "gone"])
+def test_damaged_rows_of_one_rank_fall_back_to_the_checkpoint_before(
+    damage: str, runs: Path, alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    run, name = tmp_path / "run", "learner.rank-00001-of-00002.safetensors"
+    shutil.copytree(runs / "grpo-fsdp", run)
+    path = run / "checkpoints" / "step-000004" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink() if damage == "gone" else path.write_bytes(content)
+    text = rf"^step-000004 is damaged \({name}: .*goes on from step-000002, which is whole"
+    with pytest.warns(UserWarning, match=text):
+        replace(JOBS["grpo"], fsdp=True)(run, NoProgress())  # in one process
+    assert_same_training(run, alone("grpo"))
 
 
 def test_stop_on_one_rank_stops_all_between_steps_and_resumes(runs: Path, alone: Callable[[str], Path]) -> None:
