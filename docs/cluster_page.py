@@ -4,7 +4,7 @@
     python docs/cluster_page.py --write                                      # writes the page's table again
 
 The results are those of bench/faults.py, demo_ranks.py, vllm_replica.py, tensor_parallel.py, step_memory.py and
-sampling_ahead.py.
+sampling_ahead.py; `step_memory_update` has the peak of bench/trainer_rate.py, and what `ponder plan` says of its shape.
 """
 
 from __future__ import annotations
@@ -62,10 +62,16 @@ def ages_row(r: dict[str, Any]) -> tuple[str, str]:
 
 
 def memory_row(r: dict[str, Any]) -> tuple[str, str]:
-    way = {"full": "all weights, 8-bit states", "lora": "LoRA of rank 16"}[r["way"]]
+    way = {
+        "full": "all weights, 8-bit states; gradients of a micro-batch were held together",
+        "lora": "LoRA of rank 16",
+        "update": "all weights, 8-bit states, without gradient checkpointing; gradients are summed as they come",
+    }[r["way"]]
     predicted, peak = r["predicted_bytes"] / GIB, r["peak_bytes"] / GIB
-    result = f"{peak:.1f} GiB at most; `ponder plan` says {predicted:.1f}, {100 * (predicted / peak - 1):+.1f} %"
-    return f"a GRPO step of a {r['parameters'] / 1e9:.1f}B shape, {way}", result
+    says = "says" if r["way"] == "update" else "said then"
+    result = f"{peak:.1f} GiB at most; `ponder plan` {says} {predicted:.1f}, {100 * (predicted / peak - 1):+.1f} %"
+    what = "GRPO's update" if r["way"] == "update" else "a GRPO step"
+    return f"{what} of a {r['parameters'] / 1e9:.1f}B shape, {way}", result
 
 
 def vllm_row(r: dict[str, Any]) -> tuple[str, str]:
@@ -234,7 +240,8 @@ def trials_text(trials: dict[str, Any], what: str) -> str:
 
 ROWS = {
     "kills": kills_row, "kills_broadcast": kills_row, "faults": faults_row, "ages": ages_row,
-    "step_memory_full": memory_row, "step_memory_lora": memory_row, "vllm_replica": vllm_row,
+    "step_memory_full": memory_row, "step_memory_update": memory_row, "step_memory_lora": memory_row,
+    "vllm_replica": vllm_row,
     "vllm_jobs": vllm_jobs_row, "tensor_parallel": split_row,
     "sampling_ahead": ahead_row, "processes": processes_row, "processes_mps": mps_row,
     "accuracy": accuracy_row, "accuracy_replicas": accuracy_row,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from docs import cluster_page
 from safetensors.torch import load_file
 
+from harness import RESULTS as BENCH_RESULTS
 from ponder.cli import main
 from ponder.cli.plan_ranks import (
     GIB,
@@ -34,6 +38,7 @@ from ponder.runs import newest_checkpoint, read_metrics
 from ponder.train.rank_memory import TrainingShape, rank_memory
 from ponder.train.ranks import check_gpu_count
 from ponder.train.step_time import GPURates, least_step_time
+from training_harness import SHAPES
 
 from .conftest import CommandResult
 from .test_graceful_stop import CliProcess, read_until, start_cli
@@ -112,17 +117,50 @@ def test_plan_prints_memory_and_commands_of_ranks(ponder: Callable[..., CommandR
 
 def test_rank_memory_of_7b_by_hand() -> None:
     """For each weight that learns: 2 bytes, 4 of its master, 8 of moments, 4 of gradient; and 2 of a micro-batch's: of
-    the largest matrix, since gradients of so many weights are added up one by one."""
+    the largest matrix, since gradients of so many weights are added up one by one. The head's gradient is computed in
+    float32, 4 bytes more."""
     shape = TrainingShape(QWEN_7B, microbatch_tokens=0)
     n = shape.parameters
     assert n == pytest.approx(7.615e9, rel=1e-3) and shape.trained == n
     whole, sharded = (rank_memory(shape, 8, fsdp) for fsdp in (False, True))
-    assert sum(whole.values()) == (2 + 4 + 8 + 4) * n + 2 * 152064 * 3584
+    assert sum(whole.values()) == (2 + 4 + 8 + 4) * n + (2 + 4) * 152064 * 3584
     small = TrainingShape(replace(QWEN_7B, layers=2, windows=()), microbatch_tokens=0)
-    assert sum(rank_memory(small, 1, False).values()) == (2 + 4 + 8 + 4 + 2) * small.parameters
+    assert sum(rank_memory(small, 1, False).values()) == (2 + 4 + 8 + 4 + 2) * small.parameters + 4 * 152064 * 3584
     assert rank_memory(shape, 16, True, shard_size=8) == sharded  # two copies
     gathered = sharded.pop("gathered")
+    assert sharded.pop("LM head") == 4 * 152064 * 3584
     assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB
+
+
+# shape and tokens of a micro-batch, without gradient checkpointing
+MEASURED: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "qwen2_5_7b_4k_int8": ("qwen2.5-7b", 4096, {"states": "int8"}),
+    "qwen2_5_7b_4k_lora": ("qwen2.5-7b", 4096, {"lora": LoRA(rank=16)}),
+    "qwen2_5_1_5b_4k": ("qwen2.5-1.5b", 16384, {}),
+    "qwen3_0_6b_16k": ("qwen3-0.6b", 16384, {}),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_rank_memory_is_within_a_tenth_of_what_updates_took(name: str) -> None:
+    """Against the peaks that `bench/trainer_rate.py` measured on an H200."""
+    shape, tokens, settings = MEASURED[name]
+    kept = BENCH_RESULTS / f"trainer_rate_{name}-nvidia-h200.json"
+    peak = json.loads(kept.read_text("utf-8"))["details"]["bytes"]
+    planned = rank_memory(TrainingShape(SHAPES[shape], microbatch_tokens=tokens, **settings), 1, False)
+    assert sum(planned.values()) == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.parametrize(("way", "settings"), [("full", {"states": "int8"}), ("lora", {"lora": LoRA(rank=16)})])
+def test_rank_memory_with_gradient_checkpointing_is_within_a_tenth_of_what_steps_took(
+    way: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the peaks of `bench/step_memory.py`, measured while gradients of a micro-batch were held together."""
+    monkeypatch.setattr("ponder.train.rank_memory.MAX_PENDING_GRADIENT_BYTES", 1 << 60)
+    kept = json.loads(cluster_page.KEPT.read_text("utf-8"))[f"step_memory_{way}"]
+    tokens = kept["settings"]["max_tokens_per_microbatch"]
+    shape = TrainingShape(QWEN_7B, microbatch_tokens=tokens, gradient_checkpointing=True, **settings)
+    assert sum(rank_memory(shape, 1, False).values()) == pytest.approx(kept["peak_bytes"], rel=0.1)
 
 
 def test_least_step_time_of_7b_by_hand() -> None:
@@ -160,7 +198,7 @@ def test_rank_memory_of_variants() -> None:
     on_host = rank_memory(TrainingShape(QWEN_7B, states="cpu"), 1, False)
     assert on_host["master weights"] == on_host["moments"] == 0
     checkpointed = TrainingShape(QWEN_7B, microbatch_tokens=1000, gradient_checkpointing=True)
-    assert rank_memory(checkpointed, 1, False)["activations"] < rank_memory(base, 1, False)["activations"] / 10
+    assert rank_memory(checkpointed, 1, False)["activations"] < rank_memory(base, 1, False)["activations"] / 7
     assert "critic's moments" in rank_memory(TrainingShape(QWEN_7B, critic=True), 8, True)
 
 

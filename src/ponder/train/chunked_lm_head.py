@@ -17,7 +17,7 @@ from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
 
 _CHUNK_BYTES = 1 << 28  # of float32 logits
-_GPU_CHUNK_BYTES = 1 << 29  # on a GPU: the head's gradient is read and written once for each chunk
+GPU_CHUNK_BYTES = 1 << 29  # on a GPU: the head's gradient is read and written once for each chunk
 
 
 def token_logprobs(
@@ -210,5 +210,5 @@ def with_constant_width(logits_NV: Tensor) -> Tensor:
 
 
 def _chunks(hidden_NE: Tensor, weight_VE: Tensor) -> Iterator[slice]:
-    size = max(1, (_GPU_CHUNK_BYTES if hidden_NE.is_cuda else _CHUNK_BYTES) // (4 * len(weight_VE)))
+    size = max(1, (GPU_CHUNK_BYTES if hidden_NE.is_cuda else _CHUNK_BYTES) // (4 * len(weight_VE)))
     return (slice(first, first + size) for first in range(0, max(1, len(hidden_NE)), size))

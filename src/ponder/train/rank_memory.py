@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.train.adam_states import INT8_BLOCK
+from ponder.train.chunked_lm_head import GPU_CHUNK_BYTES
 from ponder.train.fsdp import blocks_per_unit
 from ponder.train.learner import GPU_MICROBATCH_TOKENS
 from ponder.train.optimizer import MAX_PENDING_GRADIENT_BYTES, States
@@ -63,6 +64,7 @@ def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool, shard_size: int = 
     if fsdp:
         parts["gathered"] = _gathered_bytes(shape)
     parts["activations"] = _activation_bytes(shape)
+    parts["LM head"] = _head_bytes(shape)
     return parts
 
 
@@ -96,13 +98,25 @@ def _gathered_bytes(shape: TrainingShape) -> int:
 
 
 def _activation_bytes(shape: TrainingShape) -> int:
-    """What a backward pass keeps of each layer: norms in and out, queries, keys, values, attention's result, and the
-    four products of the feed-forward block; with checkpointing each layer's input, and all that of one layer."""
+    """What a backward pass keeps of each compiled layer: the residual stream before each norm and a norm's result,
+    queries, keys, values, attention's result, and the feed-forward block's gate and up products; the rest is computed
+    again. With checkpointing each layer's input, and all of one layer: norms, in float32 too, and two products more.
+    """
     c, b = shape.config, shape.dtype_bytes
-    one_layer = b * (4 * c.width + 2 * c.heads * c.head_dim + 2 * c.kv_heads * c.head_dim + 4 * c.mlp_width)
-    one_layer += 4 * 2 * c.width  # both norms compute in float32
-    per_token = c.layers * b * c.width + one_layer if shape.gradient_checkpointing else c.layers * one_layer
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    kept = b * (3 * c.width + 2 * q + 2 * kv + 2 * c.mlp_width)
+    kept += b * (q + kv) if c.qk_norm else 0  # queries and keys before their norms
+    one_layer = kept + b * (c.width + 2 * c.mlp_width) + 4 * 2 * c.width
+    per_token = c.layers * b * c.width + one_layer if shape.gradient_checkpointing else c.layers * kept
     return shape.microbatch_tokens * per_token
+
+
+def _head_bytes(shape: TrainingShape) -> int:
+    """A chunk of float32 logits and its gradient in the network's type, and the head's gradient in float32."""
+    c = shape.config
+    logits = min(GPU_CHUNK_BYTES, 4 * c.vocab * shape.microbatch_tokens)
+    head_learns = shape.lora is None and not shape.frozen_layers
+    return logits + logits * shape.dtype_bytes // 4 + (4 * c.vocab * c.width if head_learns else 0)
 
 
 def _adapter_parameters(c: DecoderConfig, lora: LoRA) -> int:
