@@ -143,6 +143,7 @@ def train(words: list[str], steps: int, limit: float) -> dict[str, Any]:
         for line in process.stdout:
             event = json.loads(line)
             events.append({"seconds": time.perf_counter() - began} | {k: str(v)[:300] for k, v in event.items()})
+            print(json.dumps(events[-1]), file=sys.stderr, flush=True)  # a run that is cut has said how far it came
             if event.get("event") == "step":
                 rows.append({"after_seconds": time.perf_counter() - began, **event})
             if len(rows) == steps:

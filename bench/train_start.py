@@ -48,6 +48,7 @@ class Clock:
 
     def note(self, name: str) -> None:
         self.events.append((name, time.monotonic() - STARTED))
+        print(f"{self.events[-1][1]:.1f} s: {name}", file=sys.stderr, flush=True)
 
     def phase(self, name: str) -> None:
         self.note(name)
@@ -186,11 +187,15 @@ def run(told: dict[str, Any], caches: str) -> dict[str, Any]:
     env = {**os.environ, "PONDER_BENCH_STARTED": str(time.monotonic()), "PONDER_CACHE": told["cache"]}
     env |= {"TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "TRITON_CACHE_DIR": f"{caches}/triton"} if caches else {}
     done = subprocess.run(
-        [sys.executable, __file__, "--child", json.dumps(told)], capture_output=True, text=True, env=env, timeout=280
+        [sys.executable, __file__, "--child", json.dumps(told)],
+        stdout=subprocess.PIPE,  # stderr is shown as it comes: a run that is cut has said how far it came
+        text=True,
+        env=env,
+        timeout=280,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise RuntimeError(done.stderr[-3000:])
+        raise RuntimeError(f"the process that trains ended with exit code {done.returncode}; its stderr is above")
     result: dict[str, Any] = json.loads(lines[-1])
     if told["kill_at"]:
         left = Path(told["folder"], "checkpoints").glob("step-*")

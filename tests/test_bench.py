@@ -84,6 +84,24 @@ def test_result_is_whole(path: Path) -> None:
     assert scripts, "a result without its script cannot be measured again"
 
 
+def test_benches_of_ponder_train_show_how_far_a_run_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it ends before its steps are taken: a bench that is cut must not keep the reason to itself."""
+    script = tmp_path / "run.py"
+    script.write_text("import sys\nprint('the disk is full', file=sys.stderr)\nsys.exit(3)\n", "utf-8")
+    train_start, train_folder = import_module("train_start"), import_module("train_folder")
+    monkeypatch.setattr(train_start, "__file__", str(script))
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        train_start.run({"cache": str(tmp_path), "kill_at": 0}, "")
+    assert "the disk is full" in capfd.readouterr().err
+    script.write_text("""print('{"event": "phase", "name": "load"}')""", "utf-8")
+    monkeypatch.setattr(train_folder, "__file__", str(script))
+    result = train_folder.train([], steps=2, limit=60)
+    assert result["steps"] == [] and result["events"][0]["name"] == "load"
+    assert json.loads(capfd.readouterr().err)["name"] == "load"
+
+
 def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = harness.report(
         "adding", "add two numbers", 30.0, {"slow": 10.0, "fast": 20.0, "gone": None}, promised=1.0,
