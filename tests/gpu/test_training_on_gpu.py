@@ -300,7 +300,7 @@ def test_gradient_of_a_bfloat16_head_in_several_chunks(monkeypatch: pytest.Monke
     target = torch.randint(640, (50,), generator=draw, device="cuda")
     grads: dict[int, tuple[Tensor, ...]] = {}
     for tokens in (12, 50):
-        monkeypatch.setattr(chunked_lm_head, "_GPU_CHUNK_BYTES", 4 * 640 * tokens)
+        monkeypatch.setattr(chunked_lm_head, "GPU_CHUNK_BYTES", 4 * 640 * tokens)
         low = [x.bfloat16().requires_grad_() for x in (hidden, weight)]
         logp, entropy = chunked_lm_head.token_logprobs(*low, target, 0.8)
         grads[tokens] = torch.autograd.grad(logp.sum() + entropy.sum(), low)
