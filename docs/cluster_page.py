@@ -198,6 +198,18 @@ def demo_lines(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def demo_text(demo: dict[str, Any], what: str = "GRPO of `ponder run countdown`") -> str:
+    rows, seeds = demo["rows"], max(len(row["seeds"]) for row in demo["rows"])
+    text = (
+        f"\n{what} ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
+        f" problems of 8 samples each; {demo['hardware']}), in percentage\npoints, with"
+        " bootstrap intervals over the problems of all seeds, and Student's over seeds"
+    )
+    before: list[float] = next((row["before"] for row in rows if None not in row["before"]), [])
+    text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
+    return text + "\n".join(demo_lines(rows)) + "\n"
+
+
 def mean_of(values: list[float] | None, digits: int) -> str:
     return "–" if not values else f"{sum(values) / len(values):.{digits}f}"
 
@@ -257,16 +269,9 @@ def measured_text(kept: dict[str, Any]) -> str:
             lines.append(f"| {what} | {result} | {kept[name]['hardware']}, {kept[name]['commit'][:12]} |")
     text = "\n".join(lines) + "\n"
     if "demo" in kept:
-        demo = kept["demo"]
-        rows, seeds = demo["rows"], max(len(row["seeds"]) for row in demo["rows"])
-        text += (
-            f"\nGRPO of `ponder run countdown` ({demo['steps']} steps, {seeds} seeds, {demo['problems']} held-out"
-            f" problems of 8 samples each; {demo['hardware']}), in percentage\npoints, with"
-            " bootstrap intervals over the problems of all seeds, and Student's over seeds"
-        )
-        before: list[float] = next((row["before"] for row in rows if None not in row["before"]), [])
-        text += f"; {', '.join(f'{100 * a:.1f}' for a in before)} % before it:\n\n" if before else ":\n\n"
-        text += "\n".join(demo_lines(rows)) + "\n"
+        text += demo_text(kept["demo"])
+    if "demo_second_machine" in kept:
+        text += demo_text(kept["demo_second_machine"], "The same GRPO on another machine")
     if "demo_before" in kept:
         text += "\nBefore a prompt without a token was read again with new weights, older code (S = 1 with `tis`):\n\n"
         text += "\n".join(demo_lines(kept["demo_before"]["rows"])) + "\n"
