@@ -157,7 +157,7 @@ def measured_rates(software: str) -> Rates:
         seconds.append(rows / rate)
     by_layer, by_row, factor = np.linalg.solve(np.array(table), np.array(seconds))
     limits = [run["details"]["limit"] for *_, run in runs]
-    trained = [read_result(f"trainer_rate_{n}-nvidia-h200") for n in ("qwen2_5_1_5b_4k", "qwen3_0_6b_16k")]
+    trained = [read_result(f"trainer_rate_{n}-nvidia-h200") for n in ("qwen2_5_1_5b_4k", "qwen3_0_6b_16k_before")]
     shares = [r["ours"] if trainer == "ponder" else r["peers"][trainer] for r in trained]
     return Rates(
         float(np.mean([x["matrix_rate"] for x in limits])) / GPUS["H200"].matrix_rate,
