@@ -69,7 +69,7 @@ class WaitingPolicy(PolicyWrapper):
 
 async def simulated_step_seconds(seconds: float, steps: int, staleness: int) -> float:
     """Mean time of a step after the first; a sampler and a learner that take `seconds` each."""
-    job = digits_job(0, steps, staleness=staleness)
+    job = digits_job(0, steps, staleness=staleness, batches_ahead=None if staleness else 0)
     policy = WaitingPolicy(load_policy(job.model, template=TEMPLATE, device="cpu", dtype="float32"), seconds)
     state = TrainingState()
     async with SamplingAhead(job, policy, state) as ahead:
