@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +122,7 @@ def timed(bench: Bench, work: Callable[[], Any]) -> float:
     """Seconds, while no other process of this bench times anything."""
     work()  # compiled before the others wait
     synchronize(bench.device)
-    with open("/tmp/long_contexts.lock", "w") as lock:
+    with (Path(tempfile.gettempdir()) / "long_contexts.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return bench.seconds(work)
 

@@ -185,3 +185,23 @@ def paint_error_bars(
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["", *("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]), ""]
+
+
+def lines_above_at_every_n(
+    compared: Sequence[tuple[str, str]], curves: Callable[[str], list[list[float]]], title: Callable[[str], str],
+    n: Sequence[int],
+) -> list[str]:  # fmt: skip
+    """Of each pair of rows, whether the first lies above the second at every N from 8 on; `curves` has each seed's
+    accuracy over N of a row."""
+    least = min(8, max(n))
+    out = [f"**Held?** At N = {least} and more, in points:", ""]
+    for one, other in compared:
+        both = list(zip(curves(one), curves(other), strict=True))
+        gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
+        verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
+        held = verdicts[0] if len(verdicts) == 1 else "not clear"
+        if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
+            held = "in every seed"
+        cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
+        out.append(f"- {title(one)} less {title(other)}: {cells}. Above at every N: **{held}**.")
+    return [*out, ""]

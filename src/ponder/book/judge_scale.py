@@ -3,8 +3,9 @@ from those to a tenth of the problems, choose among the very same samples, on tw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ponder.book.figure import (
     FigureRun,
     SeedData,
     format_interval,
-    held_above,
+    lines_above_at_every_n,
     markdown_table,
     over_seeds,
     paint_seeds,
@@ -161,7 +162,7 @@ class JudgeScale:
                 f" by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation problems.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, task),
-                *self._verdict_lines(seeds, task, n),
+                *lines_above_at_every_n(COMPARED, partial(row_curves, seeds, task), row_title, n),
             ]
         return out
 
@@ -199,20 +200,6 @@ class JudgeScale:
             "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
             *markdown_table(["judge", "from a tenth of the problems", "from all"], rows),
         ]
-
-    def _verdict_lines(self, seeds: Mapping[int, SeedData], task: str, n: Sequence[int]) -> list[str]:
-        least = min(8, max(n))
-        out = [f"**Held?** At N = {least} and more, in points:", ""]
-        for one, other in COMPARED:
-            both = list(zip(row_curves(seeds, task, one), row_curves(seeds, task, other), strict=True))
-            gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
-            verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
-            held = verdicts[0] if len(verdicts) == 1 else "not clear"
-            if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
-                held = "in every seed"
-            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
-            out.append(f"- {row_title(one)} less {row_title(other)}: {cells}. Above at every N: **{held}**.")
-        return [*out, ""]
 
 
 def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype: str = "auto") -> ScoredAnswers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ponder.book.figure import (
     FigureRun,
     SeedData,
     format_interval,
-    held_above,
+    lines_above_at_every_n,
     markdown_table,
     over_seeds,
     paint_seeds,
@@ -141,7 +142,7 @@ class StepJudges:
                 f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
-                *self._verdict_lines(seeds, puzzle, n),
+                *lines_above_at_every_n(COMPARED, partial(puzzle_curves, seeds, puzzle), _row_title, n),
             ]
         if missing := [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]:
             out += [
@@ -158,20 +159,6 @@ class StepJudges:
             for name, title in BEST.items()
         )
         return [f"AUROC within problems: {'; '.join(cells)}.", ""]
-
-    def _verdict_lines(self, seeds: Mapping[int, SeedData], puzzle: str, n: Sequence[int]) -> list[str]:
-        least = min(8, max(n))
-        out = [f"**Held?** At N = {least} and more, in points:", ""]
-        for one, other in COMPARED:
-            both = list(zip(puzzle_curves(seeds, puzzle, one), puzzle_curves(seeds, puzzle, other), strict=True))
-            gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
-            verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
-            held = verdicts[0] if len(verdicts) == 1 else "not clear"
-            if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
-                held = "in every seed"
-            cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
-            out.append(f"- {_row_title(one)} less {_row_title(other)}: {cells}. Above at every N: **{held}**.")
-        return [*out, ""]
 
 
 def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
