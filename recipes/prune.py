@@ -30,6 +30,7 @@ from _bases import (
 )
 
 from ponder.cli.named_objects import build_task
+from ponder.cli.plan_ranks import model_config
 from ponder.errors import UsageError
 from ponder.nets.prune import LayerRule
 from ponder.pipelines.harvest import Harvest
@@ -67,11 +68,14 @@ def recipe(
     less = f"stage:pruned/{MODEL_FOLDER}"
     distill = {"algorithm": Distill(), "teacher": whole, "batch_size": batch_size}
     heal = replace(b.fine_tune("stage:lessons/data.jsonl", less, seed, steps, None, **distill), optimizer=pace)
+    pruned = Prune(("stage:answers",), whole, layers, mlp_width, keep, seed=seed)
+    if layers is not None or mlp_width is not None:
+        pruned.check_sizes(model_config(b.model))  # before any answer is sampled
     stages += [
         Stage("answers", asked.collect(whole, Samples(n, b.sampling), problems or b.answer_budget // n, seed)),
         # every answer, right or wrong
         Stage("lessons", Harvest(("stage:answers",), min_score=0.0, max_per_problem=n, tokenizer=whole)),
-        Stage("pruned", Prune(("stage:answers",), whole, layers, mlp_width, keep, seed=seed)),
+        Stage("pruned", pruned),
         Stage("pruned-accuracy", replace(b.evaluate(less, seed), template=b.template)),
         Stage("healed", heal),
         Stage("healed-accuracy", b.evaluate("stage:healed", seed)),

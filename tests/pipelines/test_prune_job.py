@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
+from ponder.cli import recipe_files
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
@@ -68,3 +69,10 @@ def test_refuses_what_cannot_be_kept(job: Prune, tmp_path: Path) -> None:
         replace(job, runs=())
     with pytest.raises(UnknownName):
         replace(job, keep="odd")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"layers": 99}, {"mlp_width": 1_000_000}])
+def test_the_recipe_refuses_sizes_before_anything_runs(settings: dict[str, int]) -> None:
+    recipe = recipe_files.load_recipe(recipe_files.shipped_recipes()["prune"])
+    with pytest.raises(UsageError, match="the model has"):
+        recipe_files.build_job(recipe, settings)

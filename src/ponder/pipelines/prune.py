@@ -56,7 +56,7 @@ class Prune(ComputeFields, BaseJob):
     def write_model(self, run: Run, progress: Progress) -> None:
         progress.phase("load")
         policy = load_policy(self.model, device=self.device, dtype=self.dtype)
-        self._check_sizes(policy.net.config)
+        self.check_sizes(policy.net.config)
         texts = self._read_texts(policy)
         progress.phase("measure")
         found = measure_blocks(policy.net, texts)
@@ -81,7 +81,8 @@ class Prune(ComputeFields, BaseJob):
             },
         )  # fmt: skip
 
-    def _check_sizes(self, c: DecoderConfig) -> None:
+    def check_sizes(self, c: DecoderConfig) -> None:
+        """Refuse to keep more than a model of this shape has."""
         for name, given, most in (("layers", self.layers, c.layers), ("mlp_width", self.mlp_width, c.mlp_width)):
             if given is not None and not 1 <= given <= most:
                 raise UsageError(f"{name} is {given}; the model has {most:,}")
