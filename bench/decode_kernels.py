@@ -6,6 +6,7 @@
 Parts: `check` compares kernels with torch and a step with the other way to compute it, both also in float32; `sweep`
 times every product with tiles of several sizes, over the weights of all layers; `attention` the same for attention;
 `passes` times whole steps with decode_kernels.py and without, with the tiles that the sweep found best if it ran;
+`divided` times whole steps, of which parts of the rows run at the same time, and compares what they sample;
 `tune` times whole steps with other tiles of attention, and with weights fetched early or not; `profile` lists the
 kernels of whole steps. Every part is written when it is done. The weights are random.
 """
@@ -28,16 +29,18 @@ import torch
 from torch import Tensor
 
 from ponder.engine import decode_forward, fused_forward
+from ponder.engine.adapter_columns import AdapterColumns
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.decode_forward import DecodeStep, Tile
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.graph_buffers import GraphBuffers
+from ponder.engine.graph_batch import GraphBatch
+from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
 from ponder.engine.graph_capture import side_stream
 from ponder.engine.kv_cache import KVCache
 from ponder.nets.config import DecoderConfig
 from training_harness import SHAPES, initialise_on
 
-PARTS = ("check", "sweep", "passes", "attention", "tune", "profile")
+PARTS = ("check", "sweep", "passes", "attention", "tune", "profile", "divided")
 SMALL_SHAPE = DecoderConfig("llama", 300, 64, 2, 4, 2, 16, mlp_width=128, context=512, eos=(2,))  # to try it out
 LINEAR_TILES = [
     Tile(64, 32, 64, 4, 4), Tile(32, 32, 64, 4, 4), Tile(64, 64, 64, 4, 4), Tile(128, 64, 64, 8, 3),
@@ -108,8 +111,12 @@ class Bench:
             tail = self.own_slots[r] if has_shared else np.concatenate([self.shared_slots[r], self.own_slots[r]])
             b.tail_slots[r, : len(tail)] = torch.from_numpy(tail)
         b.tail_starts.fill_(self.shared if has_shared else 0)
-        b.positions.fill_(self.position)
-        b.step.zero_()
+        self.lay_out_again()
+
+    def lay_out_again(self) -> None:
+        """After steps: the rows are where they were."""
+        self.buffers.positions.fill_(self.position)
+        self.buffers.steps.zero_()
 
     def step(self, rows: int, has_shared: bool) -> Callable[[], None]:
         """A whole step, after which the rows are where they were."""
@@ -311,6 +318,86 @@ def tune(bench: Bench, rows: int, tiles: int) -> dict[str, Any]:
     return {"times": times, "best": best, "attention": attention, "products": products}
 
 
+# Of parts of a step: tiles of products and of attention. Those of other numbers of rows, and wide ones of few programs.
+_64 = {name: decode_forward.tile_for(name, 64) for name in TILES}
+_256 = {name: decode_forward.tile_for(name, 256) for name in TILES}
+_1024 = {name: decode_forward.tile_for(name, 1024) for name in TILES}
+_WIDE = {"qkv": Tile(64, 64, 64, 4, 4), "out": Tile(64, 64, 64, 4, 4), "gate_up": Tile(64, 64, 64, 4, 4),
+         "down": Tile(64, 64, 64, 4, 4)}  # fmt: skip
+_TALL = {"qkv": Tile(128, 64, 64, 8, 3), "out": Tile(128, 32, 64, 4, 4), "gate_up": Tile(128, 64, 64, 8, 3),
+         "down": Tile(128, 32, 64, 4, 4)}  # fmt: skip
+_SHORT = {"qkv": Tile(32, 32, 64, 4, 4), "out": Tile(32, 32, 64, 4, 4), "gate_up": Tile(32, 32, 64, 4, 4),
+          "down": Tile(32, 32, 128, 4, 4)}  # fmt: skip
+PART_TILES: dict[str, dict[str, Tile] | None] = {
+    "own": None, "256": _256, "64": _64, "1024": _1024, "wide": _WIDE, "tall": _TALL, "short": _SHORT,
+}  # fmt: skip
+PART_ATTENTION: dict[str, tuple[int, int, int, int] | None] = {
+    "own": None, "32": (32, 1, 3, 0), "64": (64, 2, 3, 0), "128": (128, 4, 3, 0), "64 x 1": (64, 1, 2, 0),
+}  # fmt: skip
+# (products, attention) in the order in which they are tried
+PART_SETS = [
+    ("own", "own"), ("256", "32"), ("64", "64"), ("wide", "32"), ("256", "128"), ("64", "32"), ("tall", "32"),
+    ("short", "32"), ("256", "64"), ("1024", "32"), ("wide", "128"), ("wide", "64 x 1"), ("own", "64 x 1"),
+]  # fmt: skip
+
+
+def divided(bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool = True) -> dict[str, Any]:
+    """Microseconds of a step whose rows are divided into so many parts, and the tokens that were sampled."""
+    b, columns = bench.buffers, AdapterColumns(bench.net, bench.weights, lambda: None)
+    batch = GraphBatch(bench.weights, columns, bench.cache, b, bench.cache.kv[0].shape[2] - 1, True)
+    batch.bucket = rows
+    tokens = b.last_tokens.clone()
+    chosen = PART_TILES[tiles]
+    engines, old_parts, old_rows = dict(decode_forward.TILES), decode_forward.PARTS, decode_forward.MAX_ROWS
+    decode_forward.PARTS = {rows: parts}
+    decode_forward.MAX_ROWS = rows if kernels else 0
+    times: list[float] = []
+    try:
+        if chosen is not None:
+            decode_forward.TILES.update({name: {rows: tile} for name, tile in chosen.items()})
+        with attention_tile(PART_ATTENTION[attention]):
+            for _ in range(6):
+                bench.lay_out_again()
+                b.last_tokens.copy_(tokens)
+                b.steps.zero_()
+                if bench.device == "cuda":
+                    torch.cuda.synchronize()
+                    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                    begin.record()
+                    batch.run(steps=STEPS_PER_LAUNCH)
+                    end.record()
+                    end.synchronize()
+                    times.append(begin.elapsed_time(end) * 1e3 / STEPS_PER_LAUNCH)
+                else:
+                    began = time.perf_counter()
+                    batch.run(steps=2)
+                    times.append((time.perf_counter() - began) * 1e6 / 2)
+                    break
+    finally:
+        decode_forward.TILES.update(engines)
+        decode_forward.PARTS, decode_forward.MAX_ROWS = old_parts, old_rows
+    found = {"tokens": b.tokens[:rows].clone(), "logprobs": b.logprobs[:rows].clone()}
+    b.last_tokens.copy_(tokens)
+    return {"microseconds": times, "found": found}
+
+
+def compare_divided(
+    bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool, whole: dict[str, Any]
+) -> dict[str, Any]:
+    """Also the share of rows with the same tokens as the first such call for these rows had, and how far their
+    log-probabilities are apart in the first step."""
+    ours = divided(bench, rows, parts, tiles, attention, kernels)
+    found = ours.pop("found")
+    first = whole.setdefault(str(rows), found)
+    return ours | {
+        "best": min(ours["microseconds"]),
+        "same": (found["tokens"] == first["tokens"]).all(1).float().mean().item(),
+        "same_first": (found["tokens"][:, 0] == first["tokens"][:, 0]).float().mean().item(),
+        "apart": (found["logprobs"] - first["logprobs"])[:, 0][found["tokens"][:, 0] == first["tokens"][:, 0]]
+        .abs().mean().item(),
+    }  # fmt: skip
+
+
 def profile(bench: Bench, rows: int, has_shared: bool) -> list[dict[str, Any]]:
     """Kernels of a step: their number, and their microseconds in all."""
     bench.lay_out(rows, has_shared)
@@ -352,6 +439,7 @@ def main() -> None:
     own.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     own.add_argument("--position", type=int, default=230, help="tokens before the newest")
     own.add_argument("--shared", type=int, default=60, help="of them, shared by eight rows each")
+    own.add_argument("--divide", type=int, nargs="+", default=[1, 2, 4, 8], help="parts of the rows at the same time")
     own.add_argument("--tiles", type=int, default=99, help="of each product at most")
     own.add_argument("--seconds", type=float, default=1e9, help="begin nothing new after them")
     own.add_argument("--out", type=Path)
@@ -409,6 +497,18 @@ def main() -> None:
         for (kind, rows), (_, tile) in best.items():
             decode_forward.TILES[kind] = dict(sorted({**decode_forward.TILES[kind], rows: tile}.items()))
         result["best"] = {f"{kind} {rows}": [took, *tile] for (kind, rows), (took, tile) in best.items()}
+    if "divided" in args.parts:
+        whole: dict[str, Any] = {}
+        for products, attention in PART_SETS[: args.tiles]:
+            for rows in args.rows:
+                bench.lay_out(rows, False)
+                for many in [n for n in args.divide if rows % n == 0 and (n > 1 or rows <= 256 or products == "own")]:
+                    for kernels in (True, False) if products == "own" and rows // many >= 256 else (True,):
+                        attempt(
+                            "divided", f"{rows} in {many}, products {products}, attention {attention}"
+                            + ("" if kernels else ", separate kernels"),
+                            partial(compare_divided, bench, rows, many, products, attention, kernels, whole),
+                        )  # fmt: skip
     for part in [part for part in ("passes", "attention", "tune", "profile") if part in args.parts]:
         if part == "attention":
             sweep_attention()

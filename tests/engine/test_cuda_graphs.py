@@ -35,6 +35,7 @@ if not GPU and not os.environ.get("TRITON_INTERPRET"):
 from ponder.engine import (  # noqa: E402
     adapter_columns,
     cuda_graph_runner,
+    decode_forward,
     fused_forward,
     fused_weights,
     graph_batch,
@@ -325,6 +326,48 @@ def test_several_programs_read_a_tail(kind: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(graph_buffers, "_MAX_TAIL_KEYS", 24)
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 16)
     same(kind, [request(texts[0], n=2, max_tokens=3), request(texts[2], max_tokens=3)])
+
+
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_parts_of_a_step_equal_the_whole_step(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With greedy, truncated and hot rows, and rows without a sequence in the last part."""
+    rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 5, "temperature": 1.4}]
+    asked = [
+        request(p, seed=i, **rules[i % 3], max_tokens=1 + i % 3) for i, p in enumerate([[5], [7, 3], [9], [3], [4]])
+    ]
+    sizes, real, results = list[int](), fused_forward.decode, list[Any]()
+
+    def spy(w: Any, cache: Any, b: Any, rows: int, *given: Any, **named: Any) -> Any:
+        sizes.append(rows)
+        return real(w, cache, b, rows, *given, **named)
+
+    monkeypatch.setattr(fused_forward, "decode", spy)
+    for parts in (1, 2, 8):
+        monkeypatch.setattr(decode_forward, "PARTS", {1: 1, 1024: parts})
+        sizes.clear()
+        results.append([(seq.token_ids, seq.logprobs, seq.stop) for (seq,) in run(kind, True, asked)])
+        assert 8 // parts in sizes and (8 in sizes) == (parts == 1)
+    for result in results[1:]:  # a product of other sizes may sum in another order
+        for (tokens, logprobs, stop), whole in zip(result, results[0], strict=True):
+            assert (tokens, stop) == whole[::2]
+            assert np.allclose(logprobs, whole[1], atol=1e-5)
+
+
+def test_steps_with_shared_segments_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_forward, "PARTS", {1024: 2})
+    monkeypatch.setattr(graph_buffers, "_MIN_SAVED_BYTES", 0)
+    monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 4)
+    seen, real = set[tuple[int, bool]](), fused_forward.decode
+
+    def spy(
+        w: Any, cache: Any, b: Any, rows: int, samples: bool, shared: bool = False, *more: Any, **named: Any
+    ) -> Any:
+        seen.add((rows, shared))
+        return real(w, cache, b, rows, samples, shared, *more, **named)
+
+    monkeypatch.setattr(fused_forward, "decode", spy)
+    same("llama", [request(PROMPTS[2], n=4, max_tokens=2)])
+    assert (4, True) in seen and (2, True) not in seen
 
 
 def test_too_many_shared_segments_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from fakes import run_async, tiny_decoder
 from ponder.engine import (
     adapter_columns,
     cuda_graph_runner,
+    decode_forward,
     engine,
     fused_forward,
     graph_batch,
@@ -206,6 +207,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     monkeypatch.setattr(graph_buffers, "_KEYS_PER_PROGRAM", 4)
     monkeypatch.setattr(graph_buffers, "_MIN_SHARED_ITEMS", 3)
     monkeypatch.setattr(graph_buffers, "_MIN_SAVED_BYTES", 600)
+    monkeypatch.setattr(decode_forward, "PARTS", {1: 1, 4: 2, 1024: 4})
     monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 0)
     for module in (graph_buffers, cuda_graph_runner):
         monkeypatch.setattr(module, "STEPS_PER_LAUNCH", _STEPS_IN_TESTS)

@@ -195,7 +195,7 @@ class CudaGraphRunner(ModelRunner):
             self._logits_batch = self._make_batch(buffers, samples=False)
         key = self.columns.prepare(_adapter_names(seqs, chunks))
         places = self._logits_batch.lay_out(seqs, 1, adapter_key=key)
-        self._run_batch(self._logits_batch, chunks)
+        self._run_batch(self._logits_batch, chunks, 1)
         logits = self._logits_batch.buffers.logits
         return logits[: len(seqs)] if places.tolist() == list(range(len(seqs))) else logits[places]
 
@@ -217,10 +217,8 @@ class CudaGraphRunner(ModelRunner):
         uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))
         uniforms[places, :steps] = rng.uniforms(keys[:, None], starts[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
-        b.step.zero_()
-        self._run_batch(batch, chunks)
-        for _ in range(steps - 1):
-            batch.run()
+        b.steps.zero_()
+        self._run_batch(batch, chunks, steps)
         tokens, logprobs = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
         done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
@@ -233,10 +231,10 @@ class CudaGraphRunner(ModelRunner):
 
         return results
 
-    def _run_batch(self, batch: GraphBatch, chunks: Sequence[PrefillChunk]) -> None:
-        """One step of the batch, with prefill chunks."""
+    def _run_batch(self, batch: GraphBatch, chunks: Sequence[PrefillChunk], steps: int) -> None:
+        """Steps of the batch, the first with prefill chunks."""
         ModelRunner.forget_batch(self)  # the plain runner's batch is out of date
-        hidden = batch.run(chunks)
+        hidden = batch.run(chunks, steps)
         if chunks:
             assert hidden is not None
             self._store_hidden(chunks, hidden)

@@ -25,6 +25,7 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
 MAX_ROWS = 256  # up to which they were measured faster; not at 1,024
+PARTS = {64: 1, 1024: 4}  # parts of a step, by the largest number of rows
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
@@ -95,10 +96,20 @@ def row_classes() -> list[int]:
 def is_supported(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> bool:
     """Whether these kernels serve the network, and faster than others. PONDER_DECODE_KERNELS=0: they are not used; 1:
     for any number of rows."""
-    c, kind, asked = w.config, w.embedding.dtype, os.environ.get("PONDER_DECODE_KERNELS")
+    return (rows <= MAX_ROWS or os.environ.get("PONDER_DECODE_KERNELS") == "1") and _serves(w, adapters)
+
+
+def parts_for(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> int:
+    """Into how many parts with the same number of rows a step is divided, which run at the same time: attention of
+    one, which waits for memory, beside products of another, which do not fill the device."""
+    parts = _for_rows(PARTS, rows)
+    return parts if rows % parts == 0 and _serves(w, adapters) else 1
+
+
+def _serves(w: FusedWeights, adapters: PassAdapters) -> bool:
+    c, kind = w.config, w.embedding.dtype
     return (
-        asked != "0"
-        and (rows <= MAX_ROWS or asked == "1")
+        os.environ.get("PONDER_DECODE_KERNELS") != "0"
         and not c.gemma
         and c.width <= MAX_WIDTH
         and not isinstance(adapters, AdapterRows)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import fused_forward
+from ponder.engine import decode_forward, fused_forward
 from ponder.engine.adapter_columns import MERGED, AdapterColumns, AdapterRows, PassAdapters
 from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
@@ -45,10 +45,11 @@ class GraphBatch:
         self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket = 0
-        # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare), and
-        # programs of a tail
-        self.graphs: dict[tuple[int, bool, bool, int, int], torch.cuda.CUDAGraph] = {}
-        self._pool: Any = None
+        # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare),
+        # programs of a tail, and part of the rows
+        self.graphs: dict[tuple[int, bool, bool, int, int, int], torch.cuda.CUDAGraph] = {}
+        self._pools: dict[int, Any] = {}  # memory of the graphs of each part, which run at the same time
+        self._streams: list[Any] = []  # of all parts but the first
         self._has_shared = self._has_truncation = False
         self._adapter_key = 0
         self._adapter_layout = 0  # for which the rows' columns were written; 0: not yet
@@ -158,36 +159,67 @@ class GraphBatch:
             for column, buffer in zip(padded.T, (b.top_k, b.top_p, b.min_p), strict=True):
                 copy_to_device_async(np.ascontiguousarray(column), buffer[:bucket])
 
-    def run(self, chunks: Sequence[PrefillChunk] = ()) -> Tensor | None:
-        """One step. With prefill chunks, which differ from step to step, it runs without a graph and returns their
-        hidden states."""
-        b, rows = self.buffers, self.bucket
-        key = (rows, self._has_shared, self._has_truncation, self._adapter_key, b.splits)
+    def run(self, chunks: Sequence[PrefillChunk] = (), steps: int = 1) -> Tensor | None:
+        """Steps of all rows. The first, if it has prefill chunks, which differ from step to step, runs without a graph;
+        returns their hidden states. Parts of the rows run at the same time, each in a stream of its own, and wait for
+        each other at the end alone."""
+        b, hidden = self.buffers, None
+        if chunks:
+            hidden, steps = self._run_once(b, self.bucket, chunks), steps - 1
+            b.steps[1:].copy_(b.step)
+        adapters = self._pass_adapters(())
+        can_divide = not self._has_shared and b.splits == 1 and self._adapter_key <= 0
+        parts = decode_forward.parts_for(self.weights, self.bucket, adapters) if can_divide else 1
+        if not b.logits.is_cuda:  # Triton's interpreter has no graphs
+            for _ in range(steps):
+                for part in range(parts):
+                    self._run_once(self._part(part, parts), self.bucket // parts)
+            return hidden
+        graphs = [self._graph(part, parts) for part in range(parts)]
+        main = torch.cuda.current_stream(b.logits.device)
+        while len(self._streams) < parts - 1:
+            self._streams.append(torch.cuda.Stream(b.logits.device))
+        streams = [main, *self._streams[: parts - 1]]
+        for stream in streams[1:]:
+            stream.wait_stream(main)
+        for _ in range(steps):
+            for graph, stream in zip(graphs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        for stream in streams[1:]:
+            main.wait_stream(stream)
+        return hidden
 
-        def once(chunks: Sequence[PrefillChunk] = ()) -> Tensor:
-            return fused_forward.decode(
-                self.weights, self.cache, b, rows, self.samples, self._has_shared, self._has_truncation, chunks,
-                self._pass_adapters(chunks),
-            )  # fmt: skip
+    def _part(self, part: int, parts: int) -> GraphBuffers:
+        return self.buffers if parts == 1 else self.buffers.part(part, self.bucket // parts)
 
-        if chunks or not b.logits.is_cuda:  # Triton's interpreter has no graphs
-            return once(chunks)
+    def _run_once(self, b: GraphBuffers, rows: int, chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+        return fused_forward.decode(
+            self.weights, self.cache, b, rows, self.samples, self._has_shared, self._has_truncation, chunks,
+            self._pass_adapters(chunks),
+        )  # fmt: skip
+
+    def _graph(self, part: int, parts: int) -> torch.cuda.CUDAGraph:
+        """A step of a part of the rows; captured if it is new."""
+        b, rows = self.buffers, self.bucket // parts
+        key = (self.bucket, self._has_shared, self._has_truncation, self._adapter_key, b.splits, part)
         if key not in self.graphs:
             self.graphs = {k: g for k, g in self.graphs.items() if self.columns.is_current(k[3])}
-            saved = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
+            view = self._part(part, parts)
+            changed = (view.positions, view.last_tokens, view.step)
+            saved = [x.clone() for x in changed]
             with side_stream(b.logits.device):
-                once()  # compiles the kernels and lets cuBLAS choose its own
-                for x, old in zip((b.positions, b.last_tokens, b.step), saved, strict=True):
+                self._run_once(view, rows)  # compiles the kernels and lets cuBLAS choose its own
+                for x, old in zip(changed, saved, strict=True):
                     x.copy_(old)
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture(graph, b.logits.device, self._pool):
-                once()
-            self._pool = self._pool or graph.pool()
+            with capture(graph, b.logits.device, self._pools.get(part), part):
+                self._run_once(view, rows)
+            self._pools.setdefault(part, graph.pool())
             self.graphs[key] = graph
-        self.graphs[key].replay()
-        return None
+        return self.graphs[key]
 
     def _pass_adapters(self, chunks: Sequence[PrefillChunk]) -> PassAdapters:
         """Adapters of the rows, and of the chunks' tokens after them."""

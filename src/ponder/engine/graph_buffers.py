@@ -5,6 +5,7 @@ Shapes as in triton_kernels.py.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from ponder.engine.radix_tree import Slots
 from ponder.nets.decoder import Decoder
 from ponder.nets.power_of_two import next_power_of_two
 
+MAX_PARTS = 8  # of a step that run at the same time
 STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
 VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
 QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
@@ -26,6 +28,11 @@ _MAX_TAIL_KEYS = 4096  # keys of a tail; of a longer one, all but the last keys 
 _SPLIT_KEYS = {32: 256, 64: 512, 256: 1024, 512: 2048, 1024: 4096}
 _MIN_SHARED_ITEMS = 64  # shared segments for which there is always space
 _MIN_SAVED_BYTES = 64 << 20  # bytes of a layer that sharing must save to be worth another kernel in every layer
+
+_ROW_TENSORS = (
+    "last_tokens", "positions", "tail_starts", "tail_slots", "temperature", "greedy", "top_k", "top_p", "min_p",
+    "min_logit", "uniforms", "tokens", "logprobs", "logits", "chunk_max", "chunk_sum", "chunk_argmax", "arrivals",
+)  # fmt: skip
 
 
 def max_shared_items(rows: int) -> int:
@@ -116,7 +123,8 @@ class GraphBuffers:
         self.min_logit = empty(rows, kind=real)
         self.uniforms = empty(rows, STEPS_PER_LAUNCH, kind=torch.float64)
         self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
-        self.step = empty(1, kind=whole)
+        self.steps = empty(MAX_PARTS, 4, kind=whole)  # of each part; so many, since kernels read aligned addresses
+        self.step = self.steps[0, :1]
         self.adapters = AdapterRows.zeros(rows, device)
         # shared segments: items, entries (an item and a row), and the partial attention of each entry
         self.max_shared_items = max_shared_items(rows)
@@ -154,6 +162,14 @@ class GraphBuffers:
                 other.split_sum,
                 other.arrivals,
             )
+
+    def part(self, index: int, rows: int) -> GraphBuffers:
+        """A view of the rows from `index * rows` on, without what is shared and what programs of a tail pass on."""
+        view = copy.copy(self)
+        for name in _ROW_TENSORS:
+            setattr(view, name, getattr(self, name)[index * rows : (index + 1) * rows])
+        view.rows, view.splits, view.step = rows, 1, self.steps[index, :1]
+        return view
 
     def write_shared(self, plan: AttentionPlan, bucket: int) -> bool:
         """Write the shared segments of a plan, split for the programs. True: the slot table was replaced."""

@@ -20,9 +20,10 @@ _CAPTURE_PRIORITY = -2
 
 
 @contextmanager
-def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None) -> Iterator[None]:
-    """What this thread launches goes into the graph."""
-    stream = _capture_stream(device.index if device.index is not None else torch.cuda.current_device())
+def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None, part: int = 0) -> Iterator[None]:
+    """What this thread launches goes into the graph. Graphs that run at the same time have different parts: torch keeps
+    one workspace of cuBLAS for each stream, also for what is captured."""
+    stream = _capture_stream(device.index if device.index is not None else torch.cuda.current_device(), part)
     with capture_lock, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         collects = gc.isenabled()
         gc.disable()  # an engine that is garbage synchronizes the device when its memory is freed
@@ -43,5 +44,5 @@ def side_stream(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @cache
-def _capture_stream(device: int) -> torch.cuda.Stream:
+def _capture_stream(device: int, part: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=_CAPTURE_PRIORITY)
