@@ -328,6 +328,7 @@ def test_several_programs_read_a_tail(kind: str, monkeypatch: pytest.MonkeyPatch
     same(kind, [request(texts[0], n=2, max_tokens=3), request(texts[2], max_tokens=3)])
 
 
+@pytest.mark.skipif(GPU, reason="float32 is not divided there; tests/gpu has bfloat16")
 @pytest.mark.parametrize("kind", ["llama", "window"])
 def test_parts_of_a_step_equal_the_whole_step(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With greedy, truncated and hot rows, and rows without a sequence in the last part."""
