@@ -16,7 +16,6 @@ transformers, as it does by default.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import random
 import statistics
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 
 from harness import make_parser, report
+from ponder import event_loop
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -149,7 +149,7 @@ class PonderSide:
         problems: Sequence[Problem] = self.task.train[at : at + self.options.prompts]
         self.policy.reseed(0, len(self.seconds))
         began, worked = clock(self.options.device), time.process_time()
-        traces = asyncio.run(solve_all(problems, self.strategy, self.policy, self.task.verifier))
+        traces = event_loop.run(solve_all(problems, self.strategy, self.policy, self.task.verifier))
         self.seconds.append(clock(self.options.device) - began)
         self.cpu_seconds.append(time.process_time() - worked)
         self.counts = count_traces(traces)

@@ -15,7 +15,6 @@ kept as `grpo_step_vllm`.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import json
 import os
@@ -34,6 +33,7 @@ from typing import Any
 import torch
 
 from harness import RESULTS, make_parser, report
+from ponder import event_loop
 from ponder.models.load import load_policy
 from ponder.models.model_paths import find_model
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
@@ -84,7 +84,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         peak_memory_bytes(options.device, reset=True)
         began, worked = synchronize_device(options.device), time.process_time()
         policy.reseed(0, step)
-        traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+        traces = event_loop.run(solve_all(asked, strategy, policy, scorer))
         sample_used = used_gpu_bytes(options.device) - used_at_start
         policy.sleep()
         sampled = synchronize_device(options.device)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from harness import make_parser, report
+from ponder import event_loop
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.nets import lora
@@ -82,7 +83,7 @@ def sample(engine: Engine, options: Any, names: Sequence[str], seed: int) -> lis
     async def all_of_them() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*(engine.generate(ask) for ask in asks)))
 
-    return [seq for group in asyncio.run(all_of_them()) for seq in group]
+    return [seq for group in event_loop.run(all_of_them()) for seq in group]
 
 
 def tokens_per_second(options: Any, net: Decoder, adapters: int = 0) -> dict[str, Any]:

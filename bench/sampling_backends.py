@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ponder import event_loop
 from ponder.types import Floats, Ids, Sampling, ids
 
 PromptRequest = tuple[Ids, int]  # a prefix, and how many continuations of it
@@ -98,7 +99,7 @@ class AsyncBackend(Backend):
     async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup: ...
 
     def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
-        return asyncio.run(self._all(asks, tokens))
+        return event_loop.run(self._all(asks, tokens))
 
     def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         async def follow(search: Search) -> None:

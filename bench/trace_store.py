@@ -13,7 +13,6 @@ traces written by the store, as JSON lines on the training thread, and not at al
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import io
 import json
@@ -31,6 +30,7 @@ import numpy as np
 
 from grpo_step import LR, SampledStep, problems, synchronize_device
 from harness import make_parser, report
+from ponder import event_loop
 from ponder.models.load import load_policy
 from ponder.pipelines.solve import solve_all
 from ponder.reason.strategies import Samples
@@ -65,7 +65,7 @@ def rollouts(policy: Any, options: Any) -> list[Trace]:
     scorer, asked = SampledStep(), Addition(prompt=PROMPT).train[: options.prompts]
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
     policy.reseed(0, 0)
-    traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+    traces = event_loop.run(solve_all(asked, strategy, policy, scorer))
     GRPO(kl=None).credit(traces, scorer.name, {})
     return traces
 
@@ -221,7 +221,7 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                 asked = problems(options, step)
                 began = synchronize_device(options.device)
                 policy.reseed(0, step)
-                traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+                traces = event_loop.run(solve_all(asked, strategy, policy, scorer))
                 policy.sleep()
                 objective.credit(traces, scorer.name, {})
                 learner.step(traces)

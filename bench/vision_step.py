@@ -13,7 +13,6 @@ TRL is measured where it is installed (pip install 'trl==1.16.*' datasets); with
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import io
 import json
@@ -29,6 +28,7 @@ import torch
 
 from grpo_step import INSTALL, LR, SampledStep, peak_memory_bytes, reward, synchronize_device
 from harness import make_parser, report
+from ponder import event_loop
 from ponder.models.load import load_policy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
@@ -128,7 +128,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
         peak_memory_bytes(options.device, reset=True)
         began, worked = synchronize_device(options.device), time.process_time()
         policy.reseed(0, step)
-        traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+        traces = event_loop.run(solve_all(asked, strategy, policy, scorer))
         policy.sleep()
         sampled = synchronize_device(options.device)
         objective.credit(traces, scorer.name, {})

@@ -22,6 +22,20 @@ def test_run_without_a_loop_returns_the_result():
     assert event_loop.run(double(4)) == 8
 
 
+def test_run_does_not_write_out_the_result():
+    class Large:
+        def __repr__(self) -> str:
+            written.append(self)
+            return "large"
+
+    async def make() -> list[Large]:
+        return [Large()]
+
+    written: list[Large] = []
+    assert len(event_loop.run(make())) == 1
+    assert not written
+
+
 def test_run_inside_a_loop_returns_the_result():
     async def notebook_cell() -> int:
         return event_loop.run(double(4))
