@@ -23,7 +23,7 @@ def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _run_here(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """As `asyncio.run`. That of Python 3.11 restores the handler of Ctrl-C, and to do so writes out the handler, its
+    """As `asyncio.run`. Python before 3.13 restores the handler of Ctrl-C, and to do so writes out the handler, its
     task and the task's result: 0.2 s on a Neoverse-N1 for 1,024 completions. This task has no result."""
     results: list[Result] = []
 
