@@ -146,7 +146,7 @@ def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch:
     with torch.inference_mode():
         for parts in (1, 2, 4):
             monkeypatch.setattr(decode_forward, "PARTS", {1024: parts})
-            batch = GraphBatch(weights, AdapterColumns(net, weights, lambda: None), cache, b, null, True)  # type: ignore
+            batch = GraphBatch(weights, AdapterColumns(net, weights, lambda: None), cache, b, null, True)
             batch.bucket = rows
             tokens, logprobs = sample(batch)
             assert len(batch.graphs) == parts
