@@ -78,6 +78,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     policy.engine.eos = frozenset()
     objective, scorer = GRPO(kl=None), SampledStep()
     learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
+    learner.uses_graphs = not options.no_graphs
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
     for step in range(2 + options.steps):
         asked = problems(options, step)
@@ -214,6 +215,7 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=2, help="measured steps of each, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="ponder's micro-batch, in tokens")
+    flags.add_argument("--no-graphs", action="store_true", help="ponder's learner launches its kernels one by one")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--trl-vllm", action="store_true", help="measure TRL with vLLM, too")
     flags.add_argument("--no-trl", action="store_true", help="leave out TRL without vLLM")
@@ -265,6 +267,7 @@ def main() -> None:
             "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes", "sample_used", "learn_used")},
             "threads": threads,
             "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
+            "graphs": not options.no_graphs,
             "trl_batch": options.trl_batch,
             "vllm_memory": options.vllm_memory if options.trl_vllm else None,
             "lr": LR,

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -32,6 +33,26 @@ def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None,
         finally:
             if collects:
                 gc.enable()
+
+
+class GraphMemory(Protocol):
+    def free_memory(self) -> bool:
+        """Give back the memory of graphs that can be captured again; returns whether there was some."""
+        ...
+
+
+_owners: WeakSet[GraphMemory] = WeakSet()
+
+
+def free_on_demand(owner: GraphMemory) -> None:
+    """`owner` is asked for the memory of its graphs where memory is short."""
+    _owners.add(owner)
+
+
+def free_graph_memory() -> None:
+    """Free the memory of graphs that are not in use. torch may cache it."""
+    for owner in list(_owners):
+        owner.free_memory()
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:

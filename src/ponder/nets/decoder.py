@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -263,8 +264,17 @@ class Decoder(nn.Module):
         self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         sections = self.config.rope.sections
-        cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor, sections)  # MPS: no float64
+        there = _frequencies_on(positions_T.device, tuple(freqs.tolist()))
+        cos, sin = rope.angles(positions_T, there, factor, sections)
         return cos.to(dtype), sin.to(dtype)
+
+
+@lru_cache(maxsize=64)
+def _frequencies_on(device: torch.device, freqs: tuple[float, ...]) -> Tensor:
+    """In float32 (MPS has no float64), copied to a device once: for each copy the host would wait for all that a GPU
+    has been given to do."""
+    with torch.inference_mode(False):  # sampling may be the first to ask
+        return torch.tensor(freqs, dtype=torch.float64, device="cpu").float().to(device)
 
 
 def _learns(module: nn.Module) -> bool:

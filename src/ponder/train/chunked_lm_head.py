@@ -71,9 +71,10 @@ class _TokenLogprobs(torch.autograd.Function):
         slope = compile_once(_logprobs_grad) if hidden_NE.is_cuda else _logprobs_grad
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
+        second_N = torch.zeros_like(norm_N) if grads[1] is None and hidden_NE.is_cuda else grads[1]  # compiled once
         for part in _chunks(hidden_NE, weight_VE):
             logits = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
-            second = None if grads[1] is None else (grads[1][part], entropy_N[part])
+            second = None if second_N is None else (second_N[part], entropy_N[part])
             dtype = hidden_NE.dtype
             sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
         return sums.hidden_NE, sums.weight(), None, None, None

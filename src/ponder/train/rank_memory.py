@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
+from ponder.train.activation_memory import kept_bytes_per_token
 from ponder.train.adam_states import INT8_BLOCK
 from ponder.train.chunked_lm_head import GPU_CHUNK_BYTES
 from ponder.train.fsdp import blocks_per_unit
@@ -98,14 +99,10 @@ def _gathered_bytes(shape: TrainingShape) -> int:
 
 
 def _activation_bytes(shape: TrainingShape) -> int:
-    """What a backward pass keeps of each compiled layer: the residual stream before each norm and a norm's result,
-    queries, keys, values, attention's result, and the feed-forward block's gate and up products; the rest is computed
-    again. With checkpointing each layer's input, and all of one layer: norms, in float32 too, and two products more.
-    """
+    """What a backward pass keeps of each layer; with checkpointing each layer's input, and all of one layer: norms, in
+    float32 too, and two products more."""
     c, b = shape.config, shape.dtype_bytes
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    kept = b * (3 * c.width + 2 * q + 2 * kv + 2 * c.mlp_width)
-    kept += b * (q + kv) if c.qk_norm else 0  # queries and keys before their norms
+    kept = kept_bytes_per_token(c, b)
     one_layer = kept + b * (c.width + 2 * c.mlp_width) + 4 * 2 * c.width
     per_token = c.layers * b * c.width + one_layer if shape.gradient_checkpointing else c.layers * kept
     return shape.microbatch_tokens * per_token
