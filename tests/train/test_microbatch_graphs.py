@@ -175,8 +175,8 @@ def groups(seed: int, completions: int = 5) -> list[Trace]:
     return traces
 
 
-def learner(objective: GRPO | GSPO, graphs: bool, **settings: int) -> Learner:
-    made = Learner(net(), objective, AdamW(lr=1e-3), **settings)
+def learner(objective: GRPO | GSPO, graphs: bool, tokens: int = 0) -> Learner:
+    made = Learner(net(), objective, AdamW(lr=1e-3), max_tokens_per_microbatch=tokens)
     made.uses_graphs = graphs
     return made
 
@@ -191,7 +191,7 @@ def replays(made: Learner) -> int:
 )
 @pytest.mark.usefixtures("graphs_as_calls")
 def test_gradient_and_metrics_are_those_without_graphs(objective: GRPO | GSPO) -> None:
-    plain, graphed = (learner(objective, g, max_tokens_per_microbatch=100) for g in (False, True))
+    plain, graphed = (learner(objective, g, tokens=100) for g in (False, True))
     for seed in range(4):
         expected, found = (made.gradient(groups(seed)) for made in (plain, graphed))
         assert found.keys() == expected.keys()
@@ -209,7 +209,7 @@ def test_graphs_are_captured_again_where_weights_lie_elsewhere() -> None:
     for _ in range(4):
         made.step(groups(0))
     assert made.graphs is not None and replays(made) == 2
-    weight = made.net.layers[0].mlp.up_proj.weight
+    weight = made.net.get_parameter("layers.0.mlp.up_proj.weight")
     weight.data = weight.data.clone()
     made.step(groups(0))
     assert not any(passes.captured for passes in made.graphs._passes.values())
