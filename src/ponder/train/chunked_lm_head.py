@@ -59,6 +59,7 @@ class _TokenLogprobs(torch.autograd.Function):
             norm_N, entropy_N = read(logits_NV, temperature)
             logprobs_N = logits_NV.gather(-1, target_N[part, None])[:, 0] / temperature - norm_N
             parts.append((logprobs_N, entropy_N, norm_N))
+            del logits_NV  # before the next chunk's are computed
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
         ctx.temperature, ctx.banned = temperature, banned
@@ -77,6 +78,7 @@ class _TokenLogprobs(torch.autograd.Function):
             second = None if second_N is None else (second_N[part], entropy_N[part])
             dtype = hidden_NE.dtype
             sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
+            del logits
         return sums.hidden_NE, sums.weight(), None, None, None
 
 
@@ -138,6 +140,7 @@ class _Divergence(torch.autograd.Function):
             student_NV = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
             teacher_NV = _chunk_logits(teacher_NE[part], teacher_VE, ctx.banned)
             sums.add(part, slope(student_NV, teacher_NV, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
+            del student_NV, teacher_NV
         return sums.hidden_NE, sums.weight(), None, None, None, None, None
 
 
