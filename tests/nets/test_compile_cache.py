@@ -59,3 +59,26 @@ def test_compiled_code_is_found_again_by_another_process(tmp_path: Path) -> None
         hits.append(sum(map(int, done.stdout.split())))
     assert hits[0] == 0 and hits[1] > 0
     assert any((tmp_path / "cache" / "compiled" / "inductor").rglob("*"))
+
+
+@pytest.mark.nightly
+def test_block_with_an_autograd_function_is_found_again_with_its_gradient() -> None:
+    """Gathered keys are an autograd function, whose graphs torch keeps only where it is told to."""
+    program = (
+        "import torch; from torch._dynamo.utils import counters\n"
+        "from ponder.nets.torch_compile import compile_once; from ponder.nets.varlen_attention import gather_keys\n"
+        "def f(x, index): return gather_keys(x.sin(), index).cos()\n"
+        "x, index = torch.linspace(0, 1, 6).view(3, 2, 1).requires_grad_(), torch.tensor([0, 1, 0, 2])\n"
+        "mine, = torch.autograd.grad(compile_once(f)(x, index).sum(), x)\n"
+        "true, = torch.autograd.grad(x.sin()[index].cos().sum(), x)\n"
+        "torch.testing.assert_close(mine, true)\n"
+        "print(*(counters['aot_autograd']['autograd_cache_' + name] for name in ('hit', 'bypass')))"
+    )
+    found = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+        if done.returncode and "AssertionError" not in done.stderr:
+            pytest.skip(f"torch cannot compile here: {done.stderr.splitlines()[-1]:.100}")
+        assert not done.returncode, done.stderr
+        found.append(tuple(map(int, done.stdout.split())))
+    assert found == [(0, 0), (1, 0)]

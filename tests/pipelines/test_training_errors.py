@@ -183,8 +183,8 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
     if forgotten:
         real = checkpoint.load_latest
 
-        def forgetful(run: Any, group: Any) -> Any:
-            result = real(run, group)
+        def forgetful(run: Any, group: Any, loading: Any) -> Any:
+            result = real(run, group, loading)
             state, facts = result.state["state"], result.state["learners"]["policy"]
             if forgotten == "moments":
                 result.tensors.update({n: torch.zeros_like(t) for n, t in result.tensors.items() if "exp_avg." in n})

@@ -87,8 +87,8 @@ def test_checkpoint_without_a_count_goes_on_without(tmp_path: Path, monkeypatch:
         IMITATE(tmp_path / "run", RecordingProgress("step", 2))
     real = checkpoint.load_latest
 
-    def load_latest(run: Any, group: Any) -> Any:
-        latest = real(run, group)
+    def load_latest(run: Any, group: Any, loading: Any = None) -> Any:
+        latest = real(run, group, loading)
         assert latest is not None
         del latest.state["state"]["flops"]
         return latest

@@ -24,6 +24,9 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
     from torch._dynamo import config as tracing
     from torch._functorch import config
 
+    # Else graphs with an autograd function are not kept for the next process; a block has one (`gather_keys`).
+    if hasattr(config, "autograd_cache_allow_custom_autograd_functions"):
+        config.autograd_cache_allow_custom_autograd_functions = True
     config.activation_memory_budget = 0.8  # recompute cheap activations: a quarter less memory
     tracing.recompile_limit = max(
         tracing.recompile_limit, MAX_RECOMPILES

@@ -293,9 +293,8 @@ class RL(ToolFields, LearnerFields, BaseJob):
 
 async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
-    policy = load_policy(
-        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype)
-    )
+    dtype, loading = checkpoint.resume_dtype(run, job.dtype), checkpoint.start_loading(run, current_group())
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=dtype)
     check_sampler(job, policy)
     check_shared_workers(job.task, job.verifier_workers)
     learner, critic = build_learners(job, policy)
@@ -305,7 +304,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     learners = {"policy": learner} | ({"critic": critic} if critic else {})
 
     async with AsyncExitStack() as stack:
-        session = stack.enter_context(TrainingSession(run, job, watch, policy, learners))
+        session = stack.enter_context(TrainingSession(run, job, watch, policy, learners, loading))
         watch = session.watch
         if job.preflight and not session.state.step and not learner.sharded:  # whose checks need whole weights
             watch.phase("check")

@@ -65,19 +65,27 @@ def read(folder: Path) -> dict[str, Any]:
 
 def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: bool = False) -> None:
     """Raise if one of these files changed. `quick`: compare the faster checksum, if the manifest has it."""
-    for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ManifestMismatch(f"is damaged ({MANIFEST_FILE}: {name!r} lies outside of it)")
-        expected = manifest["files"][name]
-        kind = "crc32" if quick and "crc32" in expected else "sha256"
-        try:
-            size, checksum = _checksum(folder / name, kind)
-        except OSError as why:
-            raise ManifestMismatch(f"is damaged ({name}: {why.strerror})") from None
-        if size != expected["bytes"]:
-            raise ManifestMismatch(f"is damaged ({name}: it has {size} bytes, not {expected['bytes']})")
-        if checksum != expected[kind]:
-            raise ManifestMismatch(f"is damaged ({name}: its checksum differs)")
+    names = list(names)
+    with futures.ThreadPoolExecutor(_CHECKSUM_THREADS, "checksum") as threads:
+        for fault in threads.map(lambda name: _find_fault(folder, name, manifest, quick), names):
+            if fault:
+                threads.shutdown(cancel_futures=True)
+                raise ManifestMismatch(fault)
+
+
+def _find_fault(folder: Path, name: str, manifest: dict[str, Any], quick: bool) -> str:
+    """What is wrong with a file; empty if it is as the manifest says."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return f"is damaged ({MANIFEST_FILE}: {name!r} lies outside of it)"
+    expected = manifest["files"][name]
+    kind = "crc32" if quick and "crc32" in expected else "sha256"
+    try:
+        size, checksum = _checksum(folder / name, kind)
+    except OSError as why:
+        return f"is damaged ({name}: {why.strerror})"
+    if size != expected["bytes"]:
+        return f"is damaged ({name}: it has {size} bytes, not {expected['bytes']})"
+    return "" if checksum == expected[kind] else f"is damaged ({name}: its checksum differs)"
 
 
 def verify(folder: Path) -> None:

@@ -331,9 +331,11 @@ def _load_tensors(folder: Path, names: Iterable[str]) -> dict[str, Tensor]:
     if not files:
         raise ValueError(f"it has no {TENSORS_FILE}")
     rows: dict[str, list[Tensor]] = {}
-    for match in sorted(files, key=lambda match: (match[3] or "", match[0])):
-        for name, t in load_file(folder / match[0]).items():
-            rows.setdefault(name, []).append(t)
+    files.sort(key=lambda match: (match[3] or "", match[0]))
+    with futures.ThreadPoolExecutor(_SAVE_THREADS, "checkpoint") as threads:
+        for loaded in threads.map(load_file, [folder / match[0] for match in files]):
+            for name, t in loaded.items():
+                rows.setdefault(name, []).append(t)
     ranks = {int(match[4] or 1) for match in files}
     if len(ranks) > 1 or any(t[0].dim() and len(t) != min(ranks) for t in rows.values()):
         raise ValueError("the rows of a rank are missing")
@@ -345,9 +347,23 @@ def _flush(folder: Path) -> None:
         fsync_path(path)
 
 
-def load_latest(run: Run, group: DataParallelGroup = SINGLE_PROCESS) -> Checkpoint | None:
+def start_loading(run: Run, group: DataParallelGroup = SINGLE_PROCESS) -> futures.Future[Checkpoint | None] | None:
+    """Read and verify the newest checkpoint in a thread, for `load_latest` to take: while the model is loaded. None
+    where another rank does that."""
+    if not group.is_main:
+        return None
+    thread = futures.ThreadPoolExecutor(1, "checkpoint")
+    loading = thread.submit(_load_verified, run)
+    thread.shutdown(wait=False)
+    return loading
+
+
+def load_latest(
+    run: Run, group: DataParallelGroup = SINGLE_PROCESS, loading: futures.Future[Checkpoint | None] | None = None
+) -> Checkpoint | None:
     """The newest complete checkpoint, with every byte verified; None in a new run. Newer damaged ones are set aside
     with a warning. A checkpoint of another job, or a renamed one, is an error. Rank 0 verifies it for the others.
+    `loading`: what `start_loading` began.
     """
     if not group.is_main:
         name = group.broadcast_bytes(b"").decode()
@@ -355,7 +371,7 @@ def load_latest(run: Run, group: DataParallelGroup = SINGLE_PROCESS) -> Checkpoi
             raise RunError("rank 0 cannot load a checkpoint; it says why")
         return _load(run.folder / "checkpoints" / name) if name else None
     try:
-        latest = _load_verified(run)
+        latest = _load_verified(run) if loading is None else loading.result()
     except BaseException:
         group.broadcast_bytes(_NOT_LOADED.encode())
         raise

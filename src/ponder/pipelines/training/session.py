@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -85,14 +86,22 @@ class Trainable(Protocol):
 class TrainingSession:
     """A context manager around a training loop: restores, records, saves, and saves again when interrupted.
 
-    `learners` are by name; the first is the policy's. Of several ranks, all of which run the same loop, rank 0 records
-    and saves; `watch` then keeps interrupts until all ranks are between two steps.
+    `learners` are by name; the first is the policy's. `loading`: of `checkpoint.start_loading`, if that was called. Of
+    several ranks, all of which run the same loop, rank 0 records and saves; `watch` then keeps interrupts until all
+    ranks are between two steps.
     """
 
     def __init__(
-        self, run: Run, job: TrainingJob, watch: Progress, policy: PonderPolicy, learners: Mapping[str, Trainable]
+        self,
+        run: Run,
+        job: TrainingJob,
+        watch: Progress,
+        policy: PonderPolicy,
+        learners: Mapping[str, Trainable],
+        loading: Future[checkpoint.Checkpoint | None] | None = None,
     ) -> None:
         self.run, self.job, self.policy, self.learners = run, job, policy, learners
+        self._loading = loading
         self.group = current_group()
         self._stop = AgreedStop(watch, self.group) if self.group.size > 1 else None
         self.watch: Progress = self._stop or watch
@@ -109,7 +118,8 @@ class TrainingSession:
     def __enter__(self) -> TrainingSession:
         if self.group.is_main:
             self._stack.enter_context(self.saver)
-        latest = checkpoint.load_latest(self.run, self.group)
+        latest = checkpoint.load_latest(self.run, self.group, self._loading)
+        self._loading = None  # its tensors are large
         record_counts: dict[str, int] = {}
         if latest is not None:
             for name, learner in self.learners.items():
