@@ -105,21 +105,24 @@ def write_folder(folder: Path, shape: str, layers: int, device: str) -> None:
 
 
 def child(file: Path, words: list[str]) -> int:
-    """`ponder` with these words, in this process; what memory it has taken at most is written to a file meanwhile."""
+    """`ponder` with these words, in this process; what memory it has taken at most is written to a file meanwhile, and
+    when that rose: seconds, bytes then, bytes at most."""
     import torch
 
     from ponder.cli import main as command_line
 
     def watch() -> None:
-        used = 0
+        used, began, rises = 0, time.perf_counter(), []
         while True:
-            time.sleep(0.1)
+            time.sleep(0.05)
             if torch.cuda.is_initialized():
                 free, whole = torch.cuda.mem_get_info()
                 used = max(used, whole - free)
                 peak = torch.cuda.max_memory_allocated()
+                if not rises or peak > rises[-1][2] + (64 << 20):
+                    rises.append([round(time.perf_counter() - began, 2), torch.cuda.memory_allocated(), peak])
                 new = file.with_suffix(".new")
-                new.write_text(json.dumps({"peak_bytes": peak, "gpu_bytes": used}), "utf-8")
+                new.write_text(json.dumps({"peak_bytes": peak, "gpu_bytes": used, "rises": rises}), "utf-8")
                 new.rename(file)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -148,10 +148,13 @@ def child(told: dict[str, Any]) -> None:
     )  # fmt: skip
     seen, stop = clock.seen, threading.Event()
     from ponder.nets import hf
+    from ponder.pipelines import rl
+    from ponder.pipelines.preflight import checks, run_checks
     from ponder.pipelines.training import session
     from ponder.pipelines.training.session import TrainingSession
     from ponder.runs import Run, manifest
     from ponder.train import checkpoint, host_buffers
+    from ponder.train.learner import Learner
 
     if told["alternate"]:
         wait_at_every_second_save(TrainingSession)
@@ -160,7 +163,9 @@ def child(told: dict[str, Any]) -> None:
         (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
         (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
         (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"),
-        (Run, "write_traces"),
+        (Run, "write_traces"), (rl, "load_policy"), (rl, "build_learners"), (rl, "open_run"), (Learner, "restore"),
+        (checkpoint, "_load_verified"), (run_checks, "probe_gradient"), (run_checks, "gather_preflight_data"),
+        (checks, "check_gradient"), (session, "check_gradient"), (Learner, "step"),
     ):  # fmt: skip
         clock.time_calls(owner, name)
 
