@@ -6,9 +6,9 @@ log-probability is the score. Where few answers are right there is little to lea
 come first then, and `--more-tasks` has further training problems for both. A tenth of the training problems is kept for
 choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--token-orm`, `--dropout` and
 `--keep-best` train an outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
-problems beside. `ponder book judges` runs this with three seeds, scores the samples of both splits with every judge,
-and draws the curves; `ponder book judge-scale` sets judges from all problems beside those from a tenth; of that
-figure no run is kept.
+problems beside, and `--long-tenth` on that tenth for as many steps as on all. `ponder book judges` runs this with three
+seeds, scores the samples of both splits with every judge, and draws the curves; `ponder book judge-scale` sets judges
+from all problems beside those from a tenth; of that figure no run is kept.
 """
 
 from collections.abc import Mapping
@@ -64,6 +64,9 @@ def recipe(
     dropout: Annotated[float, "while that model learns", When("token_orm")] = 0.0,
     keep_best: Annotated[bool, "of a judge keep the best of three measurements on held-out questions"] = False,
     tenth: Annotated[bool, "train judges on a tenth of the problems, too: what is ten times the data worth?"] = False,
+    long_tenth: Annotated[
+        bool, "train judges on a tenth of the problems for as many steps as on all, too: problems or steps?"
+    ] = False,
     tuned_steps: Annotated[Steps, "of the model tuned on right answers; None: as many as of a judge"] = None,
     validation_n: Annotated[int | None, "samples of each validation problem; None: as many as of a test one"] = None,
     start: Start = None, seed: int = 0,
@@ -83,20 +86,20 @@ def recipe(
     sampled = {"outcomes": learning} | {f"outcomes-{name}": other for name, other in others.items()}
     outcomes = tuple(f"stage:{name}" for name in sampled)
 
-    def judge(objective: RewardObjective, rate: float | None, tenths: int = 10, **more: Any) -> TrainRewardModel:
-        own = max(1, (steps or b.reward_model.steps) * tenths // 10)
+    def judge(
+        objective: RewardObjective, rate: float | None, tenths: int = 10, step_tenths: int = 10, **more: Any
+    ) -> TrainRewardModel:
+        own = max(1, (steps or b.reward_model.steps) * step_tenths // 10)
         job = b.train_reward_model(outcomes[0], first, objective, seed, own, rate, batch_size=batch_size, **more)
-        warmup = replace(job.optimizer, warmup_steps=min(warmup_steps, own // 4) if tenths < 10 else warmup_steps)
+        warmup = replace(job.optimizer, warmup_steps=min(warmup_steps, own // 4) if step_tenths < 10 else warmup_steps)
         every = -(-own // 3) if keep_best else 0
         return replace(job, data=outcomes, optimizer=warmup, train_tenths=tenths, keep_best=keep_best, eval_every=every)
 
-    def judges(prefix: str, tenths: int) -> list[Stage]:
+    def judges(prefix: str, tenths: int, step_tenths: int) -> list[Stage]:
+        implicit = {beta: judge(ImplicitReward(beta), implicit_lr or lr, tenths, step_tenths) for beta in betas}
         return [
-            Stage(f"{prefix}orm", judge(OutcomeReward(), lr, tenths)),
-            *(
-                Stage(f"{prefix}implicit-{beta:g}", judge(ImplicitReward(beta), implicit_lr or lr, tenths))
-                for beta in betas
-            ),
+            Stage(f"{prefix}orm", judge(OutcomeReward(), lr, tenths, step_tenths)),
+            *(Stage(f"{prefix}implicit-{beta:g}", job) for beta, job in implicit.items()),
         ]
 
     fewer = Samples(validation_n or n, b.sampling)
@@ -104,8 +107,9 @@ def recipe(
         *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
         Stage("right", Harvest(outcomes, "chains", max_per_problem=samples, tokenizer=first)),
         Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, tuned_steps or steps, None)),
-        *(judges("tenth-", 1) if tenth else ()),
-        *judges("", 10),
+        *(judges("tenth-", 1, 1) if tenth else ()),
+        *(judges("long-tenth-", 1, 10) if long_tenth else ()),
+        *judges("", 10, 10),
         Stage("validation", learning.evaluate_with(fewer, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ponder.book import find_figure
+from fakes import mixed_groups, perturb, tiny_decoder, trace_group
+from ponder.book import find_figure, score_answers
 from ponder.book.figure import FigureRun
-from ponder.book.judge_scale import FEW, FIGURE, JUDGES, OTHERS, READINGS, SETTINGS, TASKS, log_pi_reading, row_curves
+from ponder.book.judge_scale import (
+    FEW,
+    FIGURE,
+    JUDGE_STAGES,
+    JUDGES,
+    LONG,
+    OTHERS,
+    READINGS,
+    SETTINGS,
+    SIZES,
+    TASKS,
+    log_pi_reading,
+    row_curves,
+)
 from ponder.book.judges import measure_answers
-from ponder.book.score_answers import ScoredAnswers
+from ponder.book.score_answers import ScoredAnswers, score_stored_sets
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
+from ponder.tasks import Sums
+from ponder.train.packed_reading import answer_logprobs, answer_scores
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, TokenOutcomeReward
 
 
@@ -21,8 +39,9 @@ def build(name: str, **settings: Any) -> Any:
     return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
 
-NAMES = ["logprob_sum", "logprob", "orm", "token-orm", f"{FEW}orm", "tuned logprob", "tuned likelihood"]
-NAMES += [f"{prefix}implicit {reading}" for prefix in ("", FEW) for reading in READINGS]
+NAMES = ["logprob_sum", "logprob", "token-orm", "tuned logprob", "tuned likelihood"]
+NAMES += [f"{prefix}orm" for prefix in SIZES]
+NAMES += [f"{prefix}implicit {reading}" for prefix in SIZES for reading in READINGS]
 
 
 def scored(good: str, n: int) -> ScoredAnswers:
@@ -42,7 +61,7 @@ def seed_data(good: str = "implicit likelihood") -> dict[str, Any]:
 def test_rows_have_the_judge_that_they_name() -> None:
     seeds = {0: seed_data(), 1: seed_data()}
     assert log_pi_reading(seeds, "gsm8k") == "likelihood", "chosen on the validation split"
-    for row in (*JUDGES, *(f"{FEW}{name}" for name in JUDGES), *OTHERS):
+    for row in (*(f"{prefix}{name}" for prefix in SIZES for name in JUDGES), *OTHERS):
         last = [curve[-1] for curve in row_curves(seeds, "gsm8k", row)]
         assert last == [1.0, 1.0] if row in ("best log pi", "oracle") else last == [0.0, 0.0], row
     other = {0: seed_data("tenth-orm")}
@@ -51,16 +70,34 @@ def test_rows_have_the_judge_that_they_name() -> None:
         and row_curves(other, "mawps", "best orm")[0][-1] == 0.0
     )
     assert row_curves(other, "mawps", f"{FEW}weighted orm")[0][-1] == 1.0
+    assert row_curves(other, "mawps", f"{LONG}best orm")[0][-1] == 0.0
+    assert row_curves({0: seed_data("long-tenth-orm")}, "mawps", f"{LONG}best orm")[0][-1] == 1.0
     assert row_curves({0: seed_data("tuned logprob")}, "mawps", "tuned")[0][-1] in (0.0, 1.0)
 
 
 def test_page_has_a_row_for_each_judge_and_size() -> None:
     text = "\n".join(FIGURE.report({0: seed_data(), 1: seed_data()}))
     for title in JUDGES.values():
-        assert text.count(f"| {title}, from all |") == text.count(f"| {title}, from a tenth |") == len(TASKS)
+        for size in SIZES.values():
+            assert text.count(f"| {title}, from {size} |") == len(TASKS)
     assert text.count("**Held?**") == len(TASKS)
     drawn = FIGURE.draw({0: seed_data(), 1: seed_data()})
     assert {row["panel"] for row in drawn.rows} == set(TASKS)
+
+
+def test_judges_that_a_seed_lacks_are_left_out() -> None:
+    seeds = {0: seed_data(), 1: seed_data()}
+    for task in TASKS:
+        for kind in ("best", "weighted", "auroc", "auroc within problems"):
+            for name in [name for name in seeds[1]["tasks"][task]["test"][kind] if name.startswith(f"{LONG}implicit")]:
+                del seeds[1]["tasks"][task]["test"][kind][name]
+    text = "\n".join(FIGURE.report(seeds))
+    assert f"| best by implicit reward model, by its ratio, from {SIZES[LONG]} |" not in text
+    assert f"| best by outcome reward model, from {SIZES[LONG]} |" in text
+    assert "not measured" in text, "in the table of AUROC"
+    labels = {row["line"] for row in FIGURE.draw(seeds).rows}
+    assert f"best by outcome reward model, from {SIZES[LONG]}" in labels
+    assert f"best by implicit reward model, by log pi, from {SIZES[LONG]}" not in labels
 
 
 def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
@@ -69,6 +106,11 @@ def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
     whole, few = stages["orm"], stages["tenth-orm"]
     assert (whole.train_tenths, few.train_tenths) == (10, 1) and few.steps == whole.steps // 10
     assert whole.data == few.data and len(whole.data) == 3
+    assert set(JUDGE_STAGES) <= set(stages)
+    for name in ("orm", "implicit-0.05"):
+        long, other = stages[f"{LONG}{name}"], stages[name]
+        assert long.train_tenths == 1 and long.steps == other.steps
+        assert (long.optimizer, long.algorithm, long.eval_every) == (other.optimizer, other.algorithm, other.eval_every)
     token = stages["token-orm"]
     assert isinstance(token.algorithm, TokenOutcomeReward) and token.algorithm.lm_weight == SETTINGS["lm_weight"]
     assert type(whole.algorithm) is type(few.algorithm) is OutcomeReward and token.train_tenths == 10
@@ -85,3 +127,28 @@ def test_figure_is_of_language_models_and_both_sets(tmp_path: Path) -> None:
     for run in (FigureRun("tiny", 0, tmp_path, build), FigureRun("smollm2", 0, tmp_path, build, "svamp")):
         with pytest.raises(UsageError, match="MAWPS and GSM8K"):
             find_figure("judge-scale").run(run)
+
+
+def test_sets_scored_together_are_scored_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = {Path("one"): mixed_groups(tool=False), Path("two"): [trace_group([5, 9], [[7, 8, 2], [7, 2]], id="last")]}
+    reader, other = tiny_decoder(scale=0.1), tiny_decoder(scale=0.2)
+    judge = perturb(DecoderWithHead.from_decoder(tiny_decoder(scale=0.1), ScoreHead("outcome", "logit")), 0.05, seed=4)
+    assert isinstance(judge, DecoderWithHead)
+    loaded: list[str] = []
+
+    def load(name: str, *_: Any, **__: Any) -> Any:
+        loaded.append(name)
+        return SimpleNamespace(net={"judge": judge, "reader": reader, "other": other}[name])
+
+    monkeypatch.setattr(score_answers, "load_policy_with_head", load)
+    monkeypatch.setattr(score_answers, "load_policy", load)
+    monkeypatch.setattr(score_answers, "read_traces", lambda folder: enumerate(sets[folder]))
+    readers = {"reader": "reader", "other": "other"}
+    found = score_stored_sets(dict.fromkeys(sets, Sums()), {"orm": Path("judge")}, readers)
+    assert loaded == ["judge", "reader", "other"], "each once for all sets"
+    for (scored, sums), traces in zip(found, sets.values(), strict=True):
+        traces = sorted(traces, key=lambda t: t.problem.id)
+        assert scored.scores["orm"] == [pytest.approx(own, abs=1e-5) for own in answer_scores(judge, traces)]
+        for name, net in (("reader", reader), ("other", other)):
+            assert sums[name] == [pytest.approx(own, abs=1e-4) for own in answer_logprobs(net, traces)]
+        assert scored.lengths == [[len(t.steps[i].token_ids) for i in t.answers()] for t in traces]

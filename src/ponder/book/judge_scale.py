@@ -1,9 +1,10 @@
 """What are ten times the problems worth to a judge? Judges from all of a policy's answers to training problems, and
-from those to a tenth of the problems, choose among the very same samples, on two sets of word problems."""
+from those to a tenth of the problems, each once or for as many steps, choose among the very same samples, on two sets
+of word problems."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from ponder.book.figure import (
     paint_seeds,
 )
 from ponder.book.judges import RECIPE, measure_answers
-from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_answers
+from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_sets
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.errors import UsageError
 from ponder.measure.figures.canvas import FigureWithData, make_panels
@@ -33,13 +34,14 @@ SPLITS = ("validation", "test")
 BETA = 0.05
 CHOICE_N = 16  # how log pi is read is chosen by best of so many on the validation split
 READINGS = ("ratio", "logprob", "likelihood")
-FEW = "tenth-"  # before the name of a judge from a tenth of the problems
-SIZES = {"": "all", FEW: "a tenth"}
+FEW = "tenth-"  # before the name of a judge from a tenth of the problems, each once
+LONG = "long-tenth-"  # of one from a tenth, for as many steps as from all
+SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps"}
 SETTINGS: dict[str, Any] = {
     "rl_steps": 60, "more_tasks": ("svamp", "gsm8k"), "rl_tasks": ("svamp",), "test_tasks": ("gsm8k",),
     "problems": 4000, "samples": 8, "batch_size": 32, "steps": 160, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4,
     "implicit_lr": 2e-5, "betas": (BETA,), "token_orm": True, "lm_weight": 0.1, "keep_best": True, "tenth": True,
-    "limit": 128, "n": 64, "validation_n": CHOICE_N,
+    "long_tenth": True, "limit": 128, "n": 64, "validation_n": CHOICE_N,
 }  # fmt: skip
 # By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
 JUDGES = {
@@ -49,6 +51,9 @@ JUDGES = {
     "weighted orm": "vote weighted by outcome reward model",
     "weighted ratio": "vote weighted by implicit reward model",
 }
+JUDGE_STAGES = (
+    *(f"{prefix}{judge}" for prefix in SIZES for judge in ("orm", f"implicit-{BETA:g}")), "token-orm", "tuned",
+)  # fmt: skip
 OTHERS = {
     "best token-orm": "best by outcome reward model at every token, from all",
     "weighted token-orm": "vote weighted by outcome reward model at every token, from all",
@@ -63,10 +68,14 @@ COMPARED = (
     ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
     ("best orm", f"{FEW}best orm"), ("weighted orm", f"{FEW}weighted orm"), ("best ratio", f"{FEW}best ratio"),
     ("best log pi", f"{FEW}best log pi"), ("weighted ratio", f"{FEW}weighted ratio"),
+    ("best orm", f"{LONG}best orm"), ("weighted orm", f"{LONG}weighted orm"), (f"{LONG}best orm", f"{FEW}best orm"),
+    ("best ratio", f"{LONG}best ratio"), ("best log pi", f"{LONG}best log pi"),
+    ("weighted ratio", f"{LONG}weighted ratio"), (f"{LONG}best log pi", f"{FEW}best log pi"),
 )  # fmt: skip
 DRAWN = {
     "best orm": 1, "best token-orm": 2, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
 }  # fmt: skip
+STYLES = {FEW: "--", LONG: ":"}
 
 
 class JudgeScale:
@@ -91,22 +100,19 @@ class JudgeScale:
         run = replace(run, task=TASKS[0])
         job = run.recipe_job(RECIPE, **(SETTINGS | word_problem_start(run)))
         folder = run.run_job(job, run.folder / RECIPE)
-        tasks = {stage.name: stage.job.task for stage in job.stages if stage.name.startswith(SPLITS)}
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "tasks": {}}
-        for task in TASKS:
-            own = "" if task == TASKS[0] else f"-{task}"
-            out["tasks"][task] = {
-                split: measure_answers(
-                    score_split(folder, f"{split}{own}", tasks[f"{split}{own}"], run.device, run.dtype), False
-                )
-                for split in SPLITS
-            }
-        out["learned from"] = {}
+        return {
+            "model": run.model, "seed": run.seed, "tasks": measure_judges(folder, job, run.device, run.dtype),
+            "learned from": self._learned_from(folder, job),
+        }  # fmt: skip
+
+    def _learned_from(self, folder: Path, job: Any) -> dict[str, Any]:
+        """What the judges had to learn from, by task."""
+        out: dict[str, Any] = {}
         for path in sorted(folder.glob("outcomes*")):
             verifier = next(stage.job.task.verifier.name for stage in job.stages if stage.name == path.name)
             traces = [trace for _, trace in read_traces(path)]
             ends = [(trace, i) for trace in traces for i in trace.answers()]
-            out["learned from"][path.name.partition("-")[2] or TASKS[0]] = {
+            out[path.name.partition("-")[2] or TASKS[0]] = {
                 "problems": len(traces), "answers": len(ends),
                 "right": sum(trace.score(i, verifier) == 1.0 for trace, i in ends),
                 "tokens": sum((trace.cost for trace in traces), Cost()).generated_tokens,
@@ -121,9 +127,11 @@ class JudgeScale:
                 n = sizes(seeds, task)
                 for name, colour in DRAWN.items():
                     for prefix in SIZES if name in JUDGES else ("",):
+                        if not has_row(seeds, task, f"{prefix}{name}"):
+                            continue
                         curves = row_curves(seeds, task, f"{prefix}{name}")
                         mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
-                        look = {"ls": "--", "lw": 1.0, "mfc": "white"} if prefix else {}
+                        look = {"ls": STYLES[prefix], "lw": 1.0, "mfc": "white"} if prefix else {}
                         label = row_title(f"{prefix}{name}")
                         if not prefix:
                             paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
@@ -149,9 +157,10 @@ class JudgeScale:
         for task in TASKS:
             n = sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]
-            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, "")]
+            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, LONG, "")]
+            known = [name for name in (*names, *OTHERS) if has_row(seeds, task, name)]
             rows = []
-            for name in (*names, *OTHERS):
+            for name in known:
                 curves = row_curves(seeds, task, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([row_title(name), *cells])
@@ -162,7 +171,9 @@ class JudgeScale:
                 f" by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation problems.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, task),
-                *lines_above_at_every_n(COMPARED, partial(row_curves, seeds, task), row_title, n),
+                *lines_above_at_every_n(
+                    [pair for pair in COMPARED if {*pair} <= {*known}], partial(row_curves, seeds, task), row_title, n
+                ),
             ]
         return out
 
@@ -179,41 +190,65 @@ class JudgeScale:
         return (
             f"{start} Then came {s['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each. Of the policy's"
             f" answers to training problems {total:,} have verdicts (in the first seed {each}); judges learn from nine"
-            " tenths of the problems, or from a tenth of these, each problem once. An outcome reward model learns at"
-            " the end of an answer; one that learns at every token has a language-model loss of right answers beside"
-            f" it, of weight {s['lm_weight']:g}. Of every judge the best of three measurements on the held-out tenth"
-            " is kept. All choose among the same samples. In every cell the mean over seeds, its 95 % interval"
-            " (Student's, of arcsin sqrt), and each seed; differences have Student's own. An answer that states"
-            " nothing is never chosen."
+            " tenths of the problems, or from a tenth of these, each problem once; or from that tenth for as many steps"
+            " as from all. An outcome reward model learns at the end of an answer; one that learns at every token has a"
+            f" language-model loss of right answers beside it, of weight {s['lm_weight']:g}. Of every judge the best of"
+            " three measurements on the held-out tenth is kept. All choose among the same samples. In every cell the"
+            " mean over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's"
+            " own. An answer that states nothing is never chosen."
         ).strip()
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
+        judges = ("best orm", "best ratio", "best log pi")
+        prefixes = [p for p in (FEW, LONG, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
-        for row in ("best orm", "best ratio", "best log pi"):
+        for row in judges:
             cells = []
-            for prefix in (FEW, ""):
+            for prefix in prefixes:
+                if not has_row(seeds, task, f"{prefix}{row}"):
+                    cells.append("not measured")
+                    continue
                 name = score_name(seeds, task, f"{prefix}{row}")
                 every = [data["tasks"][task]["test"]["auroc within problems"][name] for data in seeds.values()]
                 cells.append(format_interval(every, 1, 3, bounds=SHARE))
             rows.append([JUDGES[row].removeprefix("best by "), *cells])
         return [
             "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
-            *markdown_table(["judge", "from a tenth of the problems", "from all"], rows),
+            *markdown_table(["judge", *(f"from {SIZES[prefix]}" for prefix in prefixes)], rows),
         ]
 
 
-def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype: str = "auto") -> ScoredAnswers:
-    """The answers of one split, scored by the judges of both sizes, the tuned model and the policy."""
-    implicit = {prefix: folder / f"{prefix}implicit-{BETA:g}" for prefix in SIZES}
-    readers = {f"{prefix}implicit": str(path) for prefix, path in implicit.items()}
-    readers |= {"tuned": str(folder / "tuned"), "reference": reference_model(implicit[""])}
-    orms = {name: f"reward:{folder / name}" for name in (*(f"{prefix}orm" for prefix in SIZES), "token-orm")}
-    scored, sums = score_stored_answers(folder / split, task, orms, readers, device, dtype, packed=True)
-    for name in (*(f"{prefix}implicit" for prefix in SIZES), "tuned"):
-        found = implicit_scores(sums[name], sums["reference"], scored.lengths, BETA)
-        for reading in READINGS if name != "tuned" else READINGS[1:]:
-            scored.scores[f"{name} {reading}"] = found[reading]
-    return scored
+def measure_judges(
+    folder: Path, job: Any, device: str = "auto", dtype: str = "auto", judges: Sequence[str] = JUDGE_STAGES
+) -> dict[str, dict[str, Any]]:
+    """By task and split, what these judges choose and tell apart: stages of the recipe's run in this folder."""
+    tasks = {stage.name: stage.job.task for stage in job.stages}
+    names = {(task, split): f"{split}{'' if task == TASKS[0] else f'-{task}'}" for task in TASKS for split in SPLITS}
+    scored = score_splits(folder, {name: tasks[name] for name in names.values()}, device, dtype, judges)
+    return {task: {split: measure_answers(scored[names[task, split]], False) for split in SPLITS} for task in TASKS}
+
+
+def score_splits(
+    folder: Path,
+    splits: Mapping[str, Any],
+    device: str = "auto",
+    dtype: str = "auto",
+    judges: Sequence[str] = JUDGE_STAGES,
+) -> dict[str, ScoredAnswers]:
+    """The answers of each split, given with its task, scored by these judges and the policy."""
+    implicit = [name for name in judges if "implicit" in name]
+    readers = {name: str(folder / name) for name in judges if name in implicit or name == "tuned"}
+    if implicit:
+        readers["reference"] = reference_model(folder / implicit[0])
+    orms = {name: folder / name for name in judges if name.endswith("orm")}
+    found = score_stored_sets({folder / split: task for split, task in splits.items()}, orms, readers, device, dtype)
+    for scored, sums in found:
+        for stage in (name for name in readers if name != "reference"):
+            reference = sums["reference" if stage in implicit else stage]
+            read = implicit_scores(sums[stage], reference, scored.lengths, BETA)
+            for reading in READINGS if stage in implicit else READINGS[1:]:  # the tuned model is read by log pi alone
+                scored.scores[f"{stage.removesuffix(f'-{BETA:g}')} {reading}"] = read[reading]
+    return {split: scored for split, (scored, _) in zip(splits, found, strict=True)}
 
 
 def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
@@ -226,9 +261,15 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
     return max(READINGS[1:], key=worth)
 
 
+def split_row(row: str) -> tuple[str, str]:
+    """The size of data that a row's judge learned from, and the row's name without it."""
+    prefix = next((p for p in (LONG, FEW) if row.startswith(p)), "")
+    return prefix, row.removeprefix(prefix)
+
+
 def score_name(seeds: Mapping[int, SeedData], task: str, row: str) -> str:
     """The score that a row chooses or votes by."""
-    prefix, name = (FEW, row.removeprefix(FEW)) if row.startswith(FEW) else ("", row)
+    prefix, name = split_row(row)
     if name == "tuned":
         return f"tuned {log_pi_reading(seeds, task)}"
     judge = name.partition(" ")[2]
@@ -237,18 +278,24 @@ def score_name(seeds: Mapping[int, SeedData], task: str, row: str) -> str:
     return f"{prefix}{judge}" if judge.endswith("orm") else f"{prefix}implicit ratio" if judge else name
 
 
+def has_row(seeds: Mapping[int, SeedData], task: str, row: str) -> bool:
+    """Whether every seed has the judge of a row."""
+    name = score_name(seeds, task, row)
+    return row in ("majority", "oracle") or all(name in d["tasks"][task]["test"]["best"] for d in seeds.values())
+
+
 def row_curves(seeds: Mapping[int, SeedData], task: str, row: str) -> list[list[float]]:
     """Of each seed the accuracy over N of a row on the test split."""
     tests = [data["tasks"][task]["test"] for data in seeds.values()]
     if row in ("majority", "oracle"):
         return [test[row] for test in tests]
-    kind = "weighted" if row.removeprefix(FEW).startswith("weighted") else "best"
+    kind = "weighted" if split_row(row)[1].startswith("weighted") else "best"
     return [test[kind][score_name(seeds, task, row)] for test in tests]
 
 
 def row_title(row: str) -> str:
-    name = row.removeprefix(FEW)
-    return f"{JUDGES[name]}, from {SIZES[FEW if row != name else '']}" if name in JUDGES else OTHERS[name]
+    prefix, name = split_row(row)
+    return f"{JUDGES[name]}, from {SIZES[prefix]}" if name in JUDGES else OTHERS[name]
 
 
 def sizes(seeds: Mapping[int, SeedData], task: str) -> list[int]:

@@ -45,42 +45,69 @@ def score_stored_answers(
     readers: Mapping[str, str],
     device: str = "auto",
     dtype: str = "auto",
-    packed: bool = False,
 ) -> tuple[ScoredAnswers, dict[str, list[list[float]]]]:
     """The answers in a run directory, scored by the policy's own log-probability ("logprob_sum" and "logprob") and by
     judges, which are guides by name (see `load_guide`); and the log-probability of each answer under other language
-    models, the `readers`. `packed`: all are read in passes as training makes them, which is faster for many answers;
-    the judges are then reward models, "reward:FOLDER"."""
-    traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
-    verifier = task.verifier
-    leaves = [t.answers() for t in traces]
-    both = list(zip(traces, leaves, strict=True))
-    scores: dict[str, AnswerScores] = {
-        "logprob_sum": [[sum_logprob(t, i) for i in own] for t, own in both],
-        "logprob": [[mean_logprob(t, i) for i in own] for t, own in both],
-    }
-    if packed:
-        for name, guide in judges.items():
-            net = load_policy_with_head(guide.removeprefix("reward:"), None, device=device, dtype=dtype).net
-            assert isinstance(net, DecoderWithHead)
-            scores[name] = [list(own) for own in answer_scores(net, traces)]
-        sums = {
-            name: answer_logprobs(load_policy(model, device=device, dtype=dtype).net, traces)
-            for name, model in readers.items()
-        }
-        return _scored(both, verifier, scores), sums
+    models, the `readers`."""
+    traces = _stored_traces(folder)
+    scores = _own_scores(traces)
     for name, guide in judges.items():
         scores[name] = event_loop.run(score_distinct(load_scorer(guide, device, dtype), traces))
     sums = {
         name: event_loop.run(sum_distinct_logprobs(load_scorer(f"logprob:{model}", device, dtype), traces))
         for name, model in readers.items()
     }
-    return _scored(both, verifier, scores), sums
+    return _scored(traces, task.verifier, scores), sums
 
 
-def _scored(
-    both: Sequence[tuple[Trace, Sequence[int]]], verifier: Any, scores: dict[str, AnswerScores]
-) -> ScoredAnswers:
+def score_stored_sets(
+    sets: Mapping[Path, Any],
+    judges: Mapping[str, Path],
+    readers: Mapping[str, str],
+    device: str = "auto",
+    dtype: str = "auto",
+) -> list[tuple[ScoredAnswers, dict[str, list[list[float]]]]]:
+    """As `score_stored_answers`, of several run directories and their tasks. Each model is loaded once and reads all
+    answers in packed passes, as training does, which is faster for many answers. The judges are reward models."""
+    traces = [_stored_traces(folder) for folder in sets]
+    every = [trace for own in traces for trace in own]
+    scores = [_own_scores(own) for own in traces]
+    for name, judge in judges.items():
+        net = load_policy_with_head(str(judge), None, device=device, dtype=dtype).net
+        assert isinstance(net, DecoderWithHead)
+        for known, part in zip(scores, _parts(answer_scores(net, every), traces), strict=True):
+            known[name] = [list(own) for own in part]
+    sums: list[dict[str, list[list[float]]]] = [{} for _ in traces]
+    for name, model in readers.items():
+        found = answer_logprobs(load_policy(model, device=device, dtype=dtype).net, every)
+        for read, part in zip(sums, _parts(found, traces), strict=True):
+            read[name] = part
+    return [
+        (_scored(own, task.verifier, known), read)
+        for own, task, known, read in zip(traces, sets.values(), scores, sums, strict=True)
+    ]
+
+
+def _stored_traces(folder: Path) -> list[Trace]:
+    return sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
+
+
+def _parts(found: Sequence[T], traces: Sequence[Sequence[Trace]]) -> list[list[T]]:
+    """What was found of all traces together, cut into as many of each set."""
+    rest = iter(found)
+    return [[next(rest) for _ in own] for own in traces]
+
+
+def _own_scores(traces: Sequence[Trace]) -> dict[str, AnswerScores]:
+    """What the policy's own log-probabilities say of each answer."""
+    return {
+        "logprob_sum": [[sum_logprob(t, i) for i in t.answers()] for t in traces],
+        "logprob": [[mean_logprob(t, i) for i in t.answers()] for t in traces],
+    }
+
+
+def _scored(traces: Sequence[Trace], verifier: Any, scores: dict[str, AnswerScores]) -> ScoredAnswers:
+    both = [(t, t.answers()) for t in traces]
     return ScoredAnswers(
         [[verifier.extract_answer(t.text(i)) for i in own] for t, own in both],
         [[float(t.score(i, verifier.name) or 0.0) for i in own] for t, own in both],
