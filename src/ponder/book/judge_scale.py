@@ -222,7 +222,7 @@ def measure_judges(
     folder: Path, job: Any, device: str = "auto", dtype: str = "auto", judges: Sequence[str] = JUDGE_STAGES
 ) -> dict[str, dict[str, Any]]:
     """By task and split, what these judges choose and tell apart: stages of the recipe's run in this folder."""
-    tasks = {stage.name: stage.job.task for stage in job.stages}
+    tasks = {stage.name: stage.job.task for stage in job.stages if stage.name.startswith(SPLITS)}
     names = {(task, split): f"{split}{'' if task == TASKS[0] else f'-{task}'}" for task in TASKS for split in SPLITS}
     scored = score_splits(folder, {name: tasks[name] for name in names.values()}, device, dtype, judges)
     return {task: {split: measure_answers(scored[names[task, split]], False) for split in SPLITS} for task in TASKS}
