@@ -199,7 +199,8 @@ class LaunchingRunner(ModelRunner):
         return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
 
 
-def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_halves", [False, True])
+def test_launched_steps_lose_no_token_and_no_slot(in_halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in
     turns with requests that the host draws for."""
 
@@ -208,6 +209,8 @@ def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatc
 
     alone = make_engine(tiny_decoder(), eos=frozenset({63}))
     beside = {i: run_async(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
+    if in_halves:
+        launch_in_halves(monkeypatch, 4, 1)
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LaunchingRunner(net, slots))
     for storm in range(12):
         chance = random.Random(storm)
@@ -238,6 +241,51 @@ def test_launched_steps_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatc
 
         run_async(all_of_them())
         wait_until_idle(engine)
+
+
+def launch_in_halves(monkeypatch: pytest.MonkeyPatch, from_seqs: int, behind: int) -> None:
+    monkeypatch.setattr(LaunchingRunner, "launches_async", True)
+    monkeypatch.setattr(module, "_MIN_SEQUENCES_IN_HALVES", from_seqs)
+    monkeypatch.setattr(module, "_MIN_SEQUENCES_BEHIND", behind)
+
+
+def test_half_is_launched_behind_the_other_before_its_tokens_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight callers, each with three requests of four tokens, one after the other: from the second half on, one launch
+    is always in flight while the tokens of another are handed out."""
+    launch_in_halves(monkeypatch, 8, 4)
+    events: list[tuple[str, int]] = []
+
+    class Runner(LaunchAheadRunner):
+        def launch(self, rows: Sequence[SequenceState], steps: int, *more: Any, **named: Any) -> Any:
+            assert steps == 4
+            results = super().launch(rows, steps, *more, **named)
+            events.append(("launch", len(rows)))
+
+            def collect() -> Any:
+                events.append(("collect", len(rows)))
+                return results()
+
+            return collect
+
+        def is_idle(self) -> bool:  # until then, the callers that have just heard of their ends ask again
+            return events.count(("launch", 4)) == 6
+
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Runner(net, slots))
+    engine = make_engine(tiny_decoder())
+
+    async def search(i: int) -> None:
+        for step in range(3):
+            (row,) = await engine.generate(request([5, 6], seed=100 * (step + 1) + i, max_tokens=4))
+            assert row.token_ids == [0, 1, 2, 3]
+
+    async def everyone() -> None:
+        await asyncio.gather(*map(search, range(8)))
+
+    run_async(everyone())
+    assert events[:2] == [("launch", 4)] * 2 and events.count(("launch", 4)) == events.count(("collect", 4)) == 6
+    in_flight = np.cumsum([1 if kind == "launch" else -1 for kind, _ in events])
+    assert in_flight[:-1].min() >= 1 and in_flight.max() == 2
+    wait_until_idle(engine)
 
 
 def test_multi_step_launch_loses_no_token(monkeypatch: pytest.MonkeyPatch) -> None:

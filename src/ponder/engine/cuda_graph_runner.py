@@ -24,8 +24,8 @@ from ponder.engine.adapter_columns import AdapterColumns
 from ponder.engine.adapters import node_adapter
 from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.engine.gpu_memory import RemappableMemory
-from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch, copy_to_device_async
-from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers
+from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch
+from ponder.engine.graph_buffers import LAUNCHES_PER_WHOLE, STEPS_PER_LAUNCH, GraphBuffers, copy_to_device_async
 from ponder.engine.graph_capture import side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.model_runner import ModelRunner, PendingTokens
@@ -39,6 +39,7 @@ from ponder.types import ids
 
 # Of few sequences, fewer steps per launch: new prompts wait less, and the host has time for them.
 _FEW_SEQUENCES, _STEPS_OF_FEW = 64, 8
+_MANY_SEQUENCES = 256  # whose last steps are one launch and not two
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
 _SECONDS_BETWEEN_WARM_UPS = 20.0  # where the device's memory was full
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
@@ -47,13 +48,15 @@ _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding sho
 class CudaGraphRunner(ModelRunner):
     """A runner for decoders on a GPU. It rounds where the plain runner does, but sums in another order."""
 
+    launches_async = True
+
     def __init__(
         self, net: Decoder, slots: int, max_num_seqs: int = GRAPH_BATCH_SIZES[-1], quantization: str = ""
     ) -> None:
         keep_compiled_kernels()
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a finished sequence is computed until the launch is collected
-        self.weights = FusedWeights(net, 2 * STEPS_PER_LAUNCH, quantization)
+        self.weights = FusedWeights(net, LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH, quantization)
         self.columns = AdapterColumns(net, self.weights, lambda: self.adapters)
         self._parameters = sum(p.numel() for p in net.parameters())
         self._sees = net.config.vision is not None
@@ -65,6 +68,7 @@ class CudaGraphRunner(ModelRunner):
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
         self._round_robin = 0
+        self._last_launch: torch.cuda.Event | None = None  # recorded after its tokens
         self.ready = threading.Event()  # until then, steps run as in the plain runner
         self._memory_was_short = False  # for the kernels
         self._retry_at: float | None = None  # when they are to be built again
@@ -169,8 +173,11 @@ class CudaGraphRunner(ModelRunner):
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
+        left = max([seq.request.sampling.max_tokens - len(seq.token_ids) for seq in seqs]) - ahead
         most = STEPS_PER_LAUNCH if len(seqs) > _FEW_SEQUENCES else min(_STEPS_OF_FEW, STEPS_PER_LAUNCH)
-        return max(1, min(most, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
+        if len(seqs) >= _MANY_SEQUENCES and left <= LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH:
+            most = left
+        return max(1, min(most, left))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)
@@ -202,6 +209,9 @@ class CudaGraphRunner(ModelRunner):
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         return self._sampling_batch is not None and self._sampling_batch.can_continue(seqs, steps)
 
+    def is_idle(self) -> bool:
+        return self._last_launch is None or self._last_launch.query()
+
     def can_prefill_ahead(self, chunks: Sequence[PrefillChunk]) -> bool:
         return self._has_kernels((), chunks) and not self.mixed_batch(chunks)
 
@@ -214,13 +224,13 @@ class CudaGraphRunner(ModelRunner):
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead, key)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
         starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
-        uniforms = np.zeros((batch.bucket, STEPS_PER_LAUNCH))
+        uniforms = np.zeros((batch.bucket, b.max_steps))
         uniforms[places, :steps] = rng.uniforms(keys[:, None], starts[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])
         b.steps.zero_()
         self._run_batch(batch, chunks, steps)
         tokens, logprobs = (_copy_to_host_async(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
-        done = torch.cuda.Event() if b.logits.is_cuda else None
+        self._last_launch = done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
             done.record()
 

@@ -48,6 +48,11 @@ _MANY_SEQUENCES = 32  # of fewer, a launch has half of these steps: the host has
 # before it launches further ones. Of more sequences, the host needs the time itself.
 _SECONDS_FOR_NEXT_CALLS, _MAX_SEQUENCES_TO_WAIT = 3e-3, 64
 
+# On a GPU: so many sequences, of which each ends in one launch, are launched as two halves. While the device computes
+# one half, the host handles the other and launches the next calls of its callers behind it, from so many sequences on.
+_MIN_SEQUENCES_IN_HALVES, _MIN_SEQUENCES_BEHIND = 768, 256
+_SECONDS_BETWEEN_LOOKS = 1e-3  # at the device, while the next calls are awaited
+
 _engines: WeakSet[Engine] = WeakSet()
 
 
@@ -278,6 +283,8 @@ class Engine:
         running = self._run_in_flight
         if running is not None and running.some_finished and len(running.seqs) <= _MAX_SEQUENCES_TO_WAIT:
             self.mailbox.wait_for_calls(_SECONDS_FOR_NEXT_CALLS)
+        elif running is not None:
+            self._wait_beside_last_steps(running)
         new, cancelled, weights_changed = self.mailbox.take()
         if weights_changed and self._runner is not None and not self._runner.matches(self.net):
             self._reset()  # the weights are at other addresses now
@@ -292,6 +299,7 @@ class Engine:
             if self._run_in_flight is None:
                 self._prefill_ahead(new)
                 new = []
+                self._run_in_flight = self._launch_behind(in_flight)
         if in_flight is not None:
             self._collect(in_flight)
         if self._run_in_flight is not None:
@@ -333,7 +341,11 @@ class Engine:
         is_new = any(not seq.token_ids and self._is_heard(seq) for seq in chosen)
         if is_new and self._launches_since_single_step >= _LAUNCHES_PER_SINGLE_STEP:
             return chosen, 1
-        return chosen, self._streaming_steps(chosen, steps)
+        steps = self._streaming_steps(chosen, steps)
+        in_halves = len(chosen) >= _MIN_SEQUENCES_IN_HALVES and self._runner.launches_async and steps > 1
+        if in_halves and _all_end(chosen, steps):
+            chosen = chosen[: (len(chosen) + 1) // 2]
+        return chosen, steps
 
     def _streaming_steps(self, seqs: Sequence[SequenceState], steps: int) -> int:
         """The steps of a launch: fewer while callers hear the tokens."""
@@ -364,6 +376,36 @@ class Engine:
         start_time = time.perf_counter()
         self._launches_since_single_step += 1
         return InFlight(seqs, steps, runner.launch(seqs, steps, in_flight.steps), self.version, start_time)
+
+    def _launch_behind(self, in_flight: InFlight) -> InFlight | None:
+        """Where all sequences in flight end there, launch the others behind them, before the tokens in flight are
+        collected: the device computes while the host handles those. None: there are few others, or memory is short."""
+        scheduler, runner = self._scheduler, self._runner
+        assert scheduler is not None and runner is not None
+        if len(scheduler.decoding) < len(in_flight.seqs) + _MIN_SEQUENCES_BEHIND or scheduler.prefilling:
+            return None
+        here = set(in_flight.seqs)
+        seqs = [seq for seq in scheduler.decoding if seq not in here]
+        if len(seqs) < _MIN_SEQUENCES_BEHIND or not _all_end(in_flight.seqs, in_flight.steps):
+            return None
+        if not (runner.launches_async and runner.can_launch(seqs)):
+            return None
+        steps = self._streaming_steps(seqs, runner.max_steps(seqs))
+        if not scheduler.reserve_ahead(seqs, steps):
+            return None
+        start_time = time.perf_counter()
+        self._launches_since_single_step += 1
+        return InFlight(seqs, steps, runner.launch(seqs, steps), self.version, start_time)
+
+    def _wait_beside_last_steps(self, running: InFlight) -> None:
+        """Many sequences run, all to their ends: until they are there, the next calls of other callers may come."""
+        scheduler, runner = self._scheduler, self._runner
+        if scheduler is None or runner is None or len(running.seqs) < _MIN_SEQUENCES_BEHIND:
+            return
+        if len(scheduler.decoding) > len(running.seqs) or not _all_end(running.seqs, running.steps):
+            return
+        while not runner.is_idle() and not self.mailbox.wait_for_calls(_SECONDS_BETWEEN_LOOKS):
+            pass
 
     def _prefill_ahead(self, new: Sequence[EngineCall]) -> None:
         """Launch a prefill of waiting prompts before the tokens of the running steps are collected, so that the device
@@ -522,6 +564,11 @@ class Engine:
             self.mailbox.reject(call, request_errors.as_request_error(error))
             return
         scheduler.add(items)
+
+
+def _all_end(seqs: Sequence[SequenceState], steps: int) -> bool:
+    """Whether each sequence ends within so many steps."""
+    return max([seq.request.sampling.max_tokens - len(seq.token_ids) for seq in seqs]) <= steps
 
 
 def _cache_tokens_needed(item: SequenceState | ReadRequest) -> int:

@@ -21,7 +21,13 @@ from ponder.engine.adapter_columns import MERGED, AdapterColumns, AdapterRows, P
 from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.graph_buffers import STEPS_PER_LAUNCH, GraphBuffers, fit_plan_to_kernels, tail_splits
+from ponder.engine.graph_buffers import (
+    STEPS_PER_LAUNCH,
+    GraphBuffers,
+    copy_to_device_async,
+    fit_plan_to_kernels,
+    tail_splits,
+)
 from ponder.engine.graph_capture import capture, side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.request import SequenceState
@@ -234,9 +240,3 @@ class GraphBatch:
 
 def _graph_batch_size(seqs: int) -> int:
     return next(b for b in GRAPH_BATCH_SIZES if b >= seqs)
-
-
-def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
-    """Copy to the device without waiting for it."""
-    host = torch.from_numpy(values)
-    return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.adapter_columns import AdapterRows
@@ -20,6 +22,7 @@ from ponder.nets.power_of_two import next_power_of_two
 
 MAX_PARTS = 8  # of a step that run at the same time
 STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
+LAUNCHES_PER_WHOLE = 2  # launches that become one where all sequences end in them
 VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
 QUERIES_PER_PROGRAM = 32  # queries (rows times heads of a group) that read a shared segment together
 _KEYS_PER_PROGRAM = 512  # keys of a shared segment that one program reads
@@ -121,8 +124,9 @@ class GraphBuffers:
         self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
         self.top_k, self.top_p, self.min_p = empty(rows, kind=whole), self.temperature.clone(), empty(rows, kind=real)
         self.min_logit = empty(rows, kind=real)
-        self.uniforms = empty(rows, STEPS_PER_LAUNCH, kind=torch.float64)
-        self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
+        self.max_steps = LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH  # of one launch
+        self.uniforms = empty(rows, self.max_steps, kind=torch.float64)
+        self.tokens, self.logprobs = empty(rows, self.max_steps, kind=whole), empty(rows, self.max_steps, kind=real)
         self.steps = empty(MAX_PARTS, 4, kind=whole)  # of each part; so many, since kernels read aligned addresses
         self.step = self.steps[0, :1]
         self.adapters = AdapterRows.zeros(rows, device)
@@ -196,15 +200,20 @@ class GraphBuffers:
             self.slots = torch.zeros(2 * at, device=self.slots.device, dtype=torch.int32)
         self.counts.fill_(len(items))
         if items:
-            device = self.items.device
-            self.items[: len(items)].copy_(torch.tensor(items, dtype=torch.int32))
+            copy_to_device_async(np.asarray(items, np.int32), self.items[: len(items)])
             rows = np.asarray(entries)
-            self.entry_rows[: len(rows)].copy_(torch.from_numpy(rows.astype(np.int32)))
+            copy_to_device_async(rows.astype(np.int32), self.entry_rows[: len(rows)])
             order = np.argsort(rows, kind="stable")
-            self.row_entries[: len(rows)].copy_(torch.from_numpy(order.astype(np.int32)))
-            self.slots[:at].copy_(torch.from_numpy(np.concatenate(slots)).to(device))
+            copy_to_device_async(order.astype(np.int32), self.row_entries[: len(rows)])
+            copy_to_device_async(np.concatenate(slots), self.slots[:at])
             ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=bucket))])
         else:
             ends = np.zeros(bucket + 1)
-        self.row_entry_ends[: bucket + 1].copy_(torch.from_numpy(ends.astype(np.int32)))
+        copy_to_device_async(ends.astype(np.int32), self.row_entry_ends[: bucket + 1])
         return too_small
+
+
+def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
+    """Copy to the device without waiting for it."""
+    host = torch.from_numpy(values)
+    return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)

@@ -205,10 +205,14 @@ class Mailbox:
 
     # used by `step`, in the worker thread
 
-    def wait_for_calls(self, seconds: float) -> None:
-        """Wait until calls come, or are cancelled, but not longer than this."""
+    def wait_for_calls(self, seconds: float) -> bool:
+        """Wait until calls come, or are cancelled, but not longer than this. False: none came."""
+
+        def has_mail() -> bool:
+            return bool(self._inbox or self._cancelled or self._closed or self._paused)
+
         with self._condition:
-            self._condition.wait_for(lambda: self._inbox or self._cancelled or self._closed or self._paused, seconds)
+            return self._condition.wait_for(has_mail, seconds)
 
     def take(self) -> Inbox:
         """Empty the inbox. The new calls are registered in `calls` at once, so that no failure can lose them."""

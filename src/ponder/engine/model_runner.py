@@ -24,6 +24,7 @@ PendingTokens = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
 
 class ModelRunner:
     stops_at_end = False  # whether a launch samples nothing after the end of a sequence
+    launches_async = False  # whether `launch` returns before the steps are computed
 
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
@@ -94,6 +95,10 @@ class ModelRunner:
     def can_launch_ahead(self, seqs: Sequence[SequenceState], steps: int) -> bool:
         """Whether these sequences can be launched again before their tokens in flight are collected."""
         return False
+
+    def is_idle(self) -> bool:
+        """Whether all launched steps have ended."""
+        return True
 
     def can_prefill_ahead(self, chunks: Sequence[PrefillChunk]) -> bool:
         """Whether these chunks can be launched before tokens in flight are collected, and shall not decode too."""

@@ -18,7 +18,7 @@ from ponder.engine import fused_forward
 from ponder.engine.adapter_columns import MERGED, AdapterColumns
 from ponder.engine.fused_forward import PrefillInputs
 from ponder.engine.fused_weights import FusedWeights
-from ponder.engine.graph_batch import copy_to_device_async
+from ponder.engine.graph_buffers import copy_to_device_async
 from ponder.engine.graph_capture import capture, side_stream
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
