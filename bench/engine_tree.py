@@ -41,9 +41,9 @@ def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, text: li
     for _ in range(steps):
         answers = yield asks
         text.append(check_completions(answers, asks, tokens))
-        grown = [np.append(path, new) for (path, _), group in zip(asks, answers, strict=True) for new, _ in group]
+        written = [(path, new) for (path, _), group in zip(asks, answers, strict=True) for new, _ in group]
         chosen, times = np.unique(draw.integers(0, beams, beams), return_counts=True)
-        asks = [(grown[i], int(n)) for i, n in zip(chosen, times, strict=True)]
+        asks = [(np.concatenate(written[i]), int(n)) for i, n in zip(chosen, times, strict=True)]
 
 
 def passes(prompts: list[Ids], beams: int, steps: int, tokens: int) -> tuple[list[DecodePass], dict[str, float]]:

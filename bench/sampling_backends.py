@@ -135,6 +135,13 @@ class Ponder(AsyncBackend):
         result = await self.policy.generate(ask[0], self.sampling, ask[1])
         return [(c.token_ids, c.logprobs) for c in result]
 
+    async def _all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
+        if self.sampling is None or self.sampling.max_tokens != tokens:
+            self.sampling = Sampling(max_tokens=tokens)
+        prefixes, counts = zip(*asks, strict=True)
+        result = await self.policy.generate_many(prefixes, self.sampling, counts)
+        return [[(c.token_ids, c.logprobs) for c in group] for group in result]
+
     def close(self) -> None:
         self.policy.engine.close()
 

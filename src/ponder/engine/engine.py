@@ -15,6 +15,7 @@ from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
@@ -27,7 +28,7 @@ from ponder.engine.adapters import Adapters
 from ponder.engine.kv_cache import MIN_CACHE_BYTES, bytes_per_token, cache_budget
 from ponder.engine.mailbox import EngineCall, Mailbox, TokenChunk, TokenEvent
 from ponder.engine.model_runner import ModelRunner, PendingTokens
-from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
+from ponder.engine.request import ReadRequest, Request, SequenceState, check_requests, check_tokens
 from ponder.engine.runner_factory import make_runner
 from ponder.engine.sampling_step import StopCheck, append_sampled, sample_and_append
 from ponder.engine.scheduler import Scheduler, StepPlan
@@ -137,8 +138,18 @@ class Engine:
     ) -> list[SequenceState]:
         """All finished sequences of a request. `on_chunk` is called in the event loop with the tokens of each step, or
         of each look at the device; it must not raise."""
-        seqs: list[SequenceState] = await self._submit(self._make_sequences(request), on_chunk)
+        seqs: list[SequenceState] = await self._submit(self._make_sequences([request]), on_chunk)
         return seqs
+
+    async def generate_many(self, requests: Sequence[Request]) -> list[list[SequenceState]]:
+        """All finished sequences of each of these requests, which are one call: they wait for each other, and if one
+        fails, all do. They have the same adapter."""
+        if not requests:
+            return []
+        if any(request.adapter != requests[0].adapter for request in requests):
+            raise UsageError("requests of one call have one adapter")
+        seqs = iter(await self._submit(self._make_sequences(requests)))
+        return [list(islice(seqs, request.n)) for request in requests]
 
     async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is sampled, and finally all sequences."""
@@ -164,7 +175,7 @@ class Engine:
 
     async def read_hidden_states(self, tokens: Any, start: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] of the tokens from `start` on. The tokens before it may come from the cache."""
-        check_tokens(tokens, self.net.config.vocab, self.net.config.vision is not None)
+        check_tokens([tokens], self.net.config.vocab, self.net.config.vision is not None)
         if not isinstance(start, int | np.integer) or not 0 <= start < len(tokens):
             raise UsageError(f"start is {start!r}; the text has {len(tokens)} tokens")
         self._check_length(len(tokens))
@@ -241,14 +252,14 @@ class Engine:
         with self.adapters.in_use(adapter):
             return await self.mailbox.submit(items, on_chunk)
 
-    def _make_sequences(self, request: Request) -> list[SequenceState]:
-        check_request(request, self.net.config.vocab, self.net.config.vision is not None)
-        self._check_length(len(request.prefix) + request.sampling.max_tokens)
-        if request.grammar is None and request.sampling.has_grammar:
+    def _make_sequences(self, requests: Sequence[Request]) -> list[SequenceState]:
+        check_requests(requests, self.net.config.vocab, self.net.config.vision is not None)
+        self._check_length(max([len(request.prefix) + request.sampling.max_tokens for request in requests]))
+        if any(request.grammar is None and request.sampling.has_grammar for request in requests):
             raise UsageError(
                 "regex, json_schema and structural_tag need a grammar that knows the tokenizer: use the policy instead"
             )
-        return SequenceState.from_request(request)
+        return [seq for request in requests for seq in SequenceState.from_request(request)]
 
     def _check_length(self, tokens: int) -> None:
         if tokens > self.cache_tokens:
@@ -556,8 +567,8 @@ class Engine:
     def _schedule_call(self, scheduler: Scheduler, call: EngineCall) -> None:
         items = [item for item in call.items if item in self.mailbox.calls]
         try:
-            if items:  # all of one request
-                if not scheduler.fits(needed := _cache_tokens_needed(items[0])):
+            if items:  # all of one adapter
+                if not scheduler.fits(needed := max(map(_cache_tokens_needed, items))):
                     raise self._too_long(needed)
                 self.adapters.load_to_device([items[0].adapter])
         except BaseException as error:
@@ -575,4 +586,4 @@ def _cache_tokens_needed(item: SequenceState | ReadRequest) -> int:
     """Tokens in the cache when the item finishes."""
     if isinstance(item, ReadRequest):
         return item.length
-    return len(item.request.prefix) + item.sampling.max_tokens
+    return len(item.request.prefix) + item.request.sampling.max_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ class SequenceState:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    sampled: tuple[Ids, Floats] | None = None  # tokens and log-probabilities as arrays, where one launch sampled all
     notes: dict[str, list[float]] = field(default_factory=dict)
     top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
@@ -120,24 +121,35 @@ class ReadRequest:
         return len(self.tokens)
 
 
-def check_request(request: Request, vocab: int, pictures: bool = False) -> None:
+def check_requests(requests: Sequence[Request], vocab: int, pictures: bool = False) -> None:
     """Refuse what would make a step fail for the whole batch. Sampling options are validated again: they may have been
     unpickled or set by hand."""
-    if not isinstance(request.sampling, Sampling) or not isinstance(request.adapter, str):
-        raise UsageError("a request needs a Sampling, and an adapter's name as a string")
-    request.sampling.__post_init__()
-    check_tokens(request.prefix, vocab, pictures)
-    if outside := [token for token in request.sampling.named_token_ids if token >= vocab]:
+    checked: Sampling | None = None
+    for request in requests:
+        if request.sampling is not checked:
+            checked = _check_sampling(request.sampling, vocab)
+        if not isinstance(request.adapter, str):
+            raise UsageError("a request needs an adapter's name as a string")
+        if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
+            raise UsageError(f"n is {short_repr(request.n)}; ask for at least one completion")
+        if not isinstance(request.seed, int | np.integer) or request.seed < 0:
+            raise UsageError(f"seed is {short_repr(request.seed)}; it must be 0 or positive")
+    check_tokens([request.prefix for request in requests], vocab, pictures)
+    n = sum([request.n for request in requests])
+    memory_check.require_memory(n * memory_check.COMPLETION_BYTES, n=n)
+
+
+def _check_sampling(sampling: Sampling, vocab: int) -> Sampling:
+    if not isinstance(sampling, Sampling):
+        raise UsageError("a request needs a Sampling")
+    sampling.__post_init__()
+    if outside := [token for token in sampling.named_token_ids if token >= vocab]:
         raise UsageError(f"token {outside[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
-    if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
-        raise UsageError(f"n is {short_repr(request.n)}; ask for at least one completion")
-    memory_check.require_memory(request.n * memory_check.COMPLETION_BYTES, n=request.n)
-    if not isinstance(request.seed, int | np.integer) or request.seed < 0:
-        raise UsageError(f"seed is {short_repr(request.seed)}; it must be 0 or positive")
+    return sampling
 
 
-def check_tokens(tokens: Any, vocab: int, pictures: bool = False) -> None:
+def check_tokens(prefixes: Sequence[Any], vocab: int, pictures: bool = False) -> None:
     """`pictures`: ids below 0 stand for places of pictures."""
-    sound = isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype.kind == "i" and len(tokens)
-    if not sound or not tokens_fit(tokens, vocab, pictures):
+    sound = all(isinstance(p, np.ndarray) and p.ndim == 1 and p.dtype.kind == "i" and len(p) for p in prefixes)
+    if not sound or not tokens_fit(np.concatenate(prefixes) if len(prefixes) > 1 else prefixes[0], vocab, pictures):
         raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {vocab}")

@@ -89,7 +89,7 @@ def append_sampled(
     goes_on_B = finite_B & (steps < end_B) & (steps < left_B)  # its tokens end nothing; a stop string may
     same_versions = [version] * steps
     columns = (x.tolist() for x in (tokens_BS, logprobs_BS, counts_B, finite_B, goes_on_B))
-    for seq, tokens, logprobs, count, finite, goes_on in zip(seqs, *columns, strict=True):
+    for b, (seq, tokens, logprobs, count, finite, goes_on) in enumerate(zip(seqs, *columns, strict=True)):
         if seq in failed:
             continue
         if not finite:
@@ -102,6 +102,8 @@ def append_sampled(
             continue
         try:
             length, size = len(seq.token_ids), 1 if seq.sampling.stop else count
+            if not (length or seq.sampling.stop):
+                seq.sampled = tokens_BS[b, :count].copy(), logprobs_BS[b, :count].copy()
             for i in range(0, count, size):
                 seq.token_ids += tokens[i : min(i + size, count)]
                 seq.logprobs += logprobs[i : min(i + size, count)]

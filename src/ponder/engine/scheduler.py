@@ -15,7 +15,7 @@ import heapq
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import count
 
 import numpy as np
 
@@ -158,12 +158,8 @@ class Scheduler:
             leaving = set(here)
             self.decoding = [seq for seq in self.decoding if seq not in leaving]
             self.prefilling = [item for item in self.prefilling if item not in leaving]
-        written = [item.token_ids if isinstance(item, SequenceState) else () for item in here]
-        tokens = np.fromiter(chain.from_iterable(written), np.int32)
-        start = 0
-        for item, own in zip(here, written, strict=True):
-            self._release(item, tokens[start : start + len(own)])
-            start += len(own)
+        for item in here:
+            self._release(item)
 
     def reset_prefix_cache(self) -> None:
         """The weights have changed: drop all cached prefixes. Sequences with tokens continue with the keys and values
@@ -284,17 +280,16 @@ class Scheduler:
         active: list[SequenceState] | list[WorkItem] = self.decoding if item in self.decoding else self.prefilling
         active.remove(item)  # type: ignore[arg-type]
 
-    def _release(self, item: WorkItem, sampled: Ids | None = None) -> None:
-        """Give what was computed to the tree, and release the node. `sampled`: a sequence's tokens as an array."""
+    def _release(self, item: WorkItem) -> None:
+        """Give what was computed to the tree, and release the node."""
         assert item.node is not None
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
-            if sampled is None:
-                sampled = np.asarray(item.token_ids, np.int32)
-            whole = np.asarray(item.request.prefix, np.int32).tobytes() + sampled.tobytes()
+            sampled = array("i", item.token_ids) if item.sampled is None else item.sampled[0]
+            whole = item.request.prefix.astype(np.int32, copy=False).tobytes() + sampled.tobytes()
             slots: Slots = np.frombuffer(item.slots.tobytes(), np.int32)
-            filled = min(len(slots), item.length - 1 - node.end)  # other slots were for tokens never sampled
-            start, stop = (end * slots.itemsize for end in (node.end, node.end + filled))
+            filled = min(len(slots), len(whole) // slots.itemsize - 1 - node.end)  # others: for tokens never sampled
+            start, stop = node.end * slots.itemsize, (node.end + filled) * slots.itemsize
             tokens: Ids = np.frombuffer(whole[start:stop], np.int32)
             item.slots = array("i")
         else:
@@ -306,7 +301,8 @@ class Scheduler:
         if tree.is_stale or not node.is_computed:
             self.allocator.free_slots(slots)
         else:
-            self.allocator.free_slots(slots[filled:])
+            if filled < len(slots):
+                self.allocator.free_slots(slots[filled:])
             end = tree.insert_computed(node, tokens[:filled], slots[:filled])
             if isinstance(item, SequenceState):
                 tree.remember_end(end, whole[:stop], item.adapter)

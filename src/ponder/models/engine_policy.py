@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from ponder.engine.request import Request, SequenceState
-from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion
+from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion, gather_or_cancel
 from ponder.models.grammar import GrammarCompiler
 from ponder.models.tokenizer import Tokenizer
-from ponder.types import Completion, Cost, Ids, Sampling, ids
+from ponder.types import Completion, Cost, Ids, Sampling, ids, tokens_fit
 
 
 class EnginePolicy(BasePolicy):
@@ -23,12 +25,24 @@ class EnginePolicy(BasePolicy):
     async def _generate(self, request: Request) -> list[SequenceState]:
         """Write all continuations of a request to their ends."""
 
+    async def _generate_many(self, requests: Sequence[Request]) -> list[list[SequenceState]]:
+        """The same of several requests."""
+        return await gather_or_cancel(map(self._generate, requests))
+
     @abstractmethod
     def _flops(self, context: int) -> float:
         """FLOPs of one token after `context` others."""
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         return await self.complete(self.request(prefix, sampling, n))
+
+    async def generate_many(
+        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int], adapter: str = ""
+    ) -> list[list[Completion]]:
+        """Continue each prefix as often as `counts` says, all in one call: what `generate` gives for each, for less of
+        the host's time. If one fails, all do."""
+        requests = self.requests(prefixes, sampling, counts, adapter)
+        return [[self.completion(seq) for seq in seqs] for seqs in await self._generate_many(requests)]
 
     async def complete(self, request: Request) -> list[Completion]:
         """The completions of a request."""
@@ -41,6 +55,25 @@ class EnginePolicy(BasePolicy):
         grammar = self._grammars(sampling)
         seed = self._seed_for(prefix, sampling, adapter)
         return Request(self.engine_ids(prefix), sampling, n, seed, adapter, grammar)
+
+    def requests(
+        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int], adapter: str = ""
+    ) -> list[Request]:
+        """`request` of each prefix. Where the longest prefix leaves room for `max_tokens`, all are checked at once."""
+        known = [ids(prefix) for prefix in prefixes]
+        plain = all(p.ndim == 1 and len(p) for p in known) and all(type(n) is int and n > 0 for n in counts)
+        if (
+            len(known) < 2
+            or not plain
+            or not tokens_fit(np.concatenate(known), self.vocab_size, self.sees)
+            or self._validate(max(known, key=len), sampling, sum(counts)) is not sampling
+        ):
+            return [self.request(prefix, sampling, n, adapter) for prefix, n in zip(known, counts, strict=True)]
+        grammar = self._grammars(sampling)
+        return [
+            Request(self.engine_ids(prefix), sampling, n, self._seed_for(prefix, sampling, adapter), adapter, grammar)
+            for prefix, n in zip(known, counts, strict=True)
+        ]
 
     def check_call(self, prefix: Ids, sampling: Sampling, n: int = 1) -> None:
         """Raise what a call would. Its grammar stays compiled."""
@@ -58,11 +91,15 @@ class EnginePolicy(BasePolicy):
         prefilled = min(seq.prefill_tokens, prompt)
         flops = self._flops(prompt + written // 2) * (prefilled + written - 1)
         cost = Cost(prefilled, prompt - prefilled, written, seq.discarded_tokens, flops, seq.seconds)
+        version = seq.versions[0]
+        if seq.sampled is not None and not seq.notes:  # the usual case: one launch sampled all of it
+            text = self.tokenizer.decode(seq.token_ids[:-1] if seq.stop == "eos" else seq.token_ids, keep_special=True)
+            return Completion(text, *seq.sampled, seq.stop, version, cost, {})
         notes: dict[str, Sequence[float]] = {**seq.notes}
         if len(set(seq.versions)) > 1:
             notes["version"] = seq.versions
         raw = RawCompletion(seq.token_ids, seq.logprobs, seq.stop, cost, seq.top_logprobs, notes)
-        return build_completion(self.tokenizer, raw, seq.versions[0])
+        return build_completion(self.tokenizer, raw, version)
 
     def _hit_stop_string(self, seq: SequenceState) -> bool:
         """Whether the newest token completes a stop string. Each token has at least one byte, so a match that ends in

@@ -144,6 +144,11 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
                 self.on_token(event)
         return seqs
 
+    async def _generate_many(self, requests: Sequence[Request]) -> list[list[SequenceState]]:
+        if self.on_token is None:
+            return await self.engine.generate_many(requests)
+        return await super()._generate_many(requests)
+
     def _flops(self, context: int) -> float:
         return self.net.model_config.flops_per_token(context)
 
@@ -190,6 +195,11 @@ class AdapterPolicy(PolicyWrapper, ChunkPolicy):
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         return await self.policy.complete(self.policy.request(prefix, sampling, n, self.name))
+
+    async def generate_many(
+        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int]
+    ) -> list[list[Completion]]:
+        return await self.policy.generate_many(prefixes, sampling, counts, self.name)
 
     def stream_tokens(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
         return self.policy.stream_tokens(prefix, sampling, n, self.name)
