@@ -129,8 +129,7 @@ class GraphBatch:
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
         self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in plan.tails], plan.tail_starts
         table = np.full((bucket, max(STEPS_PER_LAUNCH, int(self._lengths.max()))), self.null_slot, np.int32)
-        for r, tail in enumerate(plan.tails):
-            table[r, : len(tail)] = tail
+        table[np.arange(table.shape[1]) < self._lengths[:, None]] = np.concatenate(plan.tails)
         copy_to_device_async(table, b.tail_slots[:bucket, : table.shape[1]])
         copy_to_device_async(self._starts, b.tail_starts[:bucket])
         if self.samples:

@@ -86,24 +86,30 @@ def append_sampled(
     end_B = np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps + 1)
     counts_B = np.minimum(np.minimum(end_B, steps), left_B)
     finite_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= counts_B[:, None])).all(1)
-    goes_on_B = finite_B & (steps < end_B) & (steps < left_B)  # its tokens end nothing; a stop string may
+    no_end_B = finite_B & (counts_B < end_B)  # no token ends it; a stop string may
+    goes_on_B = steps < left_B
     same_versions = [version] * steps
-    columns = (x.tolist() for x in (tokens_BS, logprobs_BS, counts_B, finite_B, goes_on_B))
-    for b, (seq, tokens, logprobs, count, finite, goes_on) in enumerate(zip(seqs, *columns, strict=True)):
+    columns = (x.tolist() for x in (tokens_BS, logprobs_BS, counts_B, finite_B, no_end_B, goes_on_B))
+    for b, (seq, tokens, logprobs, count, finite, no_end, goes_on) in enumerate(zip(seqs, *columns, strict=True)):
         if seq in failed:
             continue
         if not finite:
             failed[seq] = _sampling_error(False)
             continue
-        if goes_on and not seq.request.sampling.stop:  # the usual case
+        if no_end and not seq.request.sampling.stop:  # the usual case
+            if not goes_on:
+                if not seq.token_ids:
+                    seq.sampled = tokens_BS[b, :count].copy(), logprobs_BS[b, :count].copy()
+                seq.stop = "length"
+                if count < steps:
+                    tokens, logprobs = tokens[:count], logprobs[:count]
+                    seq.discarded_tokens += discards * (steps - count)
             seq.token_ids += tokens
             seq.logprobs += logprobs
-            seq.versions += same_versions
+            seq.versions += same_versions[:count] if count < steps else same_versions
             continue
         try:
             length, size = len(seq.token_ids), 1 if seq.sampling.stop else count
-            if not (length or seq.sampling.stop):
-                seq.sampled = tokens_BS[b, :count].copy(), logprobs_BS[b, :count].copy()
             for i in range(0, count, size):
                 seq.token_ids += tokens[i : min(i + size, count)]
                 seq.logprobs += logprobs[i : min(i + size, count)]
