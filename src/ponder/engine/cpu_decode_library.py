@@ -1,4 +1,4 @@
-"""`cpu_decode.c`, compiled for this processor where there is a C compiler, and kept in ponder's cache folder."""
+"""The compiled decoding steps: C files beside this one, compiled for this processor where there is a C compiler, and kept in ponder's cache folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 from ponder.cache_folder import cache_folder
 
-_SOURCE = Path(__file__).with_name("cpu_decode.c")
+_SOURCES = tuple(map(Path(__file__).with_name, ("cpu_decode.c", "cpu_decode_large.c")))
+_HEADER = Path(__file__).with_name("cpu_decode.h")
 _COMPILERS = "cc", "gcc", "clang"
 _FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-ffp-contract=off", "-fPIC", "-shared"
 _COMPILE_SECONDS = 120.0
@@ -37,8 +38,9 @@ def compile_library() -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError):
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.decode.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer]
-    library.decode.restype = ctypes.c_int
+    for function in (library.decode, library.decode_large):
+        function.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer]
+        function.restype = ctypes.c_int
     return library
 
 
@@ -46,13 +48,14 @@ def _compile(compiler: str, folder: Path) -> Path:
     """The library's file, compiled unless it is there. Several processes may compile it at once."""
     native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     flags = [*compiler.split(), *_FLAGS, native]
-    key = hashlib.sha256("\0".join([_SOURCE.read_text(), *flags, _processor()]).encode()).hexdigest()[:16]
+    texts = [file.read_text() for file in (_HEADER, *_SOURCES)]
+    key = hashlib.sha256("\0".join([*texts, *flags, _processor()]).encode()).hexdigest()[:16]
     file = folder / f"decode-{key}.so"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             made = Path(work) / file.name
-            command = [*flags, "-o", str(made), str(_SOURCE), "-lm", "-lpthread"]
+            command = [*flags, "-o", str(made), *map(str, _SOURCES), "-lm", "-lpthread"]
             subprocess.run(command, check=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True)
             made.replace(file)
     return file

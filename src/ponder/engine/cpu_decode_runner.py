@@ -1,15 +1,16 @@
-"""A runner for CPUs and small networks that decodes by compiled code: whole steps, sampling included, in one call.
+"""Runners for CPUs that decode by compiled code: whole steps, sampling included, in one call.
 
-In a small network the host takes longer over a step than its arithmetic does. Here one call runs several steps of all
-rows, on all threads and without the interpreter; a sequence stops at its last token. A row's numbers do not depend on
-the other rows. Prefill runs in torch.
+In a small network the host takes longer over a step than its arithmetic does, and so it does in a large one for few
+sequences. Here one call runs several steps of all rows, on all threads and without the interpreter; a sequence stops at
+its last token. A row's numbers do not depend on the other rows. Prefill runs in torch, and so do many sequences of a
+large network.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from ponder.engine import cpu_merged_layers
 from ponder.engine.cpu_decode_library import load_library
 from ponder.engine.cpu_merged_layers import MergedLayersRunner
-from ponder.engine.model_runner import PendingTokens
+from ponder.engine.cpu_packed_weights import PackedWeightsRunner
+from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.decoder import Decoder
@@ -28,6 +30,7 @@ from ponder.nets.decoder import Decoder
 _STEPS_PER_CALL = 16
 _PANEL = 16  # outputs of a matrix that are side by side
 _MAX_PARAMETERS = 1 << 22  # more do not stay in a processor's cache
+_FEW_SEQUENCES = 8  # of a large network: more are faster in torch
 _MAX_HEAD = 256
 _MORE_SLOTS = 256  # for which a row's table has room
 
@@ -49,6 +52,19 @@ class _Layer(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Linear(ctypes.Structure):
+    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("outputs", ctypes.c_int64)]
+
+
+class _LargeLayer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm")),
+        *((name, _Linear) for name in ("q", "k", "v", "out", "gate", "up", "down")),
+        ("kv", ctypes.c_void_p),
+        ("window", ctypes.c_int64),
+    ]
+
+
 class _Model(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in (
@@ -60,7 +76,9 @@ class _Model(ctypes.Structure):
     ]  # fmt: skip
 
 
-class CompiledDecodeRunner(MergedLayersRunner):
+class CompiledStepsRunner(ModelRunner):
+    """What both have in common. A subclass names the compiled function, and lays out the layers for it."""
+
     stops_at_end = True
 
     def __init__(self, net: Decoder, slots: int) -> None:
@@ -74,6 +92,24 @@ class CompiledDecodeRunner(MergedLayersRunner):
         self._kept: list[Any] = []  # what the model points to
         self._tables: dict[SequenceState, _SlotTable] = {}
         self._end_tables: dict[tuple[bool, tuple[int, ...]], NDArray[np.uint8]] = {}
+
+    @property
+    def _function(self) -> Any:
+        raise NotImplementedError
+
+    def _check_support(self) -> bool:
+        raise NotImplementedError
+
+    def _is_few(self, rows: int) -> bool:
+        """Whether the compiled code is the faster one for so many sequences."""
+        return True
+
+    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
+        """The structures of all layers; `keep` holds a tensor in memory and returns its address."""
+        raise NotImplementedError
+
+    def _build_head(self) -> Tensor:
+        raise NotImplementedError
 
     def refresh_weights(self) -> None:
         super().refresh_weights()
@@ -92,7 +128,7 @@ class CompiledDecodeRunner(MergedLayersRunner):
         return max(1, min(_STEPS_PER_CALL, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs)))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
-        return self._is_usable() and not any(map(_needs_host, seqs))
+        return self._is_usable(len(seqs)) and not any(map(_needs_host, seqs))
 
     def launch(
         self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
@@ -105,7 +141,7 @@ class CompiledDecodeRunner(MergedLayersRunner):
         return lambda: (tokens_BS, logprobs_BS)
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
-        if not self._is_usable():
+        if not self._is_usable(len(seqs)):
             return super().decode(seqs, chunks)
         if chunks:
             self.prefill(chunks)
@@ -113,11 +149,11 @@ class CompiledDecodeRunner(MergedLayersRunner):
         self._decode_rows(seqs, 1, None, None, logits_BV.data_ptr())
         return logits_BV
 
-    def _is_usable(self) -> bool:
-        """Whether the network is still one for the compiled code."""
+    def _is_usable(self, rows: int) -> bool:
+        """Whether the network is still one for the compiled code, and so many sequences are."""
         if self._is_supported is None:
-            self._is_supported = is_supported(self.net)
-        return self._is_supported and not (self.adapters is not None and any(self.adapters))
+            self._is_supported = self._check_support()
+        return self._is_supported and self._is_few(rows) and not (self.adapters is not None and any(self.adapters))
 
     def _decode_rows(
         self, seqs: Sequence[SequenceState], steps: int, tokens: int | None, logprobs: int | None, logits: int | None
@@ -128,7 +164,7 @@ class CompiledDecodeRunner(MergedLayersRunner):
         model = self._ensure_model(max(seq.length for seq in seqs) + steps)
         rows = np.array([self._row(seq) for seq in seqs], _ROW)
         threads = min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 64)
-        failed = self._library.decode(
+        failed = self._function(
             ctypes.byref(model), rows.ctypes.data, len(seqs), steps, threads, tokens, logprobs, logits
         )
         if failed:
@@ -173,8 +209,31 @@ class CompiledDecodeRunner(MergedLayersRunner):
             kept.append(tensor := tensor.detach().float().contiguous())
             return tensor.data_ptr()
 
-        layers = (_Layer * c.layers)()
-        blocks: Any = net.layers
+        freqs, factor = net.rope_frequencies[0]
+        angles = torch.arange(self._positions).float()[:, None] * freqs.float()
+        kept.append(layers := self._build_layers(keep))
+        model = _Model(
+            c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.mlp_width, c.vocab, self.cache.kv[0].shape[2],
+            int(c.activation == "gelu_tanh"), c.norm_eps, c.scale, keep(net.embed_tokens.weight), keep(net.norm.weight),
+            keep(self._build_head()), keep(angles.cos() * factor), keep(angles.sin() * factor),
+            ctypes.addressof(layers),
+        )  # fmt: skip
+        return model, kept
+
+
+class CompiledDecodeRunner(CompiledStepsRunner, MergedLayersRunner):
+    """For networks that stay in a processor's cache, and any number of sequences. Matrices are copied into panels."""
+
+    @property
+    def _function(self) -> Any:
+        return self._library.decode
+
+    def _check_support(self) -> bool:
+        return is_supported(self.net)
+
+    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
+        layers = (_Layer * self.net.config.layers)()
+        blocks: Any = self.net.layers
         for i, block in enumerate(blocks):
             own, mlp = block.self_attn, block.mlp
             qk_norm = None
@@ -188,16 +247,46 @@ class CompiledDecodeRunner(MergedLayersRunner):
                 keep(_bias(mlp.gate_proj, mlp.up_proj, padded=True)),
                 keep(_panels(mlp.down_proj)), keep(_bias(mlp.down_proj)), self.cache.kv[i].data_ptr(), own.window or 0,
             )  # fmt: skip
-        freqs, factor = net.rope_frequencies[0]
-        angles = torch.arange(self._positions).float()[:, None] * freqs.float()
-        kept.append(layers)
-        model = _Model(
-            c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.mlp_width, c.vocab, self.cache.kv[0].shape[2],
-            int(c.activation == "gelu_tanh"), c.norm_eps, c.scale, keep(net.embed_tokens.weight), keep(net.norm.weight),
-            keep(_panels(net.lm_head)), keep(angles.cos() * factor), keep(angles.sin() * factor),
-            ctypes.addressof(layers),
-        )  # fmt: skip
-        return model, kept
+        return layers
+
+    def _build_head(self) -> Tensor:
+        return _panels(self.net.lm_head)
+
+
+class FewSequencesRunner(CompiledStepsRunner, PackedWeightsRunner):
+    """For larger networks while they have few sequences. Weights are read where they are; more sequences run in torch,
+    by packed weights."""
+
+    @property
+    def _function(self) -> Any:
+        return self._library.decode_large
+
+    def _check_support(self) -> bool:
+        return is_supported_large(self.net)
+
+    def _is_few(self, rows: int) -> bool:
+        return rows <= _FEW_SEQUENCES
+
+    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
+        layers = (_LargeLayer * self.net.config.layers)()
+
+        def linear(layer: nn.Linear) -> _Linear:
+            return _Linear(keep(layer.weight), keep(layer.bias), layer.out_features)
+
+        blocks: Any = self.net.layers
+        for i, block in enumerate(blocks):
+            own, mlp = block.self_attn, block.mlp
+            layers[i] = _LargeLayer(
+                keep(block.input_layernorm.weight), keep(block.post_attention_layernorm.weight),
+                keep(own.q_norm.weight if own.qk_norm else None), keep(own.k_norm.weight if own.qk_norm else None),
+                linear(own.q_proj), linear(own.k_proj), linear(own.v_proj), linear(own.o_proj),
+                linear(mlp.gate_proj), linear(mlp.up_proj), linear(mlp.down_proj),
+                self.cache.kv[i].data_ptr(), own.window or 0,
+            )  # fmt: skip
+        return layers
+
+    def _build_head(self) -> Tensor:
+        return self.net.lm_head.weight
 
 
 class _SlotTable:
@@ -226,9 +315,18 @@ class _SlotTable:
 
 def is_supported(net: Decoder) -> bool:
     """Whether the compiled code computes this network: small, float32, and of sizes that fill its vectors."""
+    return _fills_vectors(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
+
+
+def is_supported_large(net: Decoder) -> bool:
+    """The same for a network of any size, of which nothing is padded."""
+    return _fills_vectors(net) and not net.config.mlp_width % _PANEL
+
+
+def _fills_vectors(net: Decoder) -> bool:
     c = net.config
     fits = not (c.width % _PANEL or c.heads * c.head_dim % _PANEL or c.head_dim % 8) and c.head_dim <= _MAX_HEAD
-    return fits and cpu_merged_layers.is_supported(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
+    return fits and cpu_merged_layers.is_supported(net)
 
 
 def _needs_host(seq: SequenceState) -> bool:

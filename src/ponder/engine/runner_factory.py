@@ -40,6 +40,8 @@ def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, 
             f"{quantization} weights are for an NVIDIA GPU with triton, and for a network without adapters"
         )
     if net.device.type == "cpu" and cpu_packed_weights.is_worthwhile(net):
+        if cpu_decode_runner.is_supported_large(net) and load_library() is not None:
+            return cpu_decode_runner.FewSequencesRunner(net, slots)
         return cpu_packed_weights.PackedWeightsRunner(net, slots)
     if net.device.type == "cpu" and cpu_decode_runner.is_supported(net) and load_library() is not None:
         return cpu_decode_runner.CompiledDecodeRunner(net, slots)
