@@ -13,6 +13,7 @@
 #else
 #define MAX_TILE_ROWS 4
 #endif
+#define LINE 16      /* numbers of a cache line; inputs are a multiple */
 #define MAX_CHUNK 64 /* outputs */
 #define SPINS 4096   /* before a thread sleeps until the others have come */
 
@@ -84,27 +85,31 @@ static void meet(Team *t) {
     pthread_mutex_unlock(&t->lock);
 }
 
-/* sums[rows][tile] of x[rows, inputs] and rows of a matrix. A sum adds whole vectors in the order of the inputs, then
- * the numbers of a vector, whatever `rows` and `tile` are. */
+typedef float Sums[MAX_TILE_ROWS][TILE];
+
+/* sums[rows][tile] of x[rows, inputs] and rows of a matrix, of which those after the next are fetched meanwhile. A sum
+ * adds whole vectors in the order of the inputs, then the numbers of a vector, whatever `rows` and `tile` are. */
 __attribute__((always_inline)) static inline void dot(const int rows, const int tile, const float *x, int64_t inputs,
-                                                      const float *weight, float sums[MAX_TILE_ROWS][TILE]) {
+                                                      const float *weight, Sums sums) {
     vec sum[MAX_TILE_ROWS][TILE];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int o = 0; o < tile; o++) sum[r][o] = (vec){0};
-    for (int64_t k = 0; k < inputs; k += LANES) {
-        vec w[TILE];
+    for (int64_t k = 0; k < inputs; k += LINE) {
 #pragma GCC unroll 4
-        for (int o = 0; o < tile; o++) {
-            w[o] = *(const vec *)(weight + o * inputs + k);
-            __builtin_prefetch(weight + (tile + o) * inputs + k);
-        }
+        for (int o = 0; o < tile; o++) __builtin_prefetch(weight + tile * (2 * inputs + k) + o * LINE);
 #pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            vec here = *(const vec *)(x + r * inputs + k);
+        for (int64_t i = k; i < k + LINE; i += LANES) {
+            vec w[TILE];
 #pragma GCC unroll 4
-            for (int o = 0; o < tile; o++) sum[r][o] = fused(here, w[o], sum[r][o]);
+            for (int o = 0; o < tile; o++) w[o] = *(const vec *)(weight + o * inputs + i);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                vec here = *(const vec *)(x + r * inputs + i);
+#pragma GCC unroll 4
+                for (int o = 0; o < tile; o++) sum[r][o] = fused(here, w[o], sum[r][o]);
+            }
         }
     }
 #pragma GCC unroll 4
@@ -119,25 +124,39 @@ __attribute__((always_inline)) static inline void dot(const int rows, const int 
         }
 }
 
-static void dot_any(int rows, int tile, const float *x, int64_t inputs, const float *weight,
-                    float sums[MAX_TILE_ROWS][TILE]) {
-    if (tile == TILE) {
-        switch (rows) { /* constants, so that sums stay in registers */
-        case 1: dot(1, TILE, x, inputs, weight, sums); break;
-        case 2: dot(2, TILE, x, inputs, weight, sums); break;
-#if MAX_TILE_ROWS == 4
-        case 3: dot(3, TILE, x, inputs, weight, sums); break;
-        default: dot(4, TILE, x, inputs, weight, sums);
-#endif
-        }
-        return;
+/* One function for each number of rows, so that its sums stay in registers. */
+#define DOT_OF(rows, tile)                                                                                          \
+    __attribute__((noinline)) static void dot_##rows##_##tile(const float *x, int64_t inputs, const float *weight,  \
+                                                              Sums sums) {                                          \
+        dot(rows, tile, x, inputs, weight, sums);                                                                   \
     }
-    for (int r = 0; r < rows; r++)
-        for (int o = 0; o < tile; o++) {
-            float one[MAX_TILE_ROWS][TILE];
-            dot(1, 1, x + r * inputs, inputs, weight + o * inputs, one);
-            sums[r][o] = one[0][0];
-        }
+DOT_OF(1, 1)
+DOT_OF(1, 4)
+DOT_OF(2, 4)
+#if MAX_TILE_ROWS == 4
+DOT_OF(3, 4)
+DOT_OF(4, 4)
+#endif
+
+static void dot_any(int rows, int tile, const float *x, int64_t inputs, const float *weight, Sums sums) {
+    if (tile < TILE) {
+        for (int r = 0; r < rows; r++)
+            for (int o = 0; o < tile; o++) {
+                Sums one;
+                dot_1_1(x + r * inputs, inputs, weight + o * inputs, one);
+                sums[r][o] = one[0][0];
+            }
+    } else if (rows == 1) {
+        dot_1_4(x, inputs, weight, sums);
+    } else if (rows == 2) {
+        dot_2_4(x, inputs, weight, sums);
+#if MAX_TILE_ROWS == 4
+    } else if (rows == 3) {
+        dot_3_4(x, inputs, weight, sums);
+    } else {
+        dot_4_4(x, inputs, weight, sums);
+#endif
+    }
 }
 
 /* out[rows, from..to] = x[rows, inputs] times rows of a matrix, plus a bias or what is in `out`. */
@@ -147,7 +166,7 @@ static void multiply(int64_t rows, const float *x, int64_t inputs, Linear linear
         int tile = to - at < TILE ? (int)(to - at) : TILE;
         for (int64_t r = 0; r < rows; r += MAX_TILE_ROWS) {
             int some = rows - r < MAX_TILE_ROWS ? (int)(rows - r) : MAX_TILE_ROWS;
-            float sums[MAX_TILE_ROWS][TILE];
+            Sums sums;
             dot_any(some, tile, x + r * inputs, inputs, linear.weight + at * inputs, sums);
             for (int i = 0; i < some; i++)
                 for (int o = 0; o < tile; o++) {

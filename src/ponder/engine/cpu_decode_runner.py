@@ -319,8 +319,10 @@ def is_supported(net: Decoder) -> bool:
 
 
 def is_supported_large(net: Decoder) -> bool:
-    """The same for a network of any size, of which nothing is padded."""
-    return _fills_vectors(net) and not net.config.mlp_width % _PANEL
+    """The same for a network of any size, whose weights are read where they are: nothing is padded or converted."""
+    weights = [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)]
+    in_place = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
+    return _fills_vectors(net) and in_place and not net.config.mlp_width % _PANEL
 
 
 def _fills_vectors(net: Decoder) -> bool:
