@@ -11,19 +11,25 @@ import pytest
 import torch
 
 from fakes import CONFIGS, run_async, tiny_decoder
-from ponder.engine import cpu_decode_library, cpu_decode_runner, runner_factory
-from ponder.engine.cpu_decode_runner import CompiledDecodeRunner, is_supported
+from ponder.engine import cpu_decode_library, cpu_decode_runner, cpu_packed_weights, runner_factory
+from ponder.engine.cpu_decode_runner import CompiledDecodeRunner, FewSequencesRunner, is_supported, is_supported_large
 from ponder.engine.cpu_merged_layers import MergedLayersRunner
+from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner_factory import make_runner
 from ponder.errors import ModelError
 from ponder.nets import lora
-from ponder.nets.decoder import Decoder
+from ponder.nets.config import DecoderConfig
+from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.types import Sampling, ids
 
 needs_compiler = pytest.mark.skipif(cpu_decode_library.compile_library() is None, reason="there is no C compiler")
 SUPPORTED = [kind for kind in CONFIGS if kind != "gemma"]
+SMOLLM2_SHAPE = DecoderConfig(
+    family="llama", vocab=2051, width=576, layers=3, heads=9, kv_heads=3, head_dim=64, mlp_width=1536, norm_eps=1e-5
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +37,12 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere tests see steps one by one, as where there is no compiler."""
     for module in (runner_factory, cpu_decode_runner):
         monkeypatch.setattr(module, "load_library", cpu_decode_library.compile_library)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small networks decode as large ones do."""
+    monkeypatch.setattr(cpu_packed_weights, "is_worthwhile", lambda net: True)
 
 
 def generate(net: Decoder, requests: Sequence[Request], eos: frozenset[int] = frozenset()) -> list[SequenceState]:
@@ -91,7 +103,56 @@ def test_rows_that_the_host_samples_share_the_batch(options: dict[str, object]):
 
 
 @needs_compiler
-def test_a_row_has_the_same_bits_alone_and_with_any_number_of_threads():
+@pytest.mark.parametrize("kind", SUPPORTED)
+@pytest.mark.parametrize("few", [3, 100], ids=["switching", "compiled"])
+@pytest.mark.usefixtures("large")
+def test_few_sequences_of_a_large_network_sample_what_the_network_samples(
+    kind: str, few: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where their number falls below the limit while they are sampled, and torch wrote their first keys."""
+    monkeypatch.setattr(cpu_decode_runner, "_FEW_SEQUENCES", few)
+    net, eos = tiny_decoder(kind), frozenset([2, 30])
+    assert isinstance(make_runner(net, 100, 4, True, ""), FewSequencesRunner)
+    assert_same(generate(net, some_requests(), eos), plain(net, some_requests(), eos))
+    mixed = [*some_requests(top_k=5, stop_token_ids=(3, 11)), *some_requests()]
+    assert_same(generate(net, mixed, eos), plain(net, mixed, eos))
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+def test_logprobs_at_smollm2s_shape_are_the_networks(rows: int):
+    """Against a pass of the network over the whole text, which is what the learner computes."""
+    net = init_decoder(SMOLLM2_SHAPE, 0)
+    assert isinstance(make_runner(net, 100, 8, True, ""), FewSequencesRunner)
+    requests = [Request(ids([5 + i, 9, 300 * i]), Sampling(1.0, max_tokens=20 + i), 1, i) for i in range(rows)]
+    for seq, request in zip(generate(net, requests), requests, strict=True):
+        whole = np.concatenate([request.prefix, seq.token_ids])
+        with torch.no_grad():
+            attend = PaddedTreeAttention([len(whole)], [-1])
+            logits = net.logits(net(torch.as_tensor(whole), attend.positions_T, attend))
+        logprobs = logits.log_softmax(-1)[len(request.prefix) - 1 : -1]
+        expected = logprobs.gather(1, torch.as_tensor(seq.token_ids)[:, None]).squeeze(1)
+        assert np.allclose(seq.logprobs, expected, atol=1e-5)
+
+
+@needs_compiler
+def test_weights_of_a_large_network_are_read_where_they_are():
+    net = init_decoder(SMOLLM2_SHAPE, 0)
+    runner = make_runner(net, 100, 8, True, "")
+    assert isinstance(runner, FewSequencesRunner)
+    model, kept = runner._build_model()
+    assert model.head == net.lm_head.weight.data_ptr()
+    own = {p.data_ptr() for p in net.parameters()}
+    copies = [t for t in kept if isinstance(t, torch.Tensor) and t.data_ptr() not in own]
+    assert len(copies) == 2  # cosines and sines
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_row_has_the_same_bits_alone_and_with_any_number_of_threads(size: str, request: pytest.FixtureRequest):
+    if size == "large":
+        request.getfixturevalue("large")
+        request.getfixturevalue("monkeypatch").setattr(cpu_decode_runner, "_FEW_SEQUENCES", 100)
     net = tiny_decoder("qwen3")
     requests = [Request(ids([token]), Sampling(0.9, max_tokens=40), 1, token) for token in range(3, 40)]
     together, threads = generate(net, requests), torch.get_num_threads()
@@ -157,6 +218,9 @@ def test_sequences_that_are_preempted_and_come_back_are_sampled_the_same():
 def test_compiled_steps_are_for_small_networks_of_whole_vectors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner_factory, "load_library", lambda: None)
     net = tiny_decoder()
+    assert type(make_runner(init_decoder(SMOLLM2_SHAPE, 0), 100, 4, True, "")) is PackedWeightsRunner
+    assert is_supported_large(net) and not is_supported_large(tiny_decoder("gemma"))
+    assert not is_supported_large(tiny_decoder(dtype=torch.bfloat16))
     assert is_supported(net) and not is_supported(tiny_decoder("gemma"))
     assert not is_supported(tiny_decoder(dtype=torch.bfloat16))
     with pytest.MonkeyPatch.context() as patch:
