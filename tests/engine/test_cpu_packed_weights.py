@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fakes import CONFIGS, run_async, tiny_decoder
 from ponder import memory_check
-from ponder.engine import cpu_packed_weights, runner_factory
-from ponder.engine.cpu_packed_weights import PackedWeightsRunner
+from ponder.engine import cpu_fused_layers, cpu_packed_weights, runner_factory
+from ponder.engine.cpu_fused_layers import FusedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.layer_override import override_forward
 from ponder.engine.request import Request, SequenceState
@@ -47,8 +47,8 @@ def write(engine: Engine, **sampling: Any) -> list[list[SequenceState]]:
     return run_async(all_of_them())
 
 
-def runner(engine: Engine) -> PackedWeightsRunner:
-    assert isinstance(engine._runner, PackedWeightsRunner)
+def runner(engine: Engine) -> FusedLayersRunner:
+    assert isinstance(engine._runner, FusedLayersRunner)
     return engine._runner
 
 
@@ -63,7 +63,11 @@ def test_packed_runner_generates_same_tokens(kind: str) -> None:
             text = plain_logits(w, net.config, tokens)[-1].log_softmax(-1)
             assert token == int(text.argmax()) and abs(logprob - float(text[token])) < 1e-5
             tokens.append(token)
-    assert len(runner(engine)._packed) == 7 * net.config.layers + 1, "every matrix, and the head"
+    merged = runner(engine)._layers
+    if cpu_fused_layers.is_supported(net):
+        assert len(merged) == net.config.layers and list(runner(engine)._packed) == [net.lm_head]
+    else:
+        assert not merged and len(runner(engine)._packed) == 7 * net.config.layers + 1, "every matrix, and the head"
     assert not any("forward" in m.__dict__ for m in net.modules()), "nothing is left on the network"
 
 
@@ -198,7 +202,7 @@ def test_packing_supports_only_exact_dtypes() -> None:
 @pytest.mark.parametrize("why", ["nothing large", "no memory", "no kernel"])
 def test_packing_skipped_when_not_worthwhile(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net: Decoder = tiny_decoder()
-    assert isinstance(runner_factory.make_runner(net, 10, 1, True, ""), PackedWeightsRunner)
+    assert isinstance(runner_factory.make_runner(net, 10, 1, True, ""), FusedLayersRunner)
     if why == "nothing large":
         monkeypatch.setattr(cpu_packed_weights, "_MIN_MATRIX_ENTRIES", 1 << 30)
     elif why == "no memory":
@@ -210,7 +214,7 @@ def test_packing_skipped_when_not_worthwhile(why: str, monkeypatch: pytest.Monke
             raise NotImplementedError("the operator does not exist for this backend")
 
         monkeypatch.setattr(cpu_packed_weights, "multiply", missing)
-    assert not isinstance(runner_factory.make_runner(net, 10, 1, True, ""), PackedWeightsRunner)
+    assert not isinstance(runner_factory.make_runner(net, 10, 1, True, ""), FusedLayersRunner)
 
 
 def test_free_memory_is_read() -> None:

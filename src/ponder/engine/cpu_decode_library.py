@@ -49,7 +49,7 @@ def _compile(compiler: str, folder: Path) -> Path:
     native = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
     flags = [*compiler.split(), *_FLAGS, native]
     texts = [file.read_text() for file in (_HEADER, *_SOURCES)]
-    key = hashlib.sha256("\0".join([*texts, *flags, _processor()]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join([*texts, *flags, describe_processor()]).encode()).hexdigest()[:16]
     file = folder / f"decode-{key}.so"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def _compile(compiler: str, folder: Path) -> Path:
     return file
 
 
-def _processor() -> str:
+def describe_processor() -> str:
     """What the instructions of this machine depend on: homes are shared between machines."""
     try:
         lines = set(Path("/proc/cpuinfo").read_text().splitlines())

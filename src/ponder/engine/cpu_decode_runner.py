@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ponder.engine import cpu_merged_layers
 from ponder.engine.cpu_decode_library import load_library
+from ponder.engine.cpu_fused_layers import FusedLayersRunner
 from ponder.engine.cpu_merged_layers import MergedLayersRunner
-from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
@@ -253,7 +253,7 @@ class CompiledDecodeRunner(CompiledStepsRunner, MergedLayersRunner):
         return _panels(self.net.lm_head)
 
 
-class FewSequencesRunner(CompiledStepsRunner, PackedWeightsRunner):
+class FewSequencesRunner(CompiledStepsRunner, FusedLayersRunner):
     """For larger networks while they have few sequences. Weights are read where they are; more sequences run in torch,
     by packed weights."""
 

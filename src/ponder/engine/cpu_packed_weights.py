@@ -37,12 +37,15 @@ class PackedWeightsRunner(ModelRunner):
         self._tokens_since_change += (tokens := sum(sizes))
         if not self._packed and self._tokens_since_change >= _TOKENS_BEFORE_PACKING:
             try:
-                self._packed = {layer: pack(layer.weight) for layer in _large_layers(self.net)}
+                self._packed = self._pack_layers()
             except RuntimeError:  # other programs took the memory meanwhile
                 self._tokens_since_change = 0
             self._forwards = {layer: _packed_forward(layer, matrix) for layer, matrix in self._packed.items()}
         with override_forward(self._forwards if tokens > 1 else {}), super()._with_adapters(names, sizes):
             yield
+
+    def _pack_layers(self) -> dict[nn.Linear, Tensor]:
+        return {layer: pack(layer.weight) for layer in _large_layers(self.net)}
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
         head = self._packed.get(self.net.lm_head)

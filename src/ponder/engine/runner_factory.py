@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ponder.engine import cpu_decode_runner, cpu_merged_layers, cpu_packed_weights
+from ponder.engine import cpu_decode_runner, cpu_fused_layers, cpu_merged_layers, cpu_packed_weights
 from ponder.engine.cpu_decode_library import load_library
 from ponder.engine.fused_weights import QUANTIZED_DTYPES
 from ponder.engine.model_runner import ModelRunner
@@ -42,7 +42,7 @@ def make_runner(net: Decoder, slots: int, max_num_seqs: int, cuda_graphs: bool, 
     if net.device.type == "cpu" and cpu_packed_weights.is_worthwhile(net):
         if cpu_decode_runner.is_supported_large(net) and load_library() is not None:
             return cpu_decode_runner.FewSequencesRunner(net, slots)
-        return cpu_packed_weights.PackedWeightsRunner(net, slots)
+        return cpu_fused_layers.FusedLayersRunner(net, slots)
     if net.device.type == "cpu" and cpu_decode_runner.is_supported(net) and load_library() is not None:
         return cpu_decode_runner.CompiledDecodeRunner(net, slots)
     if net.device.type == "cpu" and cpu_merged_layers.is_supported(net):

@@ -205,14 +205,13 @@ class DecodeAttention:
     def __init__(self, cache: KVCache, plan: AttentionPlan) -> None:
         self.cache = cache
         self.on_cpu = cache.device.type == "cpu"
-        per_token = cache.kv[0][:, :, 0].nbytes
-        if self.on_cpu:
-            _inline_short_segments(plan, per_token)
+        if self.on_cpu and not reads_segments_repeatedly(plan, cache):
+            inline_segments(plan, lambda _: False)  # that costs less than combining pieces
         _split_long_tails(plan)
         rows = len(plan.tails)
         lengths = np.asarray([len(t) for t in plan.tails])
         self.lengths, self.starts = lengths, np.asarray(plan.tail_starts)
-        self.tail_slots = np.zeros((rows, _tail_columns(int(lengths.max()))), np.int64)
+        self.tail_slots = np.zeros((rows, tail_columns(int(lengths.max()))), np.int64)
         for r, tail in enumerate(plan.tails):
             self.tail_slots[r] = tail[0]  # padding: its own slot, since another may hold NaN
             self.tail_slots[r, : len(tail)] = tail
@@ -228,7 +227,7 @@ class DecodeAttention:
         """One more token for each row."""
         if self.lengths.max() + 1 > self.tail_slots.shape[1]:
             more = np.repeat(
-                self.tail_slots[:, :1], _tail_columns(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1
+                self.tail_slots[:, :1], tail_columns(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1
             )
             self.tail_slots = np.concatenate([self.tail_slots, more], axis=1)
             self._tail_copies = {}  # copied again, with more columns
@@ -389,15 +388,14 @@ class DecodeAttention:
         return top, total, mixed
 
 
-def _tail_columns(length: int) -> int:
+def tail_columns(length: int) -> int:
     """Columns for tails of that length, with room to grow."""
     return max(length + 128, length * 5 // 4)
 
 
-def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
-    """Short shared segments are read by each of their rows: that costs less than combining pieces."""
-    if plan.repeated_reads() * token_bytes <= _MAX_INLINE_BYTES:
-        inline_segments(plan, lambda _: False)
+def reads_segments_repeatedly(plan: AttentionPlan, cache: KVCache) -> bool:
+    """Whether reading shared segments once for each of their rows would take long."""
+    return plan.repeated_reads() * cache.kv[0][:, :, 0].nbytes > _MAX_INLINE_BYTES
 
 
 def _split_long_tails(plan: AttentionPlan) -> None:
