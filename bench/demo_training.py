@@ -1,10 +1,11 @@
 """How long the demo trains on two cores, and how well its model then adds, over several seeds.
 
 `run` trains the recipe `addition` once, as `ponder demo` does, and writes one JSON file: seconds, where they went, the
-machine's matrix rate, and greedy accuracy. On the split `validation`, the demo's own held-out problems, settings are
-chosen; `test` has other held-out problems, on which no setting was chosen and which training never sees; `both` holds
-both out, to compare them by one model. `--before` trains with the recipe's earlier settings. `table` keeps the seeds of
-the test split in bench/results, `draw` draws docs/demo_curve.png from them.
+machine's matrix rate, and greedy accuracy. On the split `choice` settings are chosen; `validation` has the demo's own
+held-out problems, `test` others on which no setting was chosen. Training never sees those of its split, and with
+`choice` those of none; `both` holds `validation` and `test` out, to compare them by one model. `--before` trains with
+the recipe's earlier settings. `table` keeps the seeds of the test split in bench/results, `draw` draws
+docs/demo_curve.png from them.
 
     taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --seed 0 --out kept
     taskset -c 0,1 env OMP_NUM_THREADS=2 python bench/demo_training.py run --split test --before --out kept
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain
 from ponder.runs import read_metrics, read_traces
 from ponder.tasks import Addition
+from ponder.tasks.split import hashes_to_test, stable_hash
 from ponder.types import Sampling
 from roofline import cpu_matmul_rate
 
@@ -72,8 +74,27 @@ class BothSplits(Addition):
         return OtherSplit(digits=self.digits, test_size=5000)
 
 
+@dataclass(frozen=True)
+class ChoiceSplit(BothSplits):
+    """Held-out problems to choose settings on, a fifth of all less those of the other splits."""
+
+    def _test_items(self) -> Iterator[tuple[int, int]]:
+        sums = product(range(10 ** (self.digits - 1), 10**self.digits), repeat=2)
+        return (item for item in sums if item == self._listed(item) and self._is_choice(item))
+
+    def _listed(self, item: tuple[int, int]) -> tuple[int, int]:
+        """Of a + b and b + a the one that is asked, so that each problem is asked once."""
+        return tuple(sorted(item, reverse=stable_hash(self.key(item)) % 2 == 1))  # type: ignore[return-value]
+
+    def _is_choice(self, item: tuple[int, int]) -> bool:
+        return hashes_to_test(f"choice {self.key(item)}", tenths=2) and not super()._is_test_item(item)
+
+    def _is_test_item(self, item: tuple[int, int]) -> bool:
+        return super()._is_test_item(item) or self._is_choice(item)
+
+
 TASKS: dict[str, Callable[[], Addition]] = {
-    "validation": Addition, "test": partial(OtherSplit, test_size=5000), "both": BothSplits,
+    "validation": Addition, "test": partial(OtherSplit, test_size=5000), "both": BothSplits, "choice": ChoiceSplit,
 }  # fmt: skip
 
 
@@ -93,8 +114,9 @@ def make_job(args: Any) -> RL:
     algorithm = replace(job.algorithm, **json.loads(args.algorithm))
     job = replace(job, sampling=sampling, optimizer=optimizer, algorithm=algorithm, **json.loads(args.more))
     assert isinstance(job.task, Addition)
-    task = replace(TASKS[args.split](), digits=job.task.digits, prompt=job.task.prompt, forms=job.task.forms)
-    return replace(job, task=task)
+    prompt = job.task.prompt if args.prompt is None else args.prompt.encode().decode("unicode_escape")
+    task = replace(TASKS[args.split](), digits=job.task.digits, prompt=prompt, forms=job.task.forms)
+    return replace(job, task=task, template=job.template if args.template is None else args.template)
 
 
 class StepLines(NoProgress):
@@ -127,7 +149,8 @@ def train_once(args: Any) -> None:
         "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
         "threads": torch.get_num_threads(), "steps": job.steps, "problems_per_step": job.problems_per_step,
         "group_size": job.group_size, "frozen_layers": job.frozen_layers, "max_tokens": job.sampling.max_tokens,
-        "stop": list(job.sampling.stop), "temperature": job.sampling.temperature, "optimizer": asdict(job.optimizer),
+        "stop": list(job.sampling.stop), "temperature": job.sampling.temperature,
+        "prompt": getattr(job.task, "prompt", None), "template": job.template, "optimizer": asdict(job.optimizer),
         "algorithm": json.loads(args.algorithm), "more": json.loads(args.more),
         "hardware": hardware(args.device), "versions": versions(), "commit": commit(),
     }  # fmt: skip
@@ -156,8 +179,8 @@ def keep(args: Any) -> None:
     every = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(args.out.rglob("*.json"))]
     now, before = ([r for r in every if r["split"] == "test" and r["before"] is kind] for kind in (False, True))
     settings = (
-        "steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "temperature", "optimizer",
-        "algorithm", "more",
+        "steps", "problems_per_step", "group_size", "frozen_layers", "max_tokens", "stop", "temperature", "prompt",
+        "template", "optimizer", "algorithm", "more",
     )  # fmt: skip
     assert now and all(row[name] == now[0][name] for row in now for name in (*settings, "hardware", "commit"))
     shown = (
@@ -246,7 +269,7 @@ def main() -> None:
     flags.add_argument("part", choices=["run", "table", "draw"])
     flags.add_argument("--out", type=Path, default=Path("kept"), help="folder of the JSON files")
     flags.add_argument("--runs", type=Path, help="where the run directory is made; default: the system's temporary one")
-    flags.add_argument("--split", choices=["validation", "test", "both"], default="validation")
+    flags.add_argument("--split", choices=list(TASKS), default="choice")
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--before", action="store_true", help="the recipe's earlier settings")
     flags.add_argument("--name", help="of the JSON file")
@@ -259,6 +282,8 @@ def main() -> None:
     flags.add_argument("--max-tokens", type=int)
     flags.add_argument("--no-stop", action="store_true")
     flags.add_argument("--temperature", type=float)
+    flags.add_argument("--prompt", help="such as 'What is {a} + {b}?'")
+    flags.add_argument("--template", help="around the prompt: a name or jinja2 text")
     flags.add_argument("--algorithm", default="{}", help='settings of GRPO as JSON, such as {"entropy_coef": 0.01}')
     flags.add_argument("--optimizer", default="{}", help='settings of AdamW as JSON, such as {"betas": [0.9, 0.99]}')
     flags.add_argument("--more", default="{}", help='fields of RL as JSON, such as {"minibatches": 2}')
