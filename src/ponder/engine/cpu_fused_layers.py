@@ -57,7 +57,7 @@ class FusedLayersRunner(PackedWeightsRunner):
         self._layers: list[PackedLayer] = []
         self._is_merged = True  # whether what is packed, or will be, are merged layers
         library = load_layer_library(net.dtype)
-        self._library = library
+        self._layer_library = library
         self._ops: LayerOps = TorchOps() if library is None else CompiledOps(library)
 
     def refresh_weights(self) -> None:
@@ -65,9 +65,9 @@ class FusedLayersRunner(PackedWeightsRunner):
         self._layers = []
 
     def _make_attention(self, plan: AttentionPlan) -> DecodeAttention:
-        if self._library is None or reads_segments_repeatedly(plan, self.cache):
+        if self._layer_library is None or reads_segments_repeatedly(plan, self.cache):
             return super()._make_attention(plan)
-        return CompiledAttention(self.cache, plan, self._library)
+        return CompiledAttention(self.cache, plan, self._layer_library)
 
     def _pack_layers(self) -> dict[nn.Linear, Tensor]:
         if not self._is_merged:
