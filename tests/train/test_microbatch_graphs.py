@@ -94,8 +94,8 @@ def test_padding_changes_neither_attention_nor_its_gradient(seed: int) -> None:
         (VarlenTreeAttention(runs, torch.device("cpu")), total),
         (buffers(sizes, runs), sizes.tokens),
     ):
-        leaves = [x[:count].clone().requires_grad_() for x in (q, k, v)]
-        out = dense_varlen(attend, *leaves, 0.3)
+        leaves = own_q, own_k, own_v = tuple(x[:count].clone().requires_grad_() for x in (q, k, v))
+        out = dense_varlen(attend, own_q, own_k, own_v, 0.3)
         assert out.isfinite().all(), "every token is a query of some run"
         results.append((out, *torch.autograd.grad(out, leaves, grad[:count])))
     for expected, found in zip(*results, strict=True):

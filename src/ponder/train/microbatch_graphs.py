@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.graph_capture import capture, free_on_demand
+from ponder.engine.graph_capture import capture, capture_lock, free_on_demand
 from ponder.nets import tree_attention
 from ponder.nets.decoder import Decoder
 from ponder.nets.power_of_two import next_power_of_two
@@ -128,7 +128,8 @@ class MicrobatchGraphs:
         if not new or not self.enabled:
             return
         gc.collect()
-        torch.cuda.empty_cache()  # what the rehearsal took
+        with capture_lock:
+            torch.cuda.empty_cache()  # what the rehearsal took
         if not self._grads:
             self._grads = [torch.empty_like(p) for p in self.params]
         reason = ""
