@@ -78,7 +78,8 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     policy.engine.eos = frozenset()
     objective, scorer = GRPO(kl=None), SampledStep()
     learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
-    learner.uses_graphs = not options.no_graphs
+    if options.no_graphs:
+        learner.uses_graphs = False
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
     for step in range(2 + options.steps):
         asked = problems(options, step)
@@ -267,7 +268,7 @@ def main() -> None:
             "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes", "sample_used", "learn_used")},
             "threads": threads,
             "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
-            "graphs": not options.no_graphs,
+            "graphs": Learner.uses_graphs and not options.no_graphs,
             "trl_batch": options.trl_batch,
             "vllm_memory": options.vllm_memory if options.trl_vllm else None,
             "lr": LR,

@@ -24,6 +24,11 @@ pytestmark = pytest.mark.gpu
 CONFIG = DecoderConfig("llama", 512, 128, 3, 4, 2, 32, mlp_width=256, context=4096, eos=(2,))
 
 
+@pytest.fixture(autouse=True)
+def graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Learner, "uses_graphs", True)
+
+
 def net(device: str, dtype: torch.dtype) -> Decoder:
     made = init_decoder(CONFIG, 0)
     draw = torch.Generator().manual_seed(1)

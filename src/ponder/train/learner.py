@@ -87,7 +87,7 @@ class Learner:
     computed, and only then. It is for reward models: a policy must learn with the probabilities it sampled with.
     """
 
-    uses_graphs = True  # micro-batches of small networks on a GPU are CUDA graphs (microbatch_graphs.py)
+    uses_graphs = False  # micro-batches of small networks on a GPU are CUDA graphs (microbatch_graphs.py)
     shards_one_rank = False  # wrap a network with FSDP2 where one rank has all of it: for tests and measurements
 
     def __init__(
