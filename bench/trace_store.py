@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from grpo_step import LR, SampledStep, problems, synchronize_device
-from harness import make_parser, report
+from harness import RESULTS, make_parser, report
 from ponder import event_loop
 from ponder.models.load import load_policy
 from ponder.pipelines.solve import solve_all
@@ -255,6 +255,7 @@ def report_grpo(policy: Any, options: Any, dtype: str) -> None:
         unit="s",
         better="lower",
         device=options.device,
+        results=options.results,
         details={"share_of_step": step["store"] / step["off"] - 1, "seconds": seconds, "note": options.note},
     )
 
@@ -292,7 +293,7 @@ def report_storage(traces: Sequence[Trace], options: Any, work: str) -> None:
         assert ours is not None
         report(
             f"trace_store_{name}", f"{work}: {'bytes' if name == 'bytes' else 'processor time to write them'}", ours,
-            values, unit=unit, better="lower", device=options.device,
+            values, unit=unit, better="lower", device=options.device, results=options.results,
             packages=packages, details=details,
         )  # fmt: skip
 
@@ -313,6 +314,7 @@ def main() -> None:
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="in GRPO steps")
     flags.add_argument("--model", default="smollm2")
+    flags.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     options = flags.parse_args()
     on_gpu = options.device == "cuda"

@@ -14,7 +14,7 @@ from fakes import CONFIGS, run_async, tiny_decoder
 from ponder.engine import cpu_decode_library, cpu_decode_runner, cpu_packed_weights, runner_factory
 from ponder.engine.cpu_decode_runner import CompiledDecodeRunner, FewSequencesRunner, is_supported, is_supported_large
 from ponder.engine.cpu_merged_layers import MergedLayersRunner
-from ponder.engine.cpu_packed_weights import PackedWeightsRunner
+from ponder.engine.cpu_fused_layers import FusedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner_factory import make_runner
@@ -218,7 +218,7 @@ def test_sequences_that_are_preempted_and_come_back_are_sampled_the_same():
 def test_compiled_steps_are_for_small_networks_of_whole_vectors(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(runner_factory, "load_library", lambda: None)
     net = tiny_decoder()
-    assert type(make_runner(init_decoder(SMOLLM2_SHAPE, 0), 100, 4, True, "")) is PackedWeightsRunner
+    assert type(make_runner(init_decoder(SMOLLM2_SHAPE, 0), 100, 4, True, "")) is FusedLayersRunner
     assert is_supported_large(net) and not is_supported_large(tiny_decoder("gemma"))
     assert not is_supported_large(tiny_decoder(dtype=torch.bfloat16))
     assert is_supported(net) and not is_supported(tiny_decoder("gemma"))
