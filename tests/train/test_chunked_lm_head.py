@@ -19,6 +19,14 @@ def cut_at(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 4 * V * tokens)
 
 
+def keep(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the probabilities of so many bytes, as on a GPU."""
+    monkeypatch.setattr(chunked_lm_head, "max_kept_bytes", lambda device: room)
+
+
+ROOMS = [0, 4 * V * 5, 1 << 30]  # nothing is kept, the first chunk of 5 tokens in float32, everything
+
+
 def inputs(dtype: torch.dtype = torch.float32, count: int = N, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(seed)
     hidden = torch.randn(count, E, generator=draw).to(dtype).requires_grad_()
@@ -58,11 +66,15 @@ def close(result: Tensor | None, expected: Tensor | None, size: float) -> None:
     torch.testing.assert_close(result.double(), expected, rtol=0, atol=size * most)
 
 
+@pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("heat", [1.0, 0.6, 1.7])
 @pytest.mark.parametrize("chunk", CHUNKS)
-def test_token_logprobs_values_and_gradients(chunk: int, heat: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_logprobs_values_and_gradients(
+    chunk: int, heat: float, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the log-probability alone, of the entropy alone, and of both."""
     cut_at(chunk, monkeypatch)
+    keep(room, monkeypatch)
     a, b = torch.linspace(-2, 3, N).double(), torch.linspace(4, -1, N).double().cos()
     for kind, size in ((torch.float32, 1e-5), (torch.float64, 1e-11)):
         for wanted in ((1, 0), (0, 1), (1, 1)):
@@ -159,10 +171,12 @@ def test_no_token_by_vocabulary_tensor_is_kept(chunk: int, monkeypatch: pytest.M
 # bfloat16: what goes in is rounded, sums are not
 
 
+@pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("chunk", [5, 1024])
-def test_token_logprobs_in_bfloat16(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_logprobs_in_bfloat16(chunk: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Near float64 on the same rounded inputs; what comes out is float32."""
     cut_at(chunk, monkeypatch)
+    keep(room, monkeypatch)
     hidden, weight, target = inputs(torch.bfloat16)
     logp, entropy = chunked_lm_head.token_logprobs(hidden, weight, target, 1.0)
     assert logp.dtype == entropy.dtype == torch.float32
@@ -223,7 +237,55 @@ def test_entropy_is_exact_with_large_logit_offset() -> None:
         close(entropy, true_entropy, 3e-6 + 1e-7 * offset)
 
 
-def test_extreme_logits_stay_finite() -> None:
+@pytest.mark.parametrize("room", ROOMS)
+def test_likely_token_has_its_gradient_in_bfloat16(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 - p is 1e-3 here, where p in bfloat16 is 1."""
+    keep(room, monkeypatch)
+    hidden = torch.ones(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.tensor([[7.0], [0.0]], dtype=torch.bfloat16, requires_grad=True)
+    chunked_lm_head.token_logprobs(hidden, weight, torch.tensor([0]), 1.0)[0].sum().backward()
+    assert weight.grad is not None
+    assert weight.grad[:, 0].tolist() == pytest.approx([9.11e-4, -9.11e-4], rel=0.01)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_banned_token_has_no_gradient(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(room, monkeypatch)
+    hidden, weight, target = inputs()
+    logp, entropy = chunked_lm_head.token_logprobs(hidden, weight, target.clamp(max=V - 2), 0.7, banned=V - 1)
+    (logp.sum() + entropy.sum()).backward()
+    h, w = doubled(hidden, weight)
+    true_logp, true_entropy = plain(h, w[: V - 1], target.clamp(max=V - 2), 0.7)
+    (true_logp.sum() + true_entropy.sum()).backward()
+    close(hidden.grad, h.grad, 1e-5)
+    close(weight.grad, w.grad, 1e-5)
+
+
+@pytest.mark.parametrize(("room", "products"), [(0, 4), (4 * V * 12, 3), (1 << 30, 2)])
+def test_head_runs_again_only_for_what_is_not_kept(room: int, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_at(12, monkeypatch)  # two chunks
+    keep(room, monkeypatch)
+    calls: list[int] = []
+    real = chunked_lm_head.project_logits
+
+    def counted(hidden: Tensor, weight: Tensor, banned: int | None = None) -> Tensor:
+        if len(weight) == V:
+            calls.append(len(hidden))
+        return real(hidden, weight, banned)
+
+    monkeypatch.setattr(chunked_lm_head, "project_logits", counted)
+    hidden, weight, target = inputs()
+    chunked_lm_head.token_logprobs(hidden, weight, target, 1.0)[0].sum().backward()
+    assert len(calls) == products
+    calls.clear()
+    with torch.no_grad():
+        chunked_lm_head.token_logprobs(hidden.detach(), weight, target, 1.0)
+    assert len(calls) == 2, "without a gradient nothing is kept"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_extreme_logits_stay_finite(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(room, monkeypatch)
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     weight = torch.tensor([[1.0], [-1.0], [0.0]], requires_grad=True)
     logp, entropy = chunked_lm_head.token_logprobs(hidden, weight, torch.tensor([0, 0]), 1.0)
@@ -238,7 +300,13 @@ def test_extreme_logits_stay_finite() -> None:
         assert torch.isfinite(apart).all() and hidden.grad is not None and torch.isfinite(hidden.grad).all()
 
 
-@pytest.mark.parametrize("function", [chunked_lm_head._norm_and_entropy, chunked_lm_head._logprobs_grad])
+@pytest.mark.parametrize(
+    "function",
+    [
+        chunked_lm_head._norm_and_entropy, chunked_lm_head._logprobs_grad, chunked_lm_head._norm_entropy_probs,
+        chunked_lm_head._kept_probs_grad,
+    ],
+)  # fmt: skip
 def test_compiled_passes_have_constant_vocabulary_and_variable_tokens(function: Callable[..., Any]) -> None:
     widths: list[object] = []
     lengths: list[object] = []
@@ -257,6 +325,10 @@ def test_compiled_passes_have_constant_vocabulary_and_variable_tokens(function: 
             args: tuple[Any, ...] = (1.0,)
             if function is chunked_lm_head._logprobs_grad:
                 args = (torch.zeros(n, dtype=torch.long), row, row, (row, row), 1.0, torch.float32)
+            elif function is chunked_lm_head._norm_entropy_probs:
+                args = (1.0, torch.bfloat16)
+            elif function is chunked_lm_head._kept_probs_grad:
+                args = (torch.zeros(n, dtype=torch.long), row, row, (row, row), 1.0)
             torch.testing.assert_close(compiled(logits, *args), function(logits, *args))
     torch._dynamo.reset()
     assert widths == [64, 100] and all(type(width) is int for width in widths)

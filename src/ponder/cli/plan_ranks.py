@@ -8,7 +8,7 @@ from __future__ import annotations
 import json as json_lib
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ def make_rank_plan(
 
     if not trains_over_ranks(job):
         raise UsageError(f"{type(job).__name__} does not train over ranks: leave out --gpus")
-    shape = training_shape(job)
+    shape = replace(training_shape(job), gpu_bytes=int(gpu_memory * GIB))
     node_ranks = ranks_of_node(job, gpus, nodes)
     ranks = node_ranks * nodes
     check_shares(job, ranks)

@@ -1,7 +1,9 @@
 """Log-probabilities, entropies and divergences from the LM head without a [tokens, vocabulary] tensor.
 
 The head runs on a chunk of tokens at a time, and again in the backward pass; sums are in float32. On a GPU the work on
-a chunk of logits is compiled into few passes over them. Shapes: N tokens, E width, V vocabulary.
+a chunk of logits is compiled into few passes over them, and probabilities are kept for the backward pass, rounded to
+the network's type, as far as a share of the memory goes: then the head runs once. Shapes: N tokens, E width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ponder.nets.torch_compile import compile_once
 
 _CHUNK_BYTES = 1 << 28  # of float32 logits
 GPU_CHUNK_BYTES = 1 << 29  # on a GPU: the head's gradient is read and written once for each chunk
+KEPT_MEMORY_SHARE = 1 / 16  # of a GPU's memory, for probabilities that are kept
 
 
 def token_logprobs(
@@ -52,34 +55,79 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, temperature: float, banned: int | None
     ) -> tuple[Tensor, Tensor]:
-        read = compile_once(_norm_and_entropy) if hidden_NE.is_cuda else _norm_and_entropy
+        compiled = compile_once if hidden_NE.is_cuda else lambda function: function
+        room = max_kept_bytes(hidden_NE.device) if ctx.needs_input_grad[0] else 0
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        kept: list[Tensor | None] = []  # the probabilities of each chunk
         for part in _chunks(hidden_NE, weight_VE):
             logits_NV = _chunk_logits(hidden_NE[part], weight_VE, banned)
-            norm_N, entropy_N = read(logits_NV, temperature)
+            room -= logits_NV.numel() * hidden_NE.element_size()
+            if room >= 0:
+                norm_N, entropy_N, probs_NV = compiled(_norm_entropy_probs)(logits_NV, temperature, hidden_NE.dtype)
+            else:
+                (norm_N, entropy_N), probs_NV = compiled(_norm_and_entropy)(logits_NV, temperature), None
             logprobs_N = logits_NV.gather(-1, target_N[part, None])[:, 0] / temperature - norm_N
             parts.append((logprobs_N, entropy_N, norm_N))
-            del logits_NV  # before the next chunk's are computed
+            kept.append(probs_NV)
+            del logits_NV, probs_NV  # before the next chunk's are computed
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
-        ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
+        ctx.save_for_backward(hidden_NE, weight_VE, target_N, logprobs_N, entropy_N, norm_N, *kept)
         ctx.temperature, ctx.banned = temperature, banned
         ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None, None]:
-        hidden_NE, weight_VE, target_N, norm_N, entropy_N = ctx.saved_tensors
-        slope = compile_once(_logprobs_grad) if hidden_NE.is_cuda else _logprobs_grad
+        hidden_NE, weight_VE, target_N, logprobs_N, entropy_N, norm_N, *kept = ctx.saved_tensors
+        compiled = compile_once if hidden_NE.is_cuda else lambda function: function
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         second_N = torch.zeros_like(norm_N) if grads[1] is None and hidden_NE.is_cuda else grads[1]  # compiled once
-        for part in _chunks(hidden_NE, weight_VE):
-            logits = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
+        for part, probs_NV in zip(_chunks(hidden_NE, weight_VE), kept, strict=True):
             second = None if second_N is None else (second_N[part], entropy_N[part])
-            dtype = hidden_NE.dtype
-            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, dtype))
-            del logits
+            target, first = target_N[part], first_N[part]
+            if probs_NV is not None:
+                slope = compiled(_kept_probs_grad)
+                slope_NV = slope(_with_fixed_width(probs_NV), target, logprobs_N[part], first, second, ctx.temperature)
+            else:
+                logits_NV = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
+                slope = compiled(_logprobs_grad)
+                slope_NV = slope(logits_NV, target, norm_N[part], first, second, ctx.temperature, hidden_NE.dtype)
+                del logits_NV
+            sums.add(part, slope_NV)
+            del slope_NV
         return sums.hidden_NE, sums.weight(), None, None, None
+
+
+def max_kept_bytes(device: torch.device) -> int:
+    """Of probabilities that one backward pass may keep."""
+    return (
+        int(torch.cuda.get_device_properties(device).total_memory * KEPT_MEMORY_SHARE) if device.type == "cuda" else 0
+    )
+
+
+def _norm_entropy_probs(logits_NV: Tensor, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_norm_and_entropy`, and the probabilities."""
+    z_NV = logits_NV / temperature
+    norm_N = z_NV.logsumexp(-1)
+    logp_NV = z_NV - norm_N[:, None]
+    probs_NV = logp_NV.exp()
+    return norm_N, -(probs_NV * logp_NV).sum(-1), probs_NV.to(dtype)
+
+
+def _kept_probs_grad(
+    probs_NV: Tensor, target_N: Tensor, logprobs_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
+    temperature: float,
+) -> Tensor:  # fmt: skip
+    """As `_logprobs_grad`, from rounded probabilities. The target's own is computed anew: 1 - p of a likely token has
+    no digit left once p is rounded."""
+    p_NV = at_least_float32(probs_NV)
+    hit_NV = torch.arange(probs_NV.shape[1], device=probs_NV.device) == target_N[:, None]
+    slope_NV = torch.where(hit_NV, -torch.expm1(logprobs_N)[:, None], -p_NV) * first_N[:, None]
+    if second is not None:
+        logp_NV = torch.where(p_NV > 0, p_NV.log(), 0.0)
+        slope_NV = slope_NV - second[0][:, None] * p_NV * (logp_NV + second[1][:, None])
+    return (slope_NV / temperature).to(probs_NV.dtype)
 
 
 def _norm_and_entropy(logits_NV: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
@@ -203,7 +251,11 @@ def _add_product(sums_VE: Tensor, slope_VN: Tensor, inputs_NE: Tensor) -> None:
 
 def _chunk_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None) -> Tensor:
     logits_NV = project_logits(hidden_NE, weight_VE, banned)
-    return with_constant_width(logits_NV) if logits_NV.is_cuda else logits_NV
+    return _with_fixed_width(logits_NV)
+
+
+def _with_fixed_width(x_NV: Tensor) -> Tensor:
+    return with_constant_width(x_NV) if x_NV.is_cuda else x_NV
 
 
 def with_constant_width(logits_NV: Tensor) -> Tensor:

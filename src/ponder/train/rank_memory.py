@@ -12,7 +12,7 @@ from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.train.activation_memory import kept_bytes_per_token
 from ponder.train.adam_states import INT8_BLOCK
-from ponder.train.chunked_lm_head import GPU_CHUNK_BYTES
+from ponder.train.chunked_lm_head import GPU_CHUNK_BYTES, KEPT_MEMORY_SHARE
 from ponder.train.fsdp import blocks_per_unit
 from ponder.train.learner import GPU_MICROBATCH_TOKENS
 from ponder.train.optimizer import MAX_PENDING_GRADIENT_BYTES, States
@@ -34,6 +34,7 @@ class TrainingShape:
     microbatch_tokens: int = GPU_MICROBATCH_TOKENS
     gradient_checkpointing: bool = False
     sampler_copy: bool = False  # of the weights, to sample from while others learn, or to publish them
+    gpu_bytes: int = 0  # of the whole GPU, a share of which may keep the LM head's probabilities
 
     @property
     def parameters(self) -> int:
@@ -109,11 +110,13 @@ def _activation_bytes(shape: TrainingShape) -> int:
 
 
 def _head_bytes(shape: TrainingShape) -> int:
-    """A chunk of float32 logits and its gradient in the network's type, and the head's gradient in float32."""
+    """A chunk of float32 logits and its gradient in the network's type, probabilities in that type that are kept, and
+    the head's gradient in float32."""
     c = shape.config
     logits = min(GPU_CHUNK_BYTES, 4 * c.vocab * shape.microbatch_tokens)
+    kept = min(int(shape.gpu_bytes * KEPT_MEMORY_SHARE), shape.dtype_bytes * c.vocab * shape.microbatch_tokens)
     head_learns = shape.lora is None and not shape.frozen_layers
-    return logits + logits * shape.dtype_bytes // 4 + (4 * c.vocab * c.width if head_learns else 0)
+    return logits + logits * shape.dtype_bytes // 4 + kept + (4 * c.vocab * c.width if head_learns else 0)
 
 
 def _adapter_parameters(c: DecoderConfig, lora: LoRA) -> int:
