@@ -309,3 +309,33 @@ def test_gradient_of_a_bfloat16_head_in_several_chunks(monkeypatch: pytest.Monke
     expected = torch.autograd.grad(p.gather(1, target.cpu()[:, None]).sum() - (p.exp() * p).sum(), exact)
     assert max_difference(grads[12], expected) < 1e-2 and max_difference(grads[50], expected) < 1e-2
     assert max_difference(grads[12], grads[50]) < 4e-3  # each is rounded to bfloat16 once
+
+
+@pytest.mark.parametrize("kept_chunks", [1, 4])
+def test_kept_probabilities_have_the_gradient_of_a_head_that_runs_again(
+    kept_chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of log-probabilities and entropies, in bfloat16 beside float64, compiled passes in both."""
+    tokens, width, vocab = 400, 128, 5000
+    monkeypatch.setattr(chunked_lm_head, "GPU_CHUNK_BYTES", 4 * vocab * 100)
+    draw = torch.Generator("cuda").manual_seed(0)
+    hidden = torch.randn(tokens, width, generator=draw, device="cuda").bfloat16()
+    weight = (0.2 * torch.randn(vocab, width, generator=draw, device="cuda")).bfloat16()
+    target = torch.randint(vocab, (tokens,), generator=draw, device="cuda")
+    target[::2] = (hidden @ weight.T).argmax(-1)[::2]  # likely tokens
+    scale = torch.linspace(-1, 2, tokens, device="cuda")
+    logp = (hidden.double() @ weight.double().T / 0.7).log_softmax(-1)
+    probs = logp.exp()
+    entropy = -(probs * logp).sum(-1, keepdim=True)
+    slope = torch.nn.functional.one_hot(target, vocab) - probs - 0.1 * probs * (logp + entropy)
+    slope *= scale[:, None] / 0.7
+    expected = slope @ weight.double(), slope.T @ hidden.double()
+    differences = {}
+    for name, room in (("again", 0), ("kept", kept_chunks * 2 * vocab * 100)):
+        monkeypatch.setattr(chunked_lm_head, "max_kept_bytes", lambda device, room=room: room)
+        h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+        logprobs, entropies = chunked_lm_head.token_logprobs(h, w, target, 0.7)
+        ((logprobs + 0.1 * entropies) * scale).sum().backward()
+        assert h.grad is not None and w.grad is not None
+        differences[name] = max_difference((h.grad, w.grad), expected)
+    assert differences["again"] < 0.01 and differences["kept"] < 0.01, differences
