@@ -132,6 +132,21 @@ def test_rank_memory_of_7b_by_hand() -> None:
     assert sum(sharded.values()) == pytest.approx(2 * n + 16 * n / 8, rel=1e-6) and gathered < 6 * GIB
 
 
+def test_rank_memory_counts_the_sampler_and_kept_probabilities_by_hand() -> None:
+    """1,024 rows of float32 logits; of two layers the weights with a merged adapter, of 28 none; 2 bytes for each
+    probability of a micro-batch, at most a sixteenth of the GPU's."""
+    two = replace(QWEN_7B, layers=2, windows=())
+    for config, merged in ((two, 2 * 2 * two.layer_parameter_count), (QWEN_7B, 0)):
+        shape = TrainingShape(config, lora=LoRA(rank=16), microbatch_tokens=1000)
+        plain = rank_memory(shape, 1, False)
+        full = rank_memory(replace(shape, sampler_rows=1024, gpu_bytes=80 * GIB), 1, False)
+        assert full["sampler's logits"] == 4 * 1024 * 152064 and full.get("merged adapter", 0) == merged
+        assert full["LM head"] - plain["LM head"] == 2 * 1000 * 152064
+    large = TrainingShape(QWEN_7B, microbatch_tokens=100_000)
+    none, some = (rank_memory(replace(large, gpu_bytes=n * GIB), 1, False)["LM head"] for n in (0, 16))
+    assert some - none == GIB
+
+
 # shape and tokens of a micro-batch, without gradient checkpointing
 MEASURED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "qwen2_5_7b_4k_int8": ("qwen2.5-7b", 4096, {"states": "int8"}),

@@ -157,6 +157,7 @@ def _step_time(job: Any, shape: TrainingShape, ranks: int, rates: GPURates | Non
 
 def training_shape(job: Any) -> TrainingShape:
     """What a job's memory depends on, by its model's configuration."""
+    from ponder.engine.engine import MAX_NUM_SEQS
     from ponder.train.learner import GPU_MICROBATCH_TOKENS
     from ponder.train.rank_memory import TrainingShape
 
@@ -168,6 +169,7 @@ def training_shape(job: Any) -> TrainingShape:
         -(-(job.max_tokens_per_microbatch or GPU_MICROBATCH_TOKENS) // job.sequence_parallel),
         job.gradient_checkpointing,
         bool(getattr(job, "staleness", 0) or getattr(job, "replicas", 0)),
+        MAX_NUM_SEQS if getattr(job, "replicas", None) == 0 else 0,  # other jobs than RL have no replicas
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
 # Tokens of prompts computed in one step. A GPU computes more in the same time.
+MAX_NUM_SEQS = 1024  # sequences that run at once, unless a caller says otherwise
 _PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}
 _PREFILL_CHUNK_TOKENS_GPU = 8192
 # On a CPU a small network computes more too. Sequences that come together then begin, and mostly end, in one step.
@@ -100,7 +101,7 @@ class Engine:
         stop_check: StopCheck = lambda seq: False,
         *,
         cache_bytes: int | None = None,  # None: PONDER_CACHE_GIB, or 2 GiB, on a GPU a quarter of its free memory
-        max_num_seqs: int = 1024,
+        max_num_seqs: int = MAX_NUM_SEQS,
         prefill_chunk_tokens: int = 0,
         cuda_graphs: bool = True,  # on a GPU: whole steps as CUDA graphs
         quantization: str = "",  # "int8" or "fp8": sample with weights rounded to one byte each

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ponder.engine.adapter_columns import MAX_MERGED_BYTES
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.train.activation_memory import kept_bytes_per_token
@@ -34,6 +35,7 @@ class TrainingShape:
     microbatch_tokens: int = GPU_MICROBATCH_TOKENS
     gradient_checkpointing: bool = False
     sampler_copy: bool = False  # of the weights, to sample from while others learn, or to publish them
+    sampler_rows: int = 0  # sequences that are sampled at once by the process that learns
     gpu_bytes: int = 0  # of the whole GPU, a share of which may keep the LM head's probabilities
 
     @property
@@ -63,6 +65,11 @@ def rank_memory(shape: TrainingShape, ranks: int, fsdp: bool, shard_size: int = 
         parts["reference"] = shape.parameters * shape.dtype_bytes // shards
     if shape.sampler_copy:
         parts["sampler's weights"] = shape.parameters * shape.dtype_bytes
+    if shape.sampler_rows:
+        parts["sampler's logits"] = 4 * shape.sampler_rows * shape.config.vocab
+        layers = shape.config.layers * shape.config.layer_parameter_count * shape.dtype_bytes
+        if shape.lora is not None and layers <= MAX_MERGED_BYTES:
+            parts["merged adapter"] = layers
     if fsdp:
         parts["gathered"] = _gathered_bytes(shape)
     parts["activations"] = _activation_bytes(shape)
