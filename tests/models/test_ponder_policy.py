@@ -191,6 +191,45 @@ def test_impossible_calls_are_refused(prefix: list[int], n: int, words: str) -> 
         run_async(ask(char_policy(), [prefix], n=n))
 
 
+def test_several_prefixes_in_one_call_equal_a_call_for_each() -> None:
+    """Also where the prefixes leave different room in the context, and where a prefix comes twice."""
+    prefixes = [ids([5, 6, 7]), ids([9]), ids([5, 6, 7]), ids([8] * 20)]
+    counts, how = [2, 1, 1, 3], Sampling(max_tokens=40)
+
+    def calls(context: int) -> tuple[list[list[Completion]], list[list[Completion]]]:
+        one, many = char_policy(seed=3), char_policy(seed=3)
+        one.context_length = many.context_length = context
+
+        async def each() -> list[list[Completion]]:
+            return list(await asyncio.gather(*map(one.generate, prefixes, [how] * 4, counts)))
+
+        return run_async(each()), run_async(many.generate_many(prefixes, how, counts))
+
+    for context in (100, 50):
+        each, together = calls(context)
+        assert tokens(together) == tokens(each) and [len(group) for group in together] == counts
+        assert [[c.text for c in group] for group in together] == [[c.text for c in group] for group in each]
+        assert {len(c.token_ids) for group in together for c in group if c.stop == "length"} <= {40, context - 20}
+        for a, b in zip(sum(each, []), sum(together, []), strict=True):
+            assert a.stop == b.stop and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
+    assert run_async(char_policy().generate_many([], how, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "counts", "words"),
+    [
+        ([[5], [9999]], [1, 1], "below the vocabulary"),
+        ([[5], []], [1, 1], "at least one token"),
+        ([[5], [6]], [1, 0], "at least one completion"),
+        ([[5], [6]], [1, True], "at least one completion"),
+        ([[5], [6] * 5000], [1, 1], "the model's context only"),
+    ],
+)
+def test_impossible_prefixes_among_several_are_refused(prefixes: Any, counts: list[int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run_async(char_policy().generate_many([ids(p) for p in prefixes], Sampling(max_tokens=4), counts))
+
+
 def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="does not fit"):
         PonderPolicy(tiny_decoder(), Tokenizer.from_alphabet("".join(map(chr, range(200, 400)))))
