@@ -124,7 +124,7 @@ class ReadRequest:
 def check_requests(requests: Sequence[Request], vocab: int, pictures: bool = False) -> None:
     """Refuse what would make a step fail for the whole batch. Sampling options are validated again: they may have been
     unpickled or set by hand."""
-    checked: Sampling | None = None
+    checked: object = requests  # no sampling yet
     for request in requests:
         if request.sampling is not checked:
             checked = _check_sampling(request.sampling, vocab)
