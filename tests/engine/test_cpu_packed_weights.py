@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fakes import CONFIGS, run_async, tiny_decoder
 from ponder import memory_check
-from ponder.engine import cpu_fused_layers, cpu_packed_weights, runner_factory
+from ponder.engine import cpu_fused_layers, cpu_kernels, cpu_packed_weights, runner_factory
 from ponder.engine.cpu_fused_layers import FusedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.layer_override import override_forward
@@ -50,6 +50,14 @@ def write(engine: Engine, **sampling: Any) -> list[list[SequenceState]]:
 def runner(engine: Engine) -> FusedLayersRunner:
     assert isinstance(engine._runner, FusedLayersRunner)
     return engine._runner
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_compiled_operations_generate_same_tokens(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PONDER_CPU_KERNELS", raising=False)
+    if cpu_kernels.load_kernels("cpu_layer_ops.c", torch.float32) is None:
+        pytest.skip("no C compiler, or no OpenMP")
+    test_packed_runner_generates_same_tokens(kind)
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))

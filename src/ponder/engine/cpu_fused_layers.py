@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ponder.engine import cpu_packed_weights
 from ponder.engine.attention_plan import AttentionPlan
-from ponder.engine.cpu_layer_library import load_layer_library
+from ponder.engine.cpu_kernels import load_kernels
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, LayerOps, TorchOps
 from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.torch_attention import DecodeAttention, reads_segments_repeatedly
@@ -56,7 +56,7 @@ class FusedLayersRunner(PackedWeightsRunner):
         super().__init__(net, slots)
         self._layers: list[PackedLayer] = []
         self._is_merged = True  # whether what is packed, or will be, are merged layers
-        library = load_layer_library(net.dtype)
+        library = load_kernels("cpu_layer_ops.c", net.dtype)
         self._layer_library = library
         self._ops: LayerOps = TorchOps() if library is None else CompiledOps(library)
 

@@ -1,4 +1,4 @@
-"""The operations between a layer's matrix products on a CPU: compiled (cpu_layer_ops.c), or in torch without a compiler.
+"""The operations between a layer's matrix products on a CPU: compiled (cpu_layer_ops.c), or without a compiler torch's.
 
 Shapes: T tokens, E width, H query heads, K key heads, D head size, M width of the MLP.
 """

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ponder.engine import cpu_logits
 from ponder.engine.request import SequenceState
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
@@ -127,6 +128,8 @@ def sample_tokens(
 ) -> tuple[Tensor, Tensor]:
     """Token ids [B] and their log-probabilities [B]. `uniform_B` is in [0, 1), float64; `forced_B` holds tokens that
     are not sampled, and -1 for rows that are."""
+    if logits_BV.shape[1] > _VOCAB_BLOCK and (library := cpu_logits.load_logits_kernels(logits_BV)) is not None:
+        return cpu_logits.sample(library, logits_BV, uniform_B, greedy_B, forced_B)
     where = float64_device(logits_BV.device)
     top_B1 = logits_BV.amax(-1, keepdim=True)
     token_and_total = _invert_cdf((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))

@@ -1,13 +1,14 @@
 """Log-probabilities, entropies and divergences from the LM head without a [tokens, vocabulary] tensor.
 
-The head runs on a chunk of tokens at a time, and again in the backward pass; sums are in float32. On a GPU the work on
-a chunk of logits is compiled into few passes over them, and probabilities are kept for the backward pass, rounded to
-the network's type, as far as a share of the memory goes: then the head runs once. Shapes: N tokens, E width, V
-vocabulary.
+The head runs on a chunk of tokens at a time, and again in the backward pass; sums are in float32. On a GPU, and on a
+CPU where there is a C compiler, the work on a chunk of logits is compiled into few passes over them. On a GPU
+probabilities are kept for the backward pass, rounded to the network's type, as far as a share of the memory goes: then
+the head runs once. Shapes: N tokens, E width, V vocabulary.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ponder.engine import cpu_logits
 from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
 
@@ -59,14 +61,21 @@ class _TokenLogprobs(torch.autograd.Function):
         room = max_kept_bytes(hidden_NE.device) if ctx.needs_input_grad[0] else 0
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         kept: list[Tensor | None] = []  # the probabilities of each chunk
+        library = _cpu_kernels(hidden_NE, banned)
         for part in _chunks(hidden_NE, weight_VE):
-            logits_NV = _chunk_logits(hidden_NE[part], weight_VE, banned)
-            room -= logits_NV.numel() * hidden_NE.element_size()
-            if room >= 0:
-                norm_N, entropy_N, probs_NV = compiled(_norm_entropy_probs)(logits_NV, temperature, hidden_NE.dtype)
+            probs_NV = None
+            if library is not None:
+                logits_NV = hidden_NE[part] @ weight_VE.T
+                norm_N, entropy_N = cpu_logits.norm_and_entropy(library, logits_NV, temperature)
             else:
-                (norm_N, entropy_N), probs_NV = compiled(_norm_and_entropy)(logits_NV, temperature), None
-            logprobs_N = logits_NV.gather(-1, target_N[part, None])[:, 0] / temperature - norm_N
+                logits_NV = _chunk_logits(hidden_NE[part], weight_VE, banned)
+                room -= logits_NV.numel() * hidden_NE.element_size()
+                if room >= 0:
+                    norm_N, entropy_N, probs_NV = compiled(_norm_entropy_probs)(logits_NV, temperature, hidden_NE.dtype)
+                else:
+                    norm_N, entropy_N = compiled(_norm_and_entropy)(logits_NV, temperature)
+            own_N = at_least_float32(logits_NV.gather(-1, target_N[part, None])[:, 0])
+            logprobs_N = own_N / temperature - norm_N
             parts.append((logprobs_N, entropy_N, norm_N))
             kept.append(probs_NV)
             del logits_NV, probs_NV  # before the next chunk's are computed
@@ -83,16 +92,21 @@ class _TokenLogprobs(torch.autograd.Function):
         sums = _HeadGradients(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         second_N = torch.zeros_like(norm_N) if grads[1] is None and hidden_NE.is_cuda else grads[1]  # compiled once
+        library = _cpu_kernels(hidden_NE, ctx.banned)
         for part, probs_NV in zip(_chunks(hidden_NE, weight_VE), kept, strict=True):
             second = None if second_N is None else (second_N[part], entropy_N[part])
-            target, first = target_N[part], first_N[part]
+            target, first, norm = target_N[part], first_N[part], norm_N[part]
             if probs_NV is not None:
                 slope = compiled(_kept_probs_grad)
                 slope_NV = slope(_with_fixed_width(probs_NV), target, logprobs_N[part], first, second, ctx.temperature)
+            elif library is not None:
+                logits_NV = hidden_NE[part] @ weight_VE.T
+                slope_NV = cpu_logits.slope_(library, logits_NV, target, norm, first, second, ctx.temperature)
+                del logits_NV
             else:
                 logits_NV = _chunk_logits(hidden_NE[part], weight_VE, ctx.banned)
                 slope = compiled(_logprobs_grad)
-                slope_NV = slope(logits_NV, target, norm_N[part], first, second, ctx.temperature, hidden_NE.dtype)
+                slope_NV = slope(logits_NV, target, norm, first, second, ctx.temperature, hidden_NE.dtype)
                 del logits_NV
             sums.add(part, slope_NV)
             del slope_NV
@@ -150,6 +164,11 @@ def _logprobs_grad(
         weight = weight + second[0][:, None] * (logp_NV + second[1][:, None])
     hit_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == target_N[:, None]
     return ((torch.where(hit_NV, first_N[:, None], 0.0) - logp_NV.exp() * weight) / temperature).to(dtype)
+
+
+def _cpu_kernels(hidden_NE: Tensor, banned: int | None) -> ctypes.CDLL | None:
+    """Compiled passes over logits, which stay in the dtype that they were computed in."""
+    return cpu_logits.load_logits_kernels(hidden_NE) if banned is None else None
 
 
 class _Divergence(torch.autograd.Function):

@@ -1,6 +1,6 @@
-"""`cpu_layer_ops.c`, compiled for this processor where there is a C compiler, and kept in ponder's cache folder.
+"""Small C files, compiled for this processor where there is a C compiler, and kept in ponder's cache folder.
 
-Its loops run on the threads of torch's own OpenMP runtime: a second pool of threads would wait for the same cores.
+Their loops run on the threads of torch's own OpenMP runtime: a second pool of threads would wait for the same cores.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch
 from ponder.cache_folder import cache_folder
 from ponder.engine.cpu_decode_library import describe_processor
 
-_SOURCE = Path(__file__).with_name("cpu_layer_ops.c")
+_FOLDER = Path(__file__).parent
+_HEADER = "cpu_numbers.h"
 _COMPILERS = "cc", "gcc", "clang"
 _FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fopenmp", "-fPIC"
 _COMPILE_SECONDS = 120.0
@@ -29,24 +30,31 @@ _DEFINES = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 
 _POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIGNATURES = {
-    "add_norm": [*[_POINTER] * 4, _NUMBER, _NUMBER, _REAL, _NUMBER],
-    "rotate": [_POINTER, _NUMBER, *[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
-    "gate_and_multiply": [_POINTER, _POINTER, *[_NUMBER] * 4],
-    "attend": [
-        *[_POINTER, _NUMBER] * 3, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, *[_NUMBER] * 4, _REAL, _NUMBER,
-        _POINTER, _POINTER, _NUMBER, _NUMBER,
-    ],
+    "cpu_layer_ops.c": {
+        "add_norm": [*[_POINTER] * 4, _NUMBER, _NUMBER, _REAL, _NUMBER],
+        "rotate": [_POINTER, _NUMBER, *[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
+        "gate_and_multiply": [_POINTER, _POINTER, *[_NUMBER] * 4],
+        "attend": [
+            *[_POINTER, _NUMBER] * 3, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, *[_NUMBER] * 4, _REAL, _NUMBER,
+            _POINTER, _POINTER, _NUMBER, _NUMBER,
+        ],
+    },
+    "cpu_logits.c": {
+        "sample": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 6, _NUMBER],
+        "norm_and_entropy": [_POINTER, _NUMBER, _NUMBER, _REAL, _POINTER, _POINTER, _NUMBER],
+        "slope": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 5, _REAL, _NUMBER],
+    },
 }  # fmt: skip
 
 
-def load_layer_library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    """The compiled functions for this dtype. None: PONDER_CPU_KERNELS is 0, there is no compiler, it failed, there is no
-    OpenMP runtime in this process, or the functions are not written for this dtype."""
-    return None if os.environ.get("PONDER_CPU_KERNELS") == "0" else compile_layer_library(dtype)
+def load_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
+    """The compiled functions of a C file for this dtype. None: PONDER_CPU_KERNELS is 0, there is no compiler, it failed,
+    there is no OpenMP runtime in this process, or they are not written for this dtype."""
+    return None if os.environ.get("PONDER_CPU_KERNELS") == "0" else compile_kernels(source, dtype)
 
 
 @cache
-def compile_layer_library(dtype: torch.dtype) -> ctypes.CDLL | None:
+def compile_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
     """The same, whatever PONDER_CPU_KERNELS is."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if sys.platform != "linux" or compiler is None or dtype not in _DEFINES:
@@ -54,10 +62,10 @@ def compile_layer_library(dtype: torch.dtype) -> ctypes.CDLL | None:
     try:
         if not _share_openmp():
             return None
-        library = ctypes.CDLL(str(_compile(compiler, _DEFINES[dtype], cache_folder() / "compiled" / "cpu")))
+        library = ctypes.CDLL(str(_compile(compiler, source, _DEFINES[dtype], cache_folder() / "compiled" / "cpu")))
     except (OSError, subprocess.SubprocessError):
         return None
-    for name, types in _SIGNATURES.items():
+    for name, types in _SIGNATURES[source].items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
     return library
@@ -73,24 +81,25 @@ def _share_openmp() -> bool:
     return bool(runtimes)
 
 
-def _compile(compiler: str, defines: tuple[str, ...], folder: Path) -> Path:
+def _compile(compiler: str, source: str, defines: tuple[str, ...], folder: Path) -> Path:
     """The library's file, compiled unless it is there. Several processes may compile it at once."""
     is_arm = platform.machine() in ("aarch64", "arm64")
     native = ["-mcpu=native"] if is_arm else ["-march=native", "-mprefer-vector-width=512"]
     flags = [*compiler.split(), *_FLAGS, *native, *defines]
-    key = hashlib.sha256("\0".join([_SOURCE.read_text(), *flags, describe_processor()]).encode()).hexdigest()[:16]
-    file = folder / f"layer-{key}.so"
+    texts = [(_FOLDER / name).read_text() for name in (source, _HEADER)]
+    key = hashlib.sha256("\0".join([*texts, *flags, describe_processor()]).encode()).hexdigest()[:16]
+    file = folder / f"{Path(source).stem}-{key}.so"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
-            parts, made = Path(work) / "layer.o", Path(work) / file.name
+            parts, made = str(Path(work) / "parts.o"), str(Path(work) / file.name)
             # linked without OpenMP's own library: the one that torch loaded has its functions
             for command in (
-                [*flags, "-c", "-o", str(parts), str(_SOURCE)],
-                [*compiler.split(), "-shared", "-o", str(made), str(parts), "-lm"],
+                [*flags, "-c", "-o", parts, str(_FOLDER / source)],
+                [*compiler.split(), "-shared", "-o", made, parts, "-lm"],
             ):
                 subprocess.run(
                     command, check=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True
                 )
-            made.replace(file)
+            Path(made).replace(file)
     return file
