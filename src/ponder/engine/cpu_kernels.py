@@ -48,8 +48,8 @@ _SIGNATURES = {
 
 
 def load_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """The compiled functions of a C file for this dtype. None: PONDER_CPU_KERNELS is 0, there is no compiler, it failed,
-    there is no OpenMP runtime in this process, or they are not written for this dtype."""
+    """The compiled functions of a C file for this dtype. None: PONDER_CPU_KERNELS is 0, there is no compiler or it
+    failed, there is no OpenMP runtime in this process, or they are not written for this dtype."""
     return None if os.environ.get("PONDER_CPU_KERNELS") == "0" else compile_kernels(source, dtype)
 
 
