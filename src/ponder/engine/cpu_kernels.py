@@ -75,7 +75,9 @@ def _share_openmp() -> bool:
     """Let libraries that are loaded later find the OpenMP runtime that torch uses. False: there is none."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
         files = {line.split(maxsplit=5)[5].strip() for line in maps if "/" in line}
-    runtimes = sorted(f for f in files if Path(f).name.startswith(("libgomp", "libiomp5", "libomp")))
+    own = str(Path(torch.__file__).parent)  # torch/lib, or torch.libs beside it
+    runtimes = [f for f in files if Path(f).name.startswith(("libgomp", "libiomp5", "libomp"))]
+    runtimes.sort(key=lambda f: (not f.startswith(own), f))
     for file in runtimes[:1]:
         ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     return bool(runtimes)
