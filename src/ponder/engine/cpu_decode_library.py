@@ -1,4 +1,4 @@
-"""The compiled decoding steps: C files beside this one, compiled for this processor where there is a C compiler, and kept in ponder's cache folder."""
+"""Compiles the decoding steps for this processor where there is a C compiler, and keeps them in the cache folder."""
 
 from __future__ import annotations
 

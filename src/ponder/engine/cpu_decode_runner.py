@@ -30,7 +30,7 @@ from ponder.nets.decoder import Decoder
 _STEPS_PER_CALL = 16
 _PANEL = 16  # outputs of a matrix that are side by side
 _MAX_PARAMETERS = 1 << 22  # more do not stay in a processor's cache
-_FEW_SEQUENCES = 8  # of a large network: more are faster in torch
+_FEW_SEQUENCES = 16  # of a large network: more are faster in torch
 _MAX_HEAD = 256
 _MORE_SLOTS = 256  # for which a row's table has room
 
