@@ -13,8 +13,8 @@ import torch
 from fakes import CONFIGS, run_async, tiny_decoder
 from ponder.engine import cpu_decode_library, cpu_decode_runner, cpu_packed_weights, runner_factory
 from ponder.engine.cpu_decode_runner import CompiledDecodeRunner, FewSequencesRunner, is_supported, is_supported_large
-from ponder.engine.cpu_merged_layers import MergedLayersRunner
 from ponder.engine.cpu_fused_layers import FusedLayersRunner
+from ponder.engine.cpu_merged_layers import MergedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner_factory import make_runner
