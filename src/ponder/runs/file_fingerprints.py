@@ -12,6 +12,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent import futures
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +24,7 @@ BLOCK_BYTES, NUM_BLOCKS = 4096, 4096  # of a larger one: so many blocks,
 END_BYTES = 1 << 20  # and both ends, where the weights of a head lie
 MIN_CACHED_FILE_BYTES = 8 << 20  # from this size on a fingerprint is worth caching
 SETTLED_NANOSECONDS = 2_000_000_000  # after this time a change shows in the times of a file
+HASH_THREADS = 8  # for the files of a model
 MAX_FOLDER_FILES = 1_000  # of a folder with more, only sizes count
 
 
@@ -34,9 +36,10 @@ def add_fingerprints(marks: dict[str, str], more: Mapping[str, str]) -> None:
 
 def files_fingerprint(files: Iterable[Path]) -> str:
     """The fingerprint of several files with their names."""
-    digest = hashlib.blake2b(digest_size=12)
-    for file in files:
-        digest.update(f"{file.name} {file.stat().st_size} {file_fingerprint(file)}\n".encode())
+    digest, files = hashlib.blake2b(digest_size=12), list(files)
+    with futures.ThreadPoolExecutor(HASH_THREADS, "fingerprint") as threads:
+        for file, mark in zip(files, threads.map(file_fingerprint, files), strict=True):
+            digest.update(f"{file.name} {file.stat().st_size} {mark}\n".encode())
     return digest.hexdigest()
 
 
