@@ -18,7 +18,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
-from ponder.pipelines.preflight import checks
+from ponder.pipelines.preflight import checks, passed_checks
 from ponder.pipelines.preflight.checks import PreflightError
 from ponder.pipelines.preflight.gradient_probe import gradient_norms
 from ponder.pipelines.preflight.run_checks import run_preflight
@@ -122,6 +122,37 @@ def test_compiled_block_without_gradient_is_refused(
     with pytest.raises(PreflightError, match=r"gradient: \d+ of \d+ parameters that should learn have no gradient"):
         job(tmp_path / "broken")
     assert not read_metrics(tmp_path / "broken")
+
+
+@pytest.mark.parametrize("changed", ["", "torch", "device", "code", "dtype", "file"])
+def test_resumed_run_checks_its_gradient_again_only_with_other_code_or_hardware(
+    changed: str, run_compiled_block: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = replace(JOB, frozen_layers=0)
+    checked: list[int] = []
+    real = session.check_gradient
+
+    def counted(learner: Learner, traces: Any) -> checks.Check:
+        checked.append(len(traces))
+        return real(learner, traces)
+
+    monkeypatch.setattr(session, "check_gradient", counted)
+    job(tmp_path / "run")
+    assert len(checked) == 1
+    if changed == "file":
+        (tmp_path / "run" / "passed_checks.json").write_text("{")
+    elif changed:
+        facts = session.gradient_facts
+        monkeypatch.setattr(session, "gradient_facts", lambda learner: facts(learner) | {changed: "another"})
+    replace(job, steps=2)(tmp_path / "run")
+    assert len(checked) == (2 if changed else 1) and len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_facts_of_a_gradient_name_its_code_and_compiler() -> None:
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    facts = passed_checks.gradient_facts(build_learners(JOB, policy)[0])
+    assert facts["torch"].partition("+")[0] == torch.__version__.partition("+")[0] and len(facts["code"]) == 64
+    assert facts["dtype"] == "torch.float32" and all(facts[name] for name in ("python", "device", "fp8"))
 
 
 def test_reward_model_gradient_is_checked(run_compiled_block: list[int], tmp_path: Path) -> None:

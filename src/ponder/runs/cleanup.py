@@ -20,7 +20,8 @@ from ponder.runs.token_texts import TOKEN_TEXTS_FILE
 from ponder.runs.trace_store import TRACE_FILES, has_solved_trace
 
 _RUN_FILES = ("job.json", "environment.json", "lock")
-_DESCRIPTION_FILES = (*_RUN_FILES, FILTER_REPORT_FILE, STATUS_FILE, TOKEN_TEXTS_FILE)
+PASSED_CHECKS_FILE = "passed_checks.json"  # pipelines/preflight/passed_checks.py
+_DESCRIPTION_FILES = (*_RUN_FILES, FILTER_REPORT_FILE, STATUS_FILE, TOKEN_TEXTS_FILE, PASSED_CHECKS_FILE)
 _METADATA_FILES = {
     *_DESCRIPTION_FILES,
     *(f"{name}{TEMPORARY_SUFFIX}" for name in _DESCRIPTION_FILES),

@@ -30,6 +30,7 @@ from ponder.nets.decoder_with_reference import DecoderWithReference
 from ponder.nets.lora import LoRA
 from ponder.pipelines.job.record_tokens import record_tokens
 from ponder.pipelines.preflight.checks import check_gradient, raise_if_failed
+from ponder.pipelines.preflight.passed_checks import gradient_facts, has_passed, record_passed
 from ponder.pipelines.training.agreed_stop import AgreedStop
 from ponder.pipelines.training.held_out_accuracy import ACCURACY as HELD_OUT_ACCURACY
 from ponder.pipelines.training.lora_base import lora_base
@@ -176,12 +177,23 @@ class TrainingSession:
         if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
             self._gradient_checked.append(learner)
             if getattr(self.job, "preflight", True):
-                raise_if_failed([check_gradient(learner, few)])
+                self._check_gradient(learner, few)
         try:
             return learner.step(traces, watch)
         except Diverged:
             self.run.write_traces(self.state.step, traces)
             raise
+
+    def _check_gradient(self, learner: Learner, traces: Sequence[Trace]) -> None:
+        """Compare the compiled gradient with the plain one, unless this run has passed that before it was resumed."""
+        name = next(name for name, own in self.learners.items() if own is learner)
+        facts = gradient_facts(learner)
+        if self.state.step and self.group.size == 1 and has_passed(self.run.folder, name, facts):
+            return
+        check = check_gradient(learner, traces)
+        raise_if_failed([check])
+        if check.passed and self.group.is_main:
+            record_passed(self.run.folder, name, facts)
 
     def record(
         self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace], sampling_flops: float = 0.0
