@@ -138,8 +138,7 @@ class Ponder(AsyncBackend):
     async def _all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         if self.sampling is None or self.sampling.max_tokens != tokens:
             self.sampling = Sampling(max_tokens=tokens)
-        prefixes, counts = zip(*asks, strict=True)
-        result = await self.policy.generate_many(prefixes, self.sampling, counts)
+        result = await self.policy.generate_many([(prefix, self.sampling, n) for prefix, n in asks])
         return [[(c.token_ids, c.logprobs) for c in group] for group in result]
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,6 +28,11 @@ class Policy(Protocol):
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         """Continue a token prefix, n times. Never re-tokenises what was sampled."""
         ...
+
+
+GenerateCall = tuple[Ids, Sampling, int]  # what `Policy.generate` takes
+# Some policies take several calls at once, for less of the host's time: `generate_many`. If one fails, all do.
+GenerateMany = Callable[[Sequence[GenerateCall]], Awaitable[list[list[Completion]]]]
 
 
 class PolicyWrapper:

@@ -204,7 +204,7 @@ def test_several_prefixes_in_one_call_equal_a_call_for_each() -> None:
         async def each() -> list[list[Completion]]:
             return list(await asyncio.gather(*map(one.generate, prefixes, [how] * 4, counts)))
 
-        return run_async(each()), run_async(many.generate_many(prefixes, how, counts))
+        return run_async(each()), run_async(many.generate_many(list(zip(prefixes, [how] * 4, counts, strict=True))))
 
     for context in (100, 50):
         each, together = calls(context)
@@ -213,7 +213,7 @@ def test_several_prefixes_in_one_call_equal_a_call_for_each() -> None:
         assert {len(c.token_ids) for group in together for c in group if c.stop == "length"} <= {40, context - 20}
         for a, b in zip(chain.from_iterable(each), chain.from_iterable(together), strict=True):
             assert a.stop == b.stop and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
-    assert run_async(char_policy().generate_many([], how, [])) == []
+    assert run_async(char_policy().generate_many([])) == []
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,8 @@ def test_several_prefixes_in_one_call_equal_a_call_for_each() -> None:
 )
 def test_impossible_prefixes_among_several_are_refused(prefixes: Any, counts: list[int], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        run_async(char_policy().generate_many([ids(p) for p in prefixes], Sampling(max_tokens=4), counts))
+        how = Sampling(max_tokens=4)
+        run_async(char_policy().generate_many([(ids(p), how, n) for p, n in zip(prefixes, counts, strict=True)]))
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused() -> None:

@@ -14,16 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import char_policy, run_async
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.pipelines.solve import solve, solve_all
-from ponder.protocols import Scorer
+from ponder.protocols import Policy, PolicyWrapper, Scorer
 from ponder.reason.budget import Budget, BudgetedPolicy, BudgetLedger
 from ponder.reason.operators.cut import Cut
+from ponder.reason.price import Price
 from ponder.reason.scorers import StepScoreReducer
 from ponder.reason.strategies import DVTS, BeamSearch, BestOfN, LookaheadBeamSearch, ParticleFilter, Rebase
 from ponder.runs.job_json import decode, encode
 from ponder.trace_json import trace_from_json, trace_to_json
-from ponder.types import Problem, Sampling, Score, Trace, user_messages
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
 
 from .scripted_policy import ASKED, LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
@@ -404,6 +406,46 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
             for i in trace.answers():
                 text = trace.token_ids(i)[len(trace.steps[0].token_ids) :]
                 assert policy.text(text[:-1] if trace.steps[i].stop == "eos" else text) == trace.text(i)
+
+
+class EachByItself(PolicyWrapper):
+    """A policy that takes one call at a time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        return await self.policy.generate(prefix, sampling, n)
+
+
+@pytest.mark.parametrize("context", [64, 13])
+def test_one_call_for_a_level_gives_the_same_tree_as_a_call_for_each_step(
+    context: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the context is full for some steps, so that the one call fails, and with a price."""
+    policy, sizes = char_policy(context=64), list[int]()
+    policy.context_length, plain = context, policy.engine.generate_many
+
+    async def counted(requests: Sequence[Request]) -> list[list[SequenceState]]:
+        sizes.append(len(requests))
+        return await plain(requests)
+
+    monkeypatch.setattr(policy.engine, "generate_many", counted)
+    strategy = BeamSearch(8, 2, cut=Cut(tokens=3), sampling=Sampling(max_tokens=12))
+    result, costs = [], []
+    for wrap in (EachByItself, lambda policy: policy):
+        policy.reseed(3)
+        budget = Budget(price=Price(1.0, 1.0, 2.0))
+        trace = run_async(
+            solve(Problem("1", user_messages("1+1=")), strategy, wrap(policy), guide=Hashed(), budget=budget)
+        )
+        result.append([(s.parent, s.token_ids.tolist(), s.visits, s.value, s.pruned) for s in trace.steps])
+        costs.append(trace.cost)
+        if wrap is EachByItself:
+            assert not sizes
+    assert result[0] == result[1] and max(sizes) > 1
+    assert costs[0].generated_tokens == costs[1].generated_tokens and costs[1].dollars > 0
+    assert costs[0].dollars == pytest.approx(costs[1].dollars)
 
 
 # What goes wrong.

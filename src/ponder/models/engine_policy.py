@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ponder.engine.request import Request, SequenceState
+from ponder.engine.request import GrammarMatcher, Request, SequenceState
 from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion, gather_or_cancel
 from ponder.models.grammar import GrammarCompiler
 from ponder.models.tokenizer import Tokenizer
+from ponder.protocols import GenerateCall
 from ponder.types import Completion, Cost, Ids, Sampling, ids, tokens_fit
 
 
@@ -36,12 +37,9 @@ class EnginePolicy(BasePolicy):
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         return await self.complete(self.request(prefix, sampling, n))
 
-    async def generate_many(
-        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int], adapter: str = ""
-    ) -> list[list[Completion]]:
-        """Continue each prefix as often as `counts` says, all in one call: what `generate` gives for each, for less of
-        the host's time. If one fails, all do."""
-        requests = self.requests(prefixes, sampling, counts, adapter)
+    async def generate_many(self, calls: Sequence[GenerateCall], adapter: str = "") -> list[list[Completion]]:
+        """Several calls of `generate` as one, for less of the host's time. If one fails, all do."""
+        requests = self.requests(calls, adapter)
         return [[self.completion(seq) for seq in seqs] for seqs in await self._generate_many(requests)]
 
     async def complete(self, request: Request) -> list[Completion]:
@@ -56,24 +54,32 @@ class EnginePolicy(BasePolicy):
         seed = self._seed_for(prefix, sampling, adapter)
         return Request(self.engine_ids(prefix), sampling, n, seed, adapter, grammar)
 
-    def requests(
-        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int], adapter: str = ""
-    ) -> list[Request]:
-        """`request` of each prefix. Where the longest prefix leaves room for `max_tokens`, all are checked at once."""
-        known = [ids(prefix) for prefix in prefixes]
-        plain = all(p.ndim == 1 and len(p) for p in known) and all(type(n) is int and n > 0 for n in counts)
-        if (
-            len(known) < 2
-            or not plain
-            or not tokens_fit(np.concatenate(known), self.vocab_size, self.sees)
-            or self._validate(max(known, key=len), sampling, sum(counts)) is not sampling
-        ):
-            return [self.request(prefix, sampling, n, adapter) for prefix, n in zip(known, counts, strict=True)]
-        grammar = self._grammars(sampling)
+    def requests(self, calls: Sequence[GenerateCall], adapter: str = "") -> list[Request]:
+        """`request` of each call. All are checked before a seed is drawn for the first."""
+        known = [(ids(prefix), sampling, n) for prefix, sampling, n in calls]
+        if not self._valid_together(known):
+            known = [(prefix, self._validate(prefix, sampling, n), n) for prefix, sampling, n in known]
+        grammars: dict[int, Callable[[], GrammarMatcher] | None] = {}
+        for _, sampling, _ in known:
+            if id(sampling) not in grammars:
+                grammars[id(sampling)] = self._grammars(sampling)
         return [
-            Request(self.engine_ids(prefix), sampling, n, self._seed_for(prefix, sampling, adapter), adapter, grammar)
-            for prefix, n in zip(known, counts, strict=True)
+            Request(self.engine_ids(p), s, n, self._seed_for(p, s, adapter), adapter, grammars[id(s)])
+            for p, s, n in known
         ]
+
+    def _valid_together(self, calls: Sequence[GenerateCall]) -> bool:
+        """Whether `_validate` would return each sampling as it is, where all are alike. False: ask it."""
+        if len(calls) < 2:
+            return False
+        prefixes, samplings, counts = zip(*calls, strict=True)
+        return (
+            all(sampling is samplings[0] or sampling == samplings[0] for sampling in samplings)
+            and all(prefix.ndim == 1 and len(prefix) for prefix in prefixes)
+            and all(type(n) is int and n > 0 for n in counts)
+            and tokens_fit(np.concatenate(prefixes), self.vocab_size, self.sees)
+            and self._validate(max(prefixes, key=len), samplings[0], sum(counts)) is samplings[0]
+        )
 
     def check_call(self, prefix: Ids, sampling: Sampling, n: int = 1) -> None:
         """Raise what a call would. Its grammar stays compiled."""

@@ -21,7 +21,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
 from ponder.nets.parameter_list import ParameterList
 from ponder.pictures.message_parts import content_pictures
-from ponder.protocols import PolicyWrapper
+from ponder.protocols import GenerateCall, PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema
 from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
 
@@ -196,10 +196,8 @@ class AdapterPolicy(PolicyWrapper, ChunkPolicy):
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         return await self.policy.complete(self.policy.request(prefix, sampling, n, self.name))
 
-    async def generate_many(
-        self, prefixes: Sequence[Ids], sampling: Sampling, counts: Sequence[int]
-    ) -> list[list[Completion]]:
-        return await self.policy.generate_many(prefixes, sampling, counts, self.name)
+    async def generate_many(self, calls: Sequence[GenerateCall]) -> list[list[Completion]]:
+        return await self.policy.generate_many(calls, self.name)
 
     def stream_tokens(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
         return self.policy.stream_tokens(prefix, sampling, n, self.name)

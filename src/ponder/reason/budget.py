@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from ponder.errors import BudgetExhausted, UsageError
-from ponder.protocols import Policy, PolicyWrapper
+from ponder.protocols import GenerateCall, GenerateMany, Policy, PolicyWrapper
 from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Sampling, Trace
 
@@ -115,15 +115,32 @@ class BudgetedPolicy(PolicyWrapper):
                 how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             completions = await self.policy.generate(prefix, how, n)
             self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in completions)
-            price = self.ledger.budget.price
-            if price != _FREE:
-                completions = [
-                    replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost)))
-                    for c in completions
-                ]
+            completions = self._priced(completions)
             return completions
         finally:
             self.ledger.settle(granted * n, sum((c.cost for c in completions), Cost()))
+
+    @property
+    def generate_many(self) -> GenerateMany | None:
+        """Where the policy takes several calls at once, and the budget has no limit that one of them could reach."""
+        budget = self.ledger.budget
+        is_limited = (budget.tokens, budget.seconds, budget.dollars) != (None, None, None)
+        return None if is_limited or getattr(self.policy, "generate_many", None) is None else self._generate_many
+
+    async def _generate_many(self, calls: Sequence[GenerateCall]) -> list[list[Completion]]:
+        groups: list[list[Completion]] = []
+        try:
+            groups = [self._priced(group) for group in await self.policy.generate_many(calls)]  # type: ignore[attr-defined]
+            return groups
+        finally:
+            self.ledger.settle(0, sum((c.cost for group in groups for c in group), Cost()))
+
+    def _priced(self, completions: list[Completion]) -> list[Completion]:
+        """The completions, with what they cost in dollars."""
+        price = self.ledger.budget.price
+        if price == _FREE:
+            return completions
+        return [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in completions]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import BudgetExhausted, Interrupted, ModelError, PonderError, UsageError
 from ponder.pictures.message_parts import content_text
-from ponder.protocols import Policy
+from ponder.protocols import GenerateMany, Policy
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators.completions import join_completions, top_k_share
 from ponder.reason.operators.cut import WHOLE_ANSWER, Cut
@@ -46,15 +46,18 @@ async def expand(
     if trace.episodes is not None and not meta:
         return list(await trace.episodes.extend(trace, parents, counts, policy, sampling, _is_whole(cut)))
 
-    async def one(parent: int, count: int) -> list[Completion] | PonderError:
+    first = await _sample_together(trace, parents, policy, sampling, counts, cut)
+
+    async def one(i: int) -> list[Completion] | PonderError:
         try:
-            return await sample_continuations(trace, parent, policy, sampling, count, cut)
+            sampled = None if first is None else first[i]
+            return await sample_continuations(trace, parents[i], policy, sampling, counts[i], cut, sampled)
         except (Interrupted, BudgetExhausted):
             raise
         except PonderError as error:
             return error
 
-    groups, spent = await gather_within_budget(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
+    groups, spent = await gather_within_budget(*map(one, range(len(parents))))
     out: list[list[int]] = []
     for parent, completions in zip(parents, groups, strict=True):
         if isinstance(completions, PonderError):
@@ -73,23 +76,51 @@ async def expand(
 
 
 async def sample_continuations(
-    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
-) -> list[Completion]:
-    """Sample what `generate` would add, without adding it."""
+    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None,
+    first: list[Completion] | None = None,
+) -> list[Completion]:  # fmt: skip
+    """Sample what `generate` would add, without adding it. `first`: what its first call gave."""
     refuse_episodes(trace)
-    prefix, sampling = trace.token_ids(parent), another_seed(trace, parent, sampling)
+    prefix, how, room = _first_call(trace, parent, sampling, cut)
+    completions = first or await call_policy(policy, prefix, how, n)
     if cut is None:
-        return await call_policy(policy, prefix, sampling, n)
-    room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
-    if room < 1:
-        raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
-    completions = await call_policy(policy, prefix, cut.limit_sampling(sampling, room), n)
+        return completions
+    sampling = another_seed(trace, parent, sampling)
     if all(_is_complete_step(c, cut, room) for c in completions):
         return completions
     ended, _ = await gather_within_budget(
         *(_extend_to_step_end(c, prefix, policy, sampling, cut, room) for c in completions)
     )
     return [c for c in ended if c is not None]
+
+
+def _first_call(trace: Trace, parent: int, sampling: Sampling, cut: Cut | None) -> tuple[Ids, Sampling, int]:
+    """The prefix and sampling of a step's continuations, and how many tokens the answer may still have."""
+    prefix, sampling = trace.token_ids(parent), another_seed(trace, parent, sampling)
+    if cut is None:
+        return prefix, sampling, sampling.max_tokens
+    room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
+    if room < 1:
+        raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
+    return prefix, cut.limit_sampling(sampling, room), room
+
+
+async def _sample_together(
+    trace: Trace, parents: Sequence[int], policy: Policy, sampling: Sampling, counts: Sequence[int], cut: Cut | None
+) -> list[list[Completion]] | None:
+    """The first continuations of several steps in one call. None: the policy takes no such calls, or it fails, and only
+    a call for each step tells which one does."""
+    many: GenerateMany | None = getattr(policy, "generate_many", None)
+    if many is None or len(parents) < 2:
+        return None
+    try:
+        refuse_episodes(trace)
+        calls = [_first_call(trace, parent, sampling, cut)[:2] for parent in parents]
+        return await many([(prefix, how, n) for (prefix, how), n in zip(calls, counts, strict=True)])
+    except (Interrupted, BudgetExhausted):
+        raise
+    except PonderError:
+        return None
 
 
 def refuse_episodes(trace: Trace) -> None:
