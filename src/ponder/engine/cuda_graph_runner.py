@@ -159,9 +159,10 @@ class CudaGraphRunner(ModelRunner):
         self._retry_warm_up()
         if not self._has_kernels(seqs, ()):
             return seqs, 1
-        kinds = {seq.samples_on_device for seq in seqs}
-        if len(kinds) == 1:
-            return seqs, self.max_steps(seqs) if True in kinds else 1
+        if all([seq.samples_on_device for seq in seqs]):
+            return seqs, self.max_steps(seqs)
+        if not any([seq.samples_on_device for seq in seqs]):
+            return seqs, 1
         self._round_robin += 1
         on_device = bool(self._round_robin % 2)
         chosen = [seq for seq in seqs if seq.samples_on_device == on_device]
@@ -180,7 +181,7 @@ class CudaGraphRunner(ModelRunner):
         return max(1, min(most, left))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
-        return self._has_kernels(seqs, chunks) and all(seq.samples_on_device for seq in seqs)
+        return self._has_kernels(seqs, chunks) and all([seq.samples_on_device for seq in seqs])
 
     def _has_kernels(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> bool:
         """Whether there are kernels for such a step."""
@@ -284,7 +285,7 @@ class CudaGraphRunner(ModelRunner):
 
 
 def _adapter_names(seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> set[str]:
-    return {seq.adapter for seq in seqs} | {node_adapter(chunk.node) for chunk in chunks}
+    return {seq.request.adapter for seq in seqs} | {node_adapter(chunk.node) for chunk in chunks}
 
 
 def _copy_to_host_async(values: Tensor) -> Tensor:

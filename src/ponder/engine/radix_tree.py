@@ -120,11 +120,11 @@ class RadixTree:
 
     def add(self, parent: RadixNode, tokens: Ids, slots: Slots, filled: int) -> RadixNode:
         """Add a child. No other child may have its first token."""
-        assert parent.tree is self and int(tokens[0]) not in parent.children and len(tokens) == len(slots)
-        child = RadixNode(self, parent, tokens, slots, filled)
-        parent.children[int(tokens[0])] = child
+        first = int(tokens[0])
+        assert parent.tree is self and first not in parent.children and len(tokens) == len(slots)
+        child = parent.children[first] = RadixNode(self, parent, tokens, slots, filled)
         child.last_used = next(self._clock)
-        self.evictable += len(child)
+        self.evictable += len(tokens)
         self._queue_for_eviction(child)
         return child
 
