@@ -79,7 +79,8 @@ class ChoiceSplit(BothSplits):
     """Held-out problems to choose settings on, a fifth of all less those of the other splits."""
 
     def _test_items(self) -> Iterator[tuple[int, int]]:
-        sums = product(range(10 ** (self.digits - 1), 10**self.digits), repeat=2)
+        numbers = range(10 ** (self.digits - 1), 10**self.digits)
+        sums = product(numbers, numbers)
         return (item for item in sums if item == self._listed(item) and self._is_choice(item))
 
     def _listed(self, item: tuple[int, int]) -> tuple[int, int]:
