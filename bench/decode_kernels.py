@@ -99,14 +99,14 @@ class Bench:
         other.weights = FusedWeights(other.net, 64)
         return other
 
-    def lay_out(self, rows: int, has_shared: bool) -> None:
+    def lay_out(self, rows: int, has_shared: bool, parts: int = 1) -> None:
         """Rows of groups of eight that share their prompts, read once (`has_shared`) or by each row."""
         b = self.buffers
         if has_shared:
             segments = [
                 KVSegment(list(range(r, min(r + 8, rows))), 0, [self.shared_slots[r]]) for r in range(0, rows, 8)
             ]
-            b.write_shared(AttentionPlan(segments, self.own_slots[:rows], [self.shared] * rows), rows)
+            b.write_shared(AttentionPlan(segments, self.own_slots[:rows], [self.shared] * rows), rows, parts)
         for r in range(rows):
             tail = self.own_slots[r] if has_shared else np.concatenate([self.shared_slots[r], self.own_slots[r]])
             b.tail_slots[r, : len(tail)] = torch.from_numpy(tail)
@@ -341,15 +341,17 @@ PART_SETS = [
 ]  # fmt: skip
 
 
-def divided(bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool = True) -> dict[str, Any]:
+def divided(
+    bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool = True, has_shared: bool = False
+) -> dict[str, Any]:  # fmt: skip
     """Microseconds of a step whose rows are divided into so many parts, and the tokens that were sampled."""
     b, columns = bench.buffers, AdapterColumns(bench.net, bench.weights, lambda: None)
     batch = GraphBatch(bench.weights, columns, bench.cache, b, bench.cache.kv[0].shape[2] - 1, True)
-    batch.bucket = rows
+    batch.bucket, batch.parts, batch._has_shared = rows, parts, has_shared
+    bench.lay_out(rows, has_shared, parts)
     tokens = b.last_tokens.clone()
     chosen = PART_TILES[tiles]
-    engines, old_parts, old_rows = dict(decode_forward.TILES), decode_forward.PARTS, decode_forward.MAX_ROWS
-    decode_forward.PARTS = {rows: parts}
+    engines, old_rows = dict(decode_forward.TILES), decode_forward.MAX_ROWS
     decode_forward.MAX_ROWS = rows if kernels else 0
     times: list[float] = []
     try:
@@ -375,18 +377,19 @@ def divided(bench: Bench, rows: int, parts: int, tiles: str, attention: str, ker
                     break
     finally:
         decode_forward.TILES.update(engines)
-        decode_forward.PARTS, decode_forward.MAX_ROWS = old_parts, old_rows
+        decode_forward.MAX_ROWS = old_rows
     found = {"tokens": b.tokens[:rows].clone(), "logprobs": b.logprobs[:rows].clone()}
     b.last_tokens.copy_(tokens)
     return {"microseconds": times, "found": found}
 
 
 def compare_divided(
-    bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool, whole: dict[str, Any]
-) -> dict[str, Any]:
+    bench: Bench, rows: int, parts: int, tiles: str, attention: str, kernels: bool, whole: dict[str, Any],
+    has_shared: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Also the share of rows with the same tokens as the first such call for these rows had, and how far their
     log-probabilities are apart in the first step."""
-    ours = divided(bench, rows, parts, tiles, attention, kernels)
+    ours = divided(bench, rows, parts, tiles, attention, kernels, has_shared)
     found = ours.pop("found")
     first = whole.setdefault(str(rows), found)
     return ours | {
@@ -501,14 +504,16 @@ def main() -> None:
         whole: dict[str, Any] = {}
         for products, attention in PART_SETS[: args.tiles]:
             for rows in args.rows:
-                bench.lay_out(rows, False)
                 for many in [n for n in args.divide if rows % n == 0 and (n > 1 or rows <= 256 or products == "own")]:
-                    for kernels in (True, False) if products == "own" and rows // many >= 256 else (True,):
-                        attempt(
-                            "divided", f"{rows} in {many}, products {products}, attention {attention}"
-                            + ("" if kernels else ", separate kernels"),
-                            partial(compare_divided, bench, rows, many, products, attention, kernels, whole),
-                        )  # fmt: skip
+                    for shared in (False, True) if products == "own" else (False,):
+                        for kernels in (True, False) if products == "own" and rows // many >= 256 else (True,):
+                            attempt(
+                                "divided", f"{rows} in {many}, products {products}, attention {attention}"
+                                + (", shared" if shared else "") + ("" if kernels else ", separate kernels"),
+                                partial(
+                                    compare_divided, bench, rows, many, products, attention, kernels, whole, shared
+                                ),
+                            )  # fmt: skip
     for part in [part for part in ("passes", "attention", "tune", "profile") if part in args.parts]:
         if part == "attention":
             sweep_attention()

@@ -145,9 +145,8 @@ def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch:
     results = []
     with torch.inference_mode():
         for parts in (1, 2, 4):
-            monkeypatch.setattr(decode_forward, "PARTS", {1024: parts})
             batch = GraphBatch(weights, AdapterColumns(net, weights, lambda: None), cache, b, null, True)
-            batch.bucket = rows
+            batch.bucket, batch.parts = rows, parts
             tokens, logprobs = sample(batch)
             assert len(batch.graphs) == parts
             for _ in range(10):

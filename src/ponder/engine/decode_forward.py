@@ -99,11 +99,11 @@ def is_supported(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> b
     return (rows <= MAX_ROWS or os.environ.get("PONDER_DECODE_KERNELS") == "1") and _serves(w, adapters)
 
 
-def parts_for(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> int:
+def parts_for(w: FusedWeights, rows: int) -> int:
     """Into how many parts with the same number of rows a step is divided, which run at the same time: attention of
     one, which waits for memory, beside products of another, which do not fill the device."""
     parts = _for_rows(PARTS, rows)
-    return parts if rows % parts == 0 and _serves(w, adapters) else 1
+    return parts if rows % parts == 0 and _serves(w, None) else 1
 
 
 def _serves(w: FusedWeights, adapters: PassAdapters) -> bool:

@@ -149,7 +149,7 @@ def _decode_attention(
             qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps,
             b.row_entries, b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, b.split_values,
             b.split_max, b.split_sum, b.arrivals, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
-            split_keys(rows),
+            b.keys_per_split or split_keys(rows),
             FETCH=fetched, SHARED=has_shared, SPLIT=b.splits > 1, M=max(16, next_power_of_two(group)), **kind, **tile,
         )  # fmt: skip
 

@@ -50,10 +50,10 @@ class GraphBatch:
         self.weights, self.columns, self.cache, self.buffers = weights, columns, cache, buffers
         self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
-        self.bucket = 0
+        self.bucket, self.parts = 0, 1
         # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare),
-        # programs of a tail, and part of the rows
-        self.graphs: dict[tuple[int, bool, bool, int, int, int], torch.cuda.CUDAGraph] = {}
+        # programs of a tail, parts of the rows and which of them
+        self.graphs: dict[tuple[int, bool, bool, int, int, int, int], torch.cuda.CUDAGraph] = {}
         self._pools: dict[int, Any] = {}  # memory of the graphs of each part, which run at the same time
         self._streams: list[Any] = []  # of all parts but the first
         self._has_shared = self._has_truncation = False
@@ -77,7 +77,7 @@ class GraphBatch:
         b, continuing = self.buffers, self.can_continue(seqs, steps)
         assert continuing or not ahead
         if not continuing:
-            self._rebuild(seqs)
+            self._rebuild(seqs, adapter_key <= 0)
         self._retire(seqs)
         places = np.asarray([self.row_of[seq] for seq in seqs])
         self._adapter_key = adapter_key
@@ -118,11 +118,12 @@ class GraphBatch:
         b.positions.index_fill_(0, index, 0)
         b.tail_starts.index_fill_(0, index, 0)
 
-    def _rebuild(self, seqs: Sequence[SequenceState]) -> None:
+    def _rebuild(self, seqs: Sequence[SequenceState], can_divide: bool) -> None:
         """The batch has changed: write what each row reads."""
         self.bucket = bucket = _graph_batch_size(len(seqs))
+        self.parts = decode_forward.parts_for(self.weights, bucket) if can_divide else 1
         b, c, plan = self.buffers, self.weights.config, plan_attention(seqs)
-        fit_plan_to_kernels(plan, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        fit_plan_to_kernels(plan, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers, self.parts)
         self.row_of, self._adapter_layout = {seq: i for i, seq in enumerate(seqs)}, 0
         for seq in seqs:
             seq.prefill_tokens += not seq.token_ids
@@ -135,7 +136,7 @@ class GraphBatch:
         if self.samples:
             self._write_sampling_params(seqs)
         self._has_shared = bool(plan.shared)
-        if self._has_shared and b.write_shared(plan, bucket):
+        if self._has_shared and b.write_shared(plan, bucket, self.parts):
             self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read the old table
 
     def _write_adapters(self, seqs: Sequence[SequenceState]) -> None:
@@ -168,23 +169,20 @@ class GraphBatch:
         """Steps of all rows. The first, if it has prefill chunks, which differ from step to step, runs without a graph;
         returns their hidden states. Parts of the rows run at the same time, each in a stream of its own, and wait for
         each other at the end alone."""
-        b, hidden = self.buffers, None
+        b, parts, hidden = self.buffers, range(self.parts), None
         if chunks:
-            hidden, steps = self._run_once(b, self.bucket, chunks), steps - 1
-            b.steps[1:].copy_(b.step)
-        adapters = self._pass_adapters(())
-        can_divide = not self._has_shared and b.splits == 1 and self._adapter_key <= 0
-        parts = decode_forward.parts_for(self.weights, self.bucket, adapters) if can_divide else 1
+            hidden, *_ = [self._run_part(part, () if part else chunks) for part in parts]
+            steps -= 1
         if not b.logits.is_cuda:  # Triton's interpreter has no graphs
             for _ in range(steps):
-                for part in range(parts):
-                    self._run_once(self._part(part, parts), self.bucket // parts)
+                for part in parts:
+                    self._run_part(part)
             return hidden
-        graphs = [self._graph(part, parts) for part in range(parts)]
+        graphs = [self._graph(part) for part in parts]
         main = torch.cuda.current_stream(b.logits.device)
-        while len(self._streams) < parts - 1:
+        while len(self._streams) < len(parts) - 1:
             self._streams.append(torch.cuda.Stream(b.logits.device))
-        streams = [main, *self._streams[: parts - 1]]
+        streams = [main, *self._streams[: len(parts) - 1]]
         for stream in streams[1:]:
             stream.wait_stream(main)
         for _ in range(steps):
@@ -195,46 +193,47 @@ class GraphBatch:
             main.wait_stream(stream)
         return hidden
 
-    def _part(self, part: int, parts: int) -> GraphBuffers:
-        return self.buffers if parts == 1 else self.buffers.part(part, self.bucket // parts)
+    def _buffers_of(self, part: int) -> GraphBuffers:
+        return self.buffers if self.parts == 1 else self.buffers.part(part, self.parts, self.bucket)
 
-    def _run_once(self, b: GraphBuffers, rows: int, chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+    def _run_part(self, part: int, chunks: Sequence[PrefillChunk] = ()) -> Tensor:
+        b, rows = self._buffers_of(part), self.bucket // self.parts
         return fused_forward.decode(
             self.weights, self.cache, b, rows, self.samples, self._has_shared, self._has_truncation, chunks,
-            self._pass_adapters(chunks),
+            self._pass_adapters(b, rows, chunks),
         )  # fmt: skip
 
-    def _graph(self, part: int, parts: int) -> torch.cuda.CUDAGraph:
+    def _graph(self, part: int) -> torch.cuda.CUDAGraph:
         """A step of a part of the rows; captured if it is new."""
-        b, rows = self.buffers, self.bucket // parts
-        key = (self.bucket, self._has_shared, self._has_truncation, self._adapter_key, b.splits, part)
+        splits = self.buffers.splits
+        key = (self.bucket, self._has_shared, self._has_truncation, self._adapter_key, splits, self.parts, part)
         if key not in self.graphs:
+            b = self._buffers_of(part)
             self.graphs = {k: g for k, g in self.graphs.items() if self.columns.is_current(k[3])}
-            view = self._part(part, parts)
-            changed = (view.positions, view.last_tokens, view.step)
+            changed = (b.positions, b.last_tokens, b.step)
             saved = [x.clone() for x in changed]
             with side_stream(b.logits.device):
-                self._run_once(view, rows)  # compiles the kernels and lets cuBLAS choose its own
+                self._run_part(part)  # compiles the kernels and lets cuBLAS choose its own
                 for x, old in zip(changed, saved, strict=True):
                     x.copy_(old)
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with capture(graph, b.logits.device, self._pools.get(part), part):
-                self._run_once(view, rows)
+                self._run_part(part)
             self._pools.setdefault(part, graph.pool())
             self.graphs[key] = graph
         return self.graphs[key]
 
-    def _pass_adapters(self, chunks: Sequence[PrefillChunk]) -> PassAdapters:
+    def _pass_adapters(self, b: GraphBuffers, rows: int, chunks: Sequence[PrefillChunk]) -> PassAdapters:
         """Adapters of the rows, and of the chunks' tokens after them."""
         if self._adapter_key <= 0:
             return MERGED if self._adapter_key else None
-        rows: AdapterRows = self.buffers.adapters.head(self.bucket)
+        own: AdapterRows = b.adapters.head(rows)
         if not chunks:
-            return rows
+            return own
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
-        return rows.append(self.columns.rows(names, sizes))
+        return own.append(self.columns.rows(names, sizes))
 
 
 def _graph_batch_size(seqs: int) -> int:

@@ -6,7 +6,8 @@ Shapes as in triton_kernels.py.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.power_of_two import next_power_of_two
 
 MAX_PARTS = 8  # of a step that run at the same time
+_ALIGNED = 4  # integers between those of two parts: kernels are compiled for addresses of 16 bytes
 STEPS_PER_LAUNCH = 16  # steps of one launch; a finished sequence is noticed after half of them, on average
 LAUNCHES_PER_WHOLE = 2  # launches that become one where all sequences end in them
 VOCAB_CHUNK_SIZE = 2048  # tokens of the vocabulary that one program samples from
@@ -36,6 +38,8 @@ _ROW_TENSORS = (
     "last_tokens", "positions", "tail_starts", "tail_slots", "temperature", "greedy", "top_k", "top_p", "min_p",
     "min_logit", "uniforms", "tokens", "logprobs", "logits", "chunk_max", "chunk_sum", "chunk_argmax", "arrivals",
 )  # fmt: skip
+_SHARED_TENSORS = ("items", "entry_rows", "row_entries", "partial_values", "partial_max", "partial_sum")
+_SPLIT_TENSORS = ("split_values", "split_max", "split_sum")
 
 
 def max_shared_items(rows: int) -> int:
@@ -43,12 +47,27 @@ def max_shared_items(rows: int) -> int:
     return 4 * rows + _MIN_SHARED_ITEMS
 
 
-def fit_plan_to_kernels(plan: AttentionPlan, bucket: int, token_bytes: int) -> None:
-    """Change a plan to what the kernels read fastest. `token_bytes`: size of one token in one layer."""
+def fit_plan_to_kernels(plan: AttentionPlan, bucket: int, token_bytes: int, parts: int = 1) -> None:
+    """Change a plan to what the kernels read fastest. `token_bytes`: size of one token in one layer; `parts`: of the
+    rows, each of which reads segments of its own."""
     _inline_short_segments(plan, token_bytes)
     _split_long_tails(plan)
-    if sum(len(segment.rows) for segment in plan.shared) > max_shared_items(bucket):
+    rows, readers = bucket // parts, [0] * parts
+    for segment in plan.shared:
+        for part, own in _divide_rows(segment.rows, rows):
+            readers[part] += len(own)
+    if max(readers) > max_shared_items(rows):
         plan.shared = _limit_sharing_depth(plan.shared)
+
+
+def _divide_rows(rows: Sequence[int], size: int) -> Iterator[tuple[int, list[int]]]:
+    """Rows, which are sorted, by the part that they belong to, counted from its first; `size`: rows of a part."""
+    first = 0
+    while first < len(rows):
+        part = rows[first] // size
+        last = bisect_left(rows, (part + 1) * size, first)
+        yield part, [row - part * size for row in rows[first:last]]
+        first = last
 
 
 def _inline_short_segments(plan: AttentionPlan, token_bytes: int) -> None:
@@ -118,7 +137,7 @@ class GraphBuffers:
 
         whole, real = torch.int32, torch.float32
         self.rows = rows
-        self.splits = 1  # programs that read a row's tail
+        self.splits, self.keys_per_split = 1, 0  # programs that read a row's tail; 0: as many keys as by `split_keys`
         self.last_tokens, self.positions, self.tail_starts = (empty(rows, kind=torch.int64) for _ in range(3))
         self.tail_slots = empty(rows, _max_tail_slots(), kind=whole).fill_(slots)  # the null slot
         self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
@@ -127,14 +146,17 @@ class GraphBuffers:
         self.max_steps = LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH  # of one launch
         self.uniforms = empty(rows, self.max_steps, kind=torch.float64)
         self.tokens, self.logprobs = empty(rows, self.max_steps, kind=whole), empty(rows, self.max_steps, kind=real)
-        self.steps = empty(MAX_PARTS, 4, kind=whole)  # of each part; so many, since kernels read aligned addresses
+        self.steps = empty(MAX_PARTS, _ALIGNED, kind=whole)  # of each part
         self.step = self.steps[0, :1]
         self.adapters = AdapterRows.zeros(rows, device)
         # shared segments: items, entries (an item and a row), and the partial attention of each entry
-        self.max_shared_items = max_shared_items(rows)
-        self.items, self.counts = empty(self.max_shared_items, 5, kind=whole), empty(1, kind=whole)
+        self.max_shared_items = max_shared_items(rows) + (MAX_PARTS - 1) * _MIN_SHARED_ITEMS
+        self.items = empty(self.max_shared_items, 5, kind=whole)
+        self.item_counts = empty(MAX_PARTS, _ALIGNED, kind=whole)  # of each part
+        self.counts = self.item_counts[0, :1]
         self.entry_rows = empty(self.max_shared_items, kind=whole)
-        self.row_entries, self.row_entry_ends = empty(self.max_shared_items, kind=whole), empty(rows + 1, kind=whole)
+        self.row_entries = empty(self.max_shared_items, kind=whole)
+        self.row_entry_ends = empty(rows + MAX_PARTS * _ALIGNED, kind=whole)
         self.slots = empty(slots, kind=whole)  # each is in one segment, except where a deep tree is not shared
         self.group = c.heads // c.kv_heads
         if other is None:
@@ -167,50 +189,65 @@ class GraphBuffers:
                 other.arrivals,
             )
 
-    def part(self, index: int, rows: int) -> GraphBuffers:
-        """A view of the rows from `index * rows` on, without what is shared and what programs of a tail pass on."""
+    def part(self, index: int, parts: int, bucket: int) -> GraphBuffers:
+        """A view of one of so many parts of the rows, with the shared segments that were written for it."""
+        rows = bucket // parts
+        items, splits = max_shared_items(rows), rows * self.splits
         view = copy.copy(self)
-        for name in _ROW_TENSORS:
-            setattr(view, name, getattr(self, name)[index * rows : (index + 1) * rows])
-        view.rows, view.splits, view.step = rows, 1, self.steps[index, :1]
+        for size, names in ((rows, _ROW_TENSORS), (items, _SHARED_TENSORS), (splits, _SPLIT_TENSORS)):
+            for name in names:
+                setattr(view, name, getattr(self, name)[index * size : (index + 1) * size])
+        view.rows, view.keys_per_split, view.step = rows, split_keys(bucket), self.steps[index, :1]
+        view.counts, view.row_entry_ends = self.item_counts[index, :1], self.row_entry_ends[index * (rows + _ALIGNED) :]
+        view.adapters = AdapterRows(*(x[index * rows : (index + 1) * rows] for x in self.adapters.tensors()))
         return view
 
-    def write_shared(self, plan: AttentionPlan, bucket: int) -> bool:
-        """Write the shared segments of a plan, split for the programs. True: the slot table was replaced."""
+    def write_shared(self, plan: AttentionPlan, bucket: int, parts: int = 1) -> bool:
+        """Write the shared segments of a plan, split for the programs, and for each part of the rows those that it
+        reads. True: the slot table was replaced."""
         run, per = _KEYS_PER_PROGRAM, max(1, QUERIES_PER_PROGRAM // self.group)
+        size, most = bucket // parts, max_shared_items(bucket // parts)
         while True:
-            items: list[tuple[int, ...]] = []
-            entries: list[int] = []
+            items: list[list[tuple[int, ...]]] = [[] for _ in range(parts)]
+            entries: list[list[int]] = [[] for _ in range(parts)]
             slots: list[Slots] = []
             at = 0
             for segment in plan.shared:
                 segment_slots = segment.slots
+                readers = list(_divide_rows(segment.rows, size))
                 for first in range(0, len(segment_slots), run):
                     slots.append(segment_slots[first : first + run])
-                    for i in range(0, len(segment.rows), per):
-                        readers = segment.rows[i : i + per]
-                        items.append((at, len(slots[-1]), segment.position + first, len(entries), len(readers)))
-                        entries += readers
+                    place = segment.position + first
+                    for part, own in readers:
+                        for i in range(0, len(own), per):
+                            rows = own[i : i + per]
+                            items[part].append((at, len(slots[-1]), place, len(entries[part]), len(rows)))
+                            entries[part] += rows
                     at += len(slots[-1])
-            if max(len(items), len(entries)) <= max_shared_items(bucket):
+            if max(max(len(i), len(e)) for i, e in zip(items, entries, strict=True)) <= most:
                 break
             assert run < at, "more rows share segments than there is space for"
             run *= 2  # fewer, longer items
         if too_small := at > len(self.slots):
             self.slots = torch.zeros(2 * at, device=self.slots.device, dtype=torch.int32)
-        self.counts.fill_(len(items))
-        if items:
-            copy_to_device_async(np.asarray(items, np.int32), self.items[: len(items)])
-            rows = np.asarray(entries)
-            copy_to_device_async(rows.astype(np.int32), self.entry_rows[: len(rows)])
-            order = np.argsort(rows, kind="stable")
-            copy_to_device_async(order.astype(np.int32), self.row_entries[: len(rows)])
+        for part, (own_items, own_entries) in enumerate(zip(items, entries, strict=True)):
+            self._write_items(part, size, own_items, own_entries)
+        if slots:
             copy_to_device_async(np.concatenate(slots), self.slots[:at])
-            ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=bucket))])
-        else:
-            ends = np.zeros(bucket + 1)
-        copy_to_device_async(ends.astype(np.int32), self.row_entry_ends[: bucket + 1])
         return too_small
+
+    def _write_items(self, part: int, size: int, items: list[tuple[int, ...]], entries: list[int]) -> None:
+        """Items of a part of the rows, which has so many, and which rows read them."""
+        self.item_counts[part].fill_(len(items))
+        first, rows = part * max_shared_items(size), np.asarray(entries, np.int32)
+        if items:
+            copy_to_device_async(np.asarray(items, np.int32), self.items[first : first + len(items)])
+            copy_to_device_async(rows, self.entry_rows[first : first + len(rows)])
+            order = np.argsort(rows, kind="stable").astype(np.int32)
+            copy_to_device_async(order, self.row_entries[first : first + len(rows)])
+        ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=size))]).astype(np.int32)
+        begin = part * (size + _ALIGNED)
+        copy_to_device_async(ends, self.row_entry_ends[begin : begin + len(ends)])
 
 
 def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
