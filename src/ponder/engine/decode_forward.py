@@ -25,7 +25,7 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
 MAX_ROWS = 256  # up to which they were measured faster; not at 1,024
-PARTS = {1024: 1}  # parts of a step, by the largest number of rows
+PARTS = {256: 1, 1024: 4}  # of a step, by the largest number of rows; at 256 two are no faster than one, four slower
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
