@@ -25,7 +25,7 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
 MAX_ROWS = 256  # up to which they were measured faster; not at 1,024
-PARTS = {256: 1, 1024: 4}  # of a step, by the largest number of rows; at 256 two are no faster than one, four slower
+PARTS = {256: 1, 1024: 4}  # of a step, by the largest number of rows; up to 256 one is as fast or faster
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
