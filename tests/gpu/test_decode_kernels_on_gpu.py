@@ -118,8 +118,8 @@ def test_programs_that_read_a_tail_together_repeat_to_the_bit(
 
 @pytest.mark.parametrize("rows", [128, 512])
 def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens and log-probabilities of 12 steps are those of undivided steps with the same kernels and tiles, and the same
-    to the bit whenever they are repeated."""
+    """Tokens and log-probabilities of 12 steps are those of undivided steps with the same kernels and tiles, and they
+    are the same to the bit whenever they are repeated."""
     config = replace(CONFIGS["llama"], vocab=5000, width=576, heads=9, kv_heads=3, head_dim=64, mlp_width=640)
     net = init_decoder(config, 0).to("cuda", torch.bfloat16)
     steps, null = 12, rows * 40
