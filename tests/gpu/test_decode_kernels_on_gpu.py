@@ -23,6 +23,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from ponder.engine import decode_forward, fused_forward, graph_buffers  # noqa: E402
 from ponder.engine.adapter_columns import AdapterColumns  # noqa: E402
+from ponder.engine.attention_plan import AttentionPlan, KVSegment  # noqa: E402
 from ponder.engine.fused_weights import FusedWeights  # noqa: E402
 from ponder.engine.graph_batch import GraphBatch  # noqa: E402
 from ponder.engine.kv_cache import KVCache  # noqa: E402
@@ -116,8 +117,10 @@ def test_programs_that_read_a_tail_together_repeat_to_the_bit(
     assert torch.equal(logprobs(net, 8, others)[0], together[0])
 
 
-@pytest.mark.parametrize("rows", [128, 512])
-def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rows", "has_shared"), [(128, False), (512, False), (512, True)])
+def test_parts_that_run_at_the_same_time_sample_the_same(
+    rows: int, has_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tokens and log-probabilities of 12 steps are those of undivided steps with the same kernels and tiles, and they
     are the same to the bit whenever they are repeated."""
     config = replace(CONFIGS["llama"], vocab=5000, width=576, heads=9, kv_heads=3, head_dim=64, mlp_width=640)
@@ -126,6 +129,10 @@ def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch:
     weights, cache = FusedWeights(net, 32), KVCache(config, rows * 40 + 1, net.device, net.dtype)
     b = graph_buffers.GraphBuffers(net, rows, null)
     b.tail_slots[:, :40] = torch.arange(null, device="cuda").view(rows, 40)
+    b.tail_starts.fill_(16 if has_shared else 0)
+    prompts = [np.arange(20, 36, dtype=np.int32) + 40 * group for group in range(rows // 12 + 1)]  # of twelve rows each
+    segments = [KVSegment(list(range(12 * i, min(12 * i + 12, rows))), 0, [slots]) for i, slots in enumerate(prompts)]
+    plan = AttentionPlan(segments, [], [])
     b.uniforms.uniform_(generator=torch.Generator("cuda").manual_seed(1))
     first = torch.from_numpy(np.random.default_rng(rows).integers(5000, size=rows)).cuda()
     filled = [torch.randn_like(kv) for kv in cache.kv]
@@ -147,7 +154,8 @@ def test_parts_that_run_at_the_same_time_sample_the_same(rows: int, monkeypatch:
     with torch.inference_mode():
         for parts in (1, 2, 4):
             batch = GraphBatch(weights, AdapterColumns(net, weights, lambda: None), cache, b, null, True)
-            batch.bucket, batch.parts = rows, parts
+            batch.bucket, batch.parts, batch._has_shared = rows, parts, has_shared
+            b.write_shared(plan, rows, parts)
             tokens, logprobs = sample(batch)
             assert len(batch.graphs) == parts
             for _ in range(10):
