@@ -35,6 +35,7 @@ from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
 from ponder.pipelines.rl import RL
 from ponder.runs import newest_checkpoint, read_metrics
+from ponder.train.activation_memory import GPU_MICROBATCH_TOKENS, gpu_microbatch_tokens, kept_bytes_per_token
 from ponder.train.rank_memory import TrainingShape, rank_memory
 from ponder.train.ranks import check_gpu_count
 from ponder.train.step_time import GPURates, least_step_time
@@ -284,3 +285,13 @@ def test_commands_of_a_rank_plan() -> None:
     script = slurm_script(plan)
     assert script.startswith("#!/bin/bash") and "#SBATCH --gpus-per-node 8" in script
     assert without_flags(["a", "--x", "1", "--y=2", "b"], ["--x", "--y"]) == ["a", "b"]
+
+
+def test_micro_batches_of_small_networks_are_larger_where_memory_is_plenty() -> None:
+    small, large = SHAPES["smollm2-135m"], SHAPES["qwen3-0.6b"]
+    assert gpu_microbatch_tokens(small, 2, 140 << 30) == 2 * GPU_MICROBATCH_TOKENS
+    assert gpu_microbatch_tokens(small, 2, 80 << 30) == GPU_MICROBATCH_TOKENS
+    assert gpu_microbatch_tokens(large, 2, 140 << 30) == GPU_MICROBATCH_TOKENS
+    kept = 2 * GPU_MICROBATCH_TOKENS * small.layers * kept_bytes_per_token(small, 2)
+    assert gpu_microbatch_tokens(small, 2, 8 * kept) == 2 * GPU_MICROBATCH_TOKENS
+    assert gpu_microbatch_tokens(small, 2, 8 * kept - 8) == GPU_MICROBATCH_TOKENS

@@ -17,6 +17,7 @@ from fakes import CONFIGS, tiny_decoder
 from ponder.engine import engine, kv_cache
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.engine import Engine
+from ponder.engine.graph_capture import free_lent_memory
 from ponder.engine.model_runner import ModelRunner
 from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
@@ -248,8 +249,46 @@ def test_quantized_weights_equal_rounded_weights(small: str) -> None:
     assert torch.equal(after[:q], -before[:q]) and torch.equal(after[q:], before[q:])
 
 
+class Pages:
+    """Remappable memory that counts."""
+
+    def __init__(self) -> None:
+        self.is_mapped, self.unmapped = True, 0
+
+    def map_memory(self) -> None:
+        self.is_mapped = True
+
+    def unmap_memory(self) -> None:
+        self.is_mapped, self.unmapped = False, self.unmapped + 1
+
+
+@pytest.mark.skipif(GPU, reason="on a GPU the memory is real")
+def test_a_sleeping_cache_keeps_its_memory_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plenty = True
+    monkeypatch.setattr(cuda_graph_runner, "_is_half_free", lambda device: plenty)
+    machine = Engine(tiny_decoder("llama"), cache_bytes=1 << 20)
+    machine._runner = runner = cuda_graph_runner.CudaGraphRunner(machine.net, 64, 8)
+    runner._remappable = pages = Pages()  # type: ignore[assignment]
+    assert not free_lent_memory() and pages.is_mapped, "it is awake"
+    assert runner.sleep() and pages.is_mapped
+    runner.wake()
+    assert not free_lent_memory() and not pages.unmapped
+    plenty = False
+    assert runner.sleep() and not pages.is_mapped, "little is free"
+    runner.wake()
+    plenty = True
+    assert runner.sleep() and pages.is_mapped
+    assert free_lent_memory() and not pages.is_mapped
+    assert not free_lent_memory(), "it has none left"
+    runner.wake()
+    assert pages.is_mapped
+    assert runner.sleep() and not pages.is_mapped, "a learner needed it before"
+    runner._remappable = None
+    runner.close()
+
+
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
-def test_sleep_frees_cache_and_wake_restores_results() -> None:
+def test_sleep_lends_cache_and_wake_restores_results(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny_decoder("llama").to(DEVICE)
     machine = Engine(net, cache_bytes=1 << 30)
     first, second = request(PROMPTS[1], n=3, max_tokens=40), request(PROMPTS[1], n=3, max_tokens=40)
@@ -259,7 +298,10 @@ def test_sleep_frees_cache_and_wake_restores_results() -> None:
     drawn = machine._runner._sampling_batch
     assert drawn is not None
     graphs, free = dict(drawn.graphs), torch.cuda.mem_get_info()[0]
+    monkeypatch.setattr(cuda_graph_runner, "_is_half_free", lambda device: True)
     machine.sleep()
+    assert machine._runner._remappable is not None and machine._runner._remappable.is_mapped
+    assert free_lent_memory()
     assert torch.cuda.mem_get_info()[0] >= free + (1 << 30)
     assert [r.token_ids for r in asyncio.run(machine.generate(second))] == before
     assert graphs and drawn.graphs == graphs, "they were not captured again"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fakes import trace_group
-from ponder.engine.graph_capture import free_graph_memory
+from ponder.engine.graph_capture import free_lent_memory
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.train.learner import Learner
@@ -112,7 +112,7 @@ def test_memory_of_graphs_is_given_back() -> None:
         learner.step(groups(0))
     assert captured(learner) == 1
     held = torch.cuda.memory_reserved()
-    free_graph_memory()
+    free_lent_memory()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() < held
     assert torch.cuda.memory_reserved() - before < 128 << 20

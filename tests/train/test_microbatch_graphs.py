@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fakes import trace_group
-from ponder.engine.graph_capture import free_graph_memory
+from ponder.engine.graph_capture import free_lent_memory
 from ponder.nets import tree_attention
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
@@ -140,7 +140,7 @@ def graphs_as_calls(monkeypatch: pytest.MonkeyPatch) -> None:
             self.read_2N.copy_(torch.stack([x.detach() for x in found[0]]))
 
         def backward() -> None:
-            new = torch.autograd.grad(found[0], self.params, tuple(self.grad_2N.to(found[0][0].dtype)))
+            new = torch.autograd.grad(found[0], self.params, tuple(g.to(found[0][0].dtype) for g in self.grads_N))
             torch._foreach_copy_(grads, new)
 
         self._graphs = CallGraph(forward), CallGraph(backward)  # type: ignore[assignment]
@@ -222,9 +222,9 @@ def test_memory_of_graphs_is_freed_on_demand_unless_they_are_in_use() -> None:
         made.step(groups(0))
     assert made.graphs is not None and replays(made) == 1
     with made.graphs.in_use:
-        free_graph_memory()
+        free_lent_memory()
     assert replays(made) == 1
-    free_graph_memory()
+    free_lent_memory()
     assert not made.graphs._passes
     made.step(groups(0))
     assert replays(made) == 0

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fakes import mixed_groups, tiny_decoder
 from float64_losses import turned
+from ponder.engine.graph_capture import free_on_demand
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder
 from ponder.train.finite_checks import Diverged
@@ -50,6 +51,36 @@ def short_of_memory(patch: pytest.MonkeyPatch, most: int, recomputed: int | None
 
     patch.setattr(LogprobReadout, "loss_inputs", tokens)
     return tried
+
+
+class Lender:
+    """Memory that another part holds and does not use."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def free_memory(self) -> bool:
+        self.times -= 1
+        return self.times >= 0
+
+
+def test_oom_takes_lent_memory_before_it_halves_microbatches(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces, lender = credited(6), Lender(1)
+    expected = Learner(tiny_decoder(), PLAIN).gradient(traces)
+    free_on_demand(lender)
+    real, failures = LogprobReadout.loss_inputs, iter([True, False])
+
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
+        if next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return real(self, learner, batch)
+
+    monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
+    learner = Learner(tiny_decoder(), PLAIN)
+    found = learner.gradient(traces)
+    assert learner.oom_retries == 0 and learner.max_tokens_per_microbatch == 4096 and lender.times == 0
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad)
 
 
 @pytest.mark.parametrize("passes", [1, 2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json as json_lib
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +82,7 @@ def make_rank_plan(
 
     if not trains_over_ranks(job):
         raise UsageError(f"{type(job).__name__} does not train over ranks: leave out --gpus")
-    shape = replace(training_shape(job), gpu_bytes=int(gpu_memory * GIB))
+    shape = training_shape(job, int(gpu_memory * GIB))
     node_ranks = ranks_of_node(job, gpus, nodes)
     ranks = node_ranks * nodes
     check_shares(job, ranks)
@@ -155,21 +155,23 @@ def _step_time(job: Any, shape: TrainingShape, ranks: int, rates: GPURates | Non
     )
 
 
-def training_shape(job: Any) -> TrainingShape:
-    """What a job's memory depends on, by its model's configuration."""
+def training_shape(job: Any, gpu_bytes: int = 0) -> TrainingShape:
+    """What a job's memory depends on, by its model's configuration; `gpu_bytes`: of each GPU."""
     from ponder.engine.engine import MAX_NUM_SEQS
-    from ponder.train.learner import GPU_MICROBATCH_TOKENS
+    from ponder.train.activation_memory import gpu_microbatch_tokens
     from ponder.train.rank_memory import TrainingShape
 
-    algorithm = job.algorithm
+    algorithm, config, dtype_bytes = job.algorithm, model_config(job.model), DTYPE_BYTES[job.dtype]
+    tokens = job.max_tokens_per_microbatch or gpu_microbatch_tokens(config, dtype_bytes, gpu_bytes)
     reads_reference = algorithm.kl is not None or algorithm.needs_reference
     return TrainingShape(
-        model_config(job.model), DTYPE_BYTES[job.dtype], job.lora, job.frozen_layers, job.optimizer.states,
+        config, dtype_bytes, job.lora, job.frozen_layers, job.optimizer.states,
         reads_reference and job.lora is None and not algorithm.needs_teacher, algorithm.critic is not None,
-        -(-(job.max_tokens_per_microbatch or GPU_MICROBATCH_TOKENS) // job.sequence_parallel),
+        -(-tokens // job.sequence_parallel),
         job.gradient_checkpointing,
         bool(getattr(job, "staleness", 0) or getattr(job, "replicas", 0)),
         MAX_NUM_SEQS if getattr(job, "replicas", None) == 0 else 0,  # other jobs than RL have no replicas
+        gpu_bytes,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.engine.gpu_memory import RemappableMemory
 from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch
 from ponder.engine.graph_buffers import LAUNCHES_PER_WHOLE, STEPS_PER_LAUNCH, GraphBuffers, copy_to_device_async
-from ponder.engine.graph_capture import side_stream
+from ponder.engine.graph_capture import free_on_demand, side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.prefill_graphs import PrefillGraphs
@@ -61,6 +61,8 @@ class CudaGraphRunner(ModelRunner):
         self._parameters = sum(p.numel() for p in net.parameters())
         self._sees = net.config.vision is not None
         self._remappable: RemappableMemory | None = None
+        self._lending = threading.RLock()  # held while memory is mapped or unmapped
+        self._asleep = self._lends_at_once = False
         self.null_slot = slots  # the last slot, to which rows without a sequence write
         super().__init__(net, slots + 1)
         self._prefill_graphs = PrefillGraphs(self.weights, self.columns, self.cache, slots, self._parameters)
@@ -72,6 +74,7 @@ class CudaGraphRunner(ModelRunner):
         self.ready = threading.Event()  # until then, steps run as in the plain runner
         self._memory_was_short = False  # for the kernels
         self._retry_at: float | None = None  # when they are to be built again
+        free_on_demand(self)
         self._start_warm_up()
 
     def _start_warm_up(self) -> None:
@@ -273,15 +276,39 @@ class CudaGraphRunner(ModelRunner):
             return False
         self._warm_up_thread.join()
         self.forget_batch()
-        self._remappable.unmap_memory()
+        with self._lending:
+            self._asleep = True
+            if self._lends_at_once or not _is_half_free(self.net.device):
+                self._remappable.unmap_memory()
         return True
+
+    def free_memory(self) -> bool:
+        """Unmapping takes as long as ten decoding steps. So a runner that sleeps keeps the cache's memory where half of
+        the GPU's is free, until a learner asks for it. From then on it gives it at once."""
+        if not self._lending.acquire(blocking=False):  # it is about to wake up
+            return False
+        try:
+            if not self._asleep or self._remappable is None or not self._remappable.is_mapped:
+                return False
+            self._lends_at_once = True
+            self._remappable.unmap_memory()
+            return True
+        finally:
+            self._lending.release()
 
     @torch.inference_mode()
     def wake(self) -> None:
         if self._remappable is not None:
-            self._remappable.map_memory()
+            with self._lending:
+                self._asleep = False
+                self._remappable.map_memory()
             for kv in self.cache.kv:
                 kv[:, :, self.null_slot] = 0
+
+
+def _is_half_free(device: torch.device) -> bool:
+    free, whole = torch.cuda.mem_get_info(device)
+    return 2 * free >= whole
 
 
 def _adapter_names(seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk]) -> set[str]:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ponder.engine.graph_capture import capture_lock, free_graph_memory
+from ponder.engine.graph_capture import capture_lock, free_lent_memory
 
 _TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CUDA_ERROR_OUT_OF_MEMORY = 2
@@ -76,7 +76,7 @@ class RemappableMemory:
         handle = ctypes.c_uint64()
         arguments = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
         if (failed := _driver_call("cuMemCreate", *arguments)) == _CUDA_ERROR_OUT_OF_MEMORY:
-            free_graph_memory()
+            free_lent_memory()
             torch.cuda.empty_cache()  # frees what torch caches
             failed = _driver_call("cuMemCreate", *arguments)
         if failed == _CUDA_ERROR_OUT_OF_MEMORY:

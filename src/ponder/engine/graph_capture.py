@@ -35,24 +35,24 @@ def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None,
                 gc.enable()
 
 
-class GraphMemory(Protocol):
+class LentMemory(Protocol):
     def free_memory(self) -> bool:
-        """Give back the memory of graphs that can be captured again; returns whether there was some."""
+        """Give back memory that is not in use, and can be had again; returns whether there was some."""
         ...
 
 
-_owners: WeakSet[GraphMemory] = WeakSet()
+_owners: WeakSet[LentMemory] = WeakSet()
 
 
-def free_on_demand(owner: GraphMemory) -> None:
-    """`owner` is asked for the memory of its graphs where memory is short."""
+def free_on_demand(owner: LentMemory) -> None:
+    """`owner` is asked for memory where it is short."""
     _owners.add(owner)
 
 
-def free_graph_memory() -> None:
-    """Free the memory of graphs that are not in use. torch may cache it."""
-    for owner in list(_owners):
-        owner.free_memory()
+def free_lent_memory() -> bool:
+    """Free what owners hold and do not use: graphs between two steps, the cache of a sampler that sleeps. Returns
+    whether there was some; torch may cache it."""
+    return any([owner.free_memory() for owner in list(_owners)])
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:

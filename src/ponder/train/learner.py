@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ponder import settings
+from ponder.engine.graph_capture import free_lent_memory
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.nets import fp8_linear, lora
 from ponder.nets.decoder import Block, Decoder
@@ -26,6 +27,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
+from ponder.train.activation_memory import gpu_microbatch_tokens
 from ponder.train.distributed import NOT_SHARDED, SINGLE_PROCESS, DataParallelGroup, ShardMesh, current_group
 from ponder.train.flops import pass_flops
 from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network, sum_over_copies
@@ -40,7 +42,6 @@ from ponder.train.sequence_parallel import SequenceGroup, SlicedTreeAttention
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
-GPU_MICROBATCH_TOKENS = 17408  # of a forward pass, unless a job says otherwise: 16,384 of completions and their prompts
 
 
 class OutOfMemory(PonderError):
@@ -133,9 +134,7 @@ class Learner:
         self.whole_net, self.net = net, self._shard(net) if self.sharded else net
         self.master_weights = MasterWeights(self.net, optimizer, self.shards)
         self.guarded_step = GuardedStep(self.master_weights)
-        self.max_tokens_per_microbatch = max_tokens_per_microbatch or (
-            GPU_MICROBATCH_TOKENS if net.device.type == "cuda" else 4096
-        )
+        self.max_tokens_per_microbatch = max_tokens_per_microbatch or _default_microbatch_tokens(net)
         self.epochs_per_batch, self.minibatches = epochs_per_batch, minibatches
         self.net.gradient_checkpointing = gradient_checkpointing
         self.reference = self._make_reference(reference)
@@ -429,18 +428,20 @@ class Learner:
 
     def own_hidden_states(self, net: Decoder, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """Those that this rank computes, and which of the N they are; None: all."""
-        self.count_flops(net, batch)
         sequences = self.sequences
         compiled = self.compiled and lora.can_compile(net)
         local = net.local_ids(batch.ids_T)
         if sequences is None:
             attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
             positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
-            return net(local, positions, attend, compiled, self.fp8)[batch.source_N], None
+            hidden_NE = net(local, positions, attend, compiled, self.fp8)[batch.source_N]
+            self.count_flops(net, batch)  # while a GPU computes
+            return hidden_NE, None
         sliced = SlicedTreeAttention(batch.lengths, batch.parents, sequences, net.device)
         own = sliced.slice
         positions = net.tree_positions(local, sliced.positions_T, batch.lengths, batch.parents)[..., own]
         hidden_tE = net(local[own], positions, sliced, compiled, self.fp8)
+        self.count_flops(net, batch)
         rows = ((batch.source_N >= own.start) & (batch.source_N < own.stop)).nonzero()[:, 0]
         return hidden_tE[batch.source_N[rows] - own.start], rows
 
@@ -530,17 +531,23 @@ class Learner:
             except torch.OutOfMemoryError as why:
                 reason = str(why).partition(". ")[0]
             self.flops = flops
+            if free_lent_memory():  # outside the handler, which holds on to the failed pass
+                self._drop_pass()
+                continue
             if not self.retries_oom:
                 raise OutOfMemory(reason)
-            self._shrink(reason)  # outside the handler, which holds on to the failed pass
+            self._shrink(reason)
 
-    def _shrink(self, reason: str) -> None:
+    def _drop_pass(self) -> None:
         self.master_weights.zero_grad()
-        if self.graphs is not None:
-            self.graphs.disable()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+    def _shrink(self, reason: str) -> None:
+        if self.graphs is not None:
+            self.graphs.disable()
+        self._drop_pass()
         self.oom_retries += 1
         if self.max_tokens_per_microbatch > 64:
             self.max_tokens_per_microbatch //= 2
@@ -562,6 +569,13 @@ class Learner:
                 self.pending_interrupt = stop
 
         return tell
+
+
+def _default_microbatch_tokens(net: Decoder) -> int:
+    if net.device.type != "cuda":
+        return 4096
+    memory = torch.cuda.get_device_properties(net.device).total_memory
+    return gpu_microbatch_tokens(net.config, net.dtype.itemsize, memory)
 
 
 def _split_evenly(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:

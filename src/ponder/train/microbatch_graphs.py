@@ -35,7 +35,7 @@ from ponder.train.pack import PackedBatch
 MAX_SIZES = 8  # that have graphs or are rehearsed at a time
 REHEARSALS = 2
 MAX_EXCESS = 1.125  # tokens of a graph over those of the least size that holds a micro-batch
-MAX_LAYER_WORK = 2e11  # tokens times a layer's parameters; of more, the kernels take longer than their launches
+MAX_LAYER_WORK = 5e10  # tokens times a layer's parameters; of more, the kernels take longer than their launches
 MEMORY_SHARE = 8  # graphs may keep one part in so many of the GPU's memory
 _MIN_PADDING, _PADDING_RUN = 64, 128  # tokens; a run of padding has at most so many
 
@@ -219,7 +219,7 @@ class _Passes:
             self.positions_T, self.ends_q, self.ends_k, s.most_q, s.most_k, index
         )
         self.read_2N = torch.zeros(2, s.readings, device=device)  # log-probabilities, entropies
-        self.grad_2N = torch.zeros(2, s.readings, device=device)
+        self.grads_N = tuple(torch.zeros(s.readings, device=device) for _ in range(2))
         self.runs = 0
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
 
@@ -234,6 +234,10 @@ class _Passes:
         ):  # fmt: skip
             buffer[: len(values)].copy_(values)
             buffer[len(values) :].zero_()
+        # What is read in vain is padding, token after token: gradients of one and the same are added up slowly.
+        spare = self.source_N[len(batch.source_N) :]
+        torch.arange(len(spare), out=spare)
+        spare.remainder_(self.sizes.tokens - len(batch.ids_T)).add_(len(batch.ids_T))
         positions, ends_q, ends_k, index = self.sizes.pad(runs)
         for buffer, array in (
             (self.positions_T, positions), (self.ends_q, ends_q), (self.ends_k, ends_k), (self.index_G, index),
@@ -247,7 +251,11 @@ class _Passes:
 
     @torch.enable_grad()
     def capture(self, grads: list[Tensor], pool: Any) -> Any:
-        """Both passes as graphs, the second of which writes the gradients. Returns their memory pool."""
+        """Both passes as graphs, the second of which writes the gradients. Returns their memory pool. First they run as
+        they are captured: what is compiled while a graph is captured ends the capture."""
+        torch._foreach_copy_(grads, torch.autograd.grad(self.compute(), self.params, self.grads_N))
+        with capture_lock:
+            torch.cuda.empty_cache()
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with capture(forward, self.net.device, pool):
             read = self.compute()
@@ -255,7 +263,7 @@ class _Passes:
                 self.read_2N.copy_(torch.stack(read))
         pool = pool or forward.pool()
         with capture(backward, self.net.device, pool):
-            torch._foreach_copy_(grads, torch.autograd.grad(read, self.params, tuple(self.grad_2N)))
+            torch._foreach_copy_(grads, torch.autograd.grad(read, self.params, self.grads_N))
         self._graphs = forward, backward
         return pool
 
@@ -265,8 +273,8 @@ class _Passes:
         return self.read_2N
 
     def write_gradients(self, grads: tuple[Tensor | None, ...]) -> None:
-        self.grad_2N.zero_()
-        for row_N, grad in zip(self.grad_2N, grads, strict=True):
+        for row_N, grad in zip(self.grads_N, grads, strict=True):
+            row_N.zero_()
             if grad is not None:
                 row_N[: len(grad)].copy_(grad)
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from ponder.engine.adapter_columns import MAX_MERGED_BYTES
 from ponder.nets.config import DecoderConfig
 from ponder.nets.lora import LoRA
-from ponder.train.activation_memory import kept_bytes_per_token
+from ponder.train.activation_memory import GPU_MICROBATCH_TOKENS, kept_bytes_per_token
 from ponder.train.adam_states import INT8_BLOCK
 from ponder.train.chunked_lm_head import GPU_CHUNK_BYTES, KEPT_MEMORY_SHARE
 from ponder.train.fsdp import blocks_per_unit
-from ponder.train.learner import GPU_MICROBATCH_TOKENS
 from ponder.train.optimizer import MAX_PENDING_GRADIENT_BYTES, States
 
 MASTER_BYTES = GRADIENT_BYTES = 4  # of a weight that learns: float32
