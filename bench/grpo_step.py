@@ -80,7 +80,8 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
     for step in range(4 + 2 * options.steps if options.single_launches else 2 + options.steps):
-        learner.uses_graphs = Learner.uses_graphs and not (options.single_launches and step % 2)
+        if options.single_launches:
+            learner.uses_graphs = step % 2 == 0
         asked = problems(options, step)
         peak_memory_bytes(options.device, reset=True)
         began, worked = synchronize_device(options.device), time.process_time()

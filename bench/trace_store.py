@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from grpo_step import LR, SampledStep, problems, synchronize_device
+from grpo_step import LR, SampledStep, problems, synchronize_device, used_gpu_bytes
 from harness import RESULTS, make_parser, report
 from ponder import event_loop
 from ponder.models.load import load_policy
@@ -222,6 +222,7 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                 began = synchronize_device(options.device)
                 policy.reseed(0, step)
                 traces = event_loop.run(solve_all(asked, strategy, policy, scorer))
+                sample_used = used_gpu_bytes(options.device)
                 policy.sleep()
                 objective.credit(traces, scorer.name, {})
                 learner.step(traces)
@@ -234,7 +235,8 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                 ended = synchronize_device(options.device)
                 step += 1
                 if turn and i:
-                    yield mode, {"step": ended - began, "write": ended - learned}
+                    used = {"sample_used": sample_used, "learn_used": used_gpu_bytes(options.device)}
+                    yield mode, {"step": ended - began, "write": ended - learned, **used}
             writer.flush()
     assert writer.close() == "" and len(list(read_traces(folder))) > 0
 
