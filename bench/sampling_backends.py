@@ -86,8 +86,9 @@ def _advance(answered: Iterable[tuple[Search, list[CompletionGroup]]]) -> list[t
 def check_completions(groups: Sequence[CompletionGroup], asks: Sequence[PromptRequest], tokens: int) -> float:
     """The mean log-probability, if each continuation is whole: the same for all sides that do the same work."""
     assert [len(g) for g in groups] == [n for _, n in asks]
-    text = np.concatenate([logprobs for group in groups for _, logprobs in group])
-    assert all(len(t) == len(p) == tokens for group in groups for t, p in group), "a completion is too short"
+    whole = [completion for group in groups for completion in group]
+    text = np.concatenate([logprobs for _, logprobs in whole])
+    assert {len(t) for t, _ in whole} == {len(p) for _, p in whole} == {tokens}, "a completion is too short"
     assert np.isfinite(text).all() and (text <= 1e-4).all(), "these are no log-probabilities"
     return float(text.mean())
 

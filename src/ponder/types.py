@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ponder.errors import UsageError
 from ponder.pictures.message_parts import content_text
+from ponder.quick_init import quick_init
 from ponder.sampling import TOKEN_STATS as TOKEN_STATS
 from ponder.sampling import Sampling as Sampling
 from ponder.validate import MAX_INT32, short_repr
@@ -110,6 +111,7 @@ def user_messages(text: str, system: str | None = None) -> tuple[Message, ...]:
     return ({"role": "system", "content": system}, question) if system else (question,)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What reasoning cost. Cached prompt tokens come from an earlier prefill and were not computed again."""
@@ -136,6 +138,7 @@ class Cost:
         )
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A policy's continuation of a prefix. `logprobs` are of the distribution that was sampled from.

@@ -45,3 +45,7 @@ def test_numbers_are_uniform_and_uncorrelated() -> None:
 def test_stream_keys_of_few_sequences_are_those_of_many(seed: int) -> None:
     """Few are computed in Python's integers, many in arrays."""
     assert rng.stream_keys(seed, 8) == rng.stream_keys(seed, 9)[:8]
+    several = [seed, 7, seed + 1], [3, 1, 6]
+    assert rng.stream_keys_of_all(*several) == [
+        key for s, n in zip(*several, strict=True) for key in rng.stream_keys(s, n)
+    ]

@@ -260,7 +260,7 @@ class Engine:
             raise UsageError(
                 "regex, json_schema and structural_tag need a grammar that knows the tokenizer: use the policy instead"
             )
-        return [seq for request in requests for seq in SequenceState.from_request(request)]
+        return SequenceState.from_requests(requests)
 
     def _check_length(self, tokens: int) -> None:
         if tokens > self.cache_tokens:

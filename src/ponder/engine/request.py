@@ -71,12 +71,24 @@ class SequenceState:
     @classmethod
     def from_request(cls, request: Request) -> list[SequenceState]:
         """The request's n sequences."""
-        s, grammar = request.sampling, request.grammar
-        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or grammar)
-        keys = enumerate(rng.stream_keys(request.seed, request.n))
-        return [
-            cls(request, j, key, grammar=grammar() if grammar else None, samples_on_device=plain) for j, key in keys
-        ]
+        return cls.from_requests([request])
+
+    @classmethod
+    def from_requests(cls, requests: Sequence[Request]) -> list[SequenceState]:
+        """The n sequences of each request."""
+        keys = iter(rng.stream_keys_of_all([int(r.seed) for r in requests], [int(r.n) for r in requests]))
+        seqs: list[SequenceState] = []
+        s: Sampling | None = None  # of the request before
+        for request in requests:
+            grammar = request.grammar
+            if request.sampling is not s:
+                s = request.sampling
+                plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs)
+            on_device = plain and grammar is None
+            for j in range(request.n):
+                own = grammar() if grammar else None
+                seqs.append(cls(request, j, next(keys), grammar=own, samples_on_device=on_device))
+        return seqs
 
     @property
     def sampling(self) -> Sampling:

@@ -5,6 +5,8 @@ and Flood 2014)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,12 +23,21 @@ _FEW = 8  # sequences
 
 def stream_keys(seed: int, n: int) -> list[int]:
     """Stream keys of the n sequences of one request."""
-    if n <= _FEW:  # arrays would take longer
-        whole = _splitmix_int(_splitmix_int((seed & _MASK) + _GOLDEN_INT) + (seed >> 64 & _MASK))
-        return [_splitmix_int(whole + _GOLDEN_INT * i) for i in range(1, n + 1)]
-    start = np.asarray([seed & 0xFFFFFFFFFFFFFFFF, seed >> 64 & 0xFFFFFFFFFFFFFFFF], np.uint64)
-    wholes = _splitmix(_splitmix(start[:1] + _GOLDEN) + start[1:])
-    return [int(key) for key in _splitmix(wholes + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))]
+    return stream_keys_of_all([seed], [n])
+
+
+def stream_keys_of_all(seeds: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Stream keys of the sequences of several requests, one request after the other."""
+    if sum(counts) <= _FEW:  # arrays would take longer
+        keys: list[int] = []
+        for seed, n in zip(seeds, counts, strict=True):
+            whole = _splitmix_int(_splitmix_int((seed & _MASK) + _GOLDEN_INT) + (seed >> 64 & _MASK))
+            keys += [_splitmix_int(whole + _GOLDEN_INT * i) for i in range(1, n + 1)]
+        return keys
+    low, high = (np.asarray([seed >> bits & _MASK for seed in seeds], np.uint64) for bits in (0, 64))
+    numbers: StreamKeys = np.concatenate([np.arange(1, n + 1, dtype=np.uint64) for n in counts])
+    wholes = _splitmix(_splitmix(low + _GOLDEN) + high)
+    return _splitmix(np.repeat(wholes, counts) + _GOLDEN * numbers).tolist()
 
 
 def uniforms(keys: StreamKeys, places: NDArray[np.int64]) -> NDArray[np.float64]:
