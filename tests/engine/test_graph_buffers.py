@@ -253,6 +253,9 @@ def test_each_sequence_equals_its_solo_result(
 ) -> None:
     if not mixes:
         monkeypatch.setattr(cuda_graph_runner, "_MIN_MIXED_WORK", 1e30)
+        monkeypatch.setattr(cuda_graph_runner, "_MANY_SEQUENCES", 2)
+        monkeypatch.setattr(engine, "_MIN_SEQUENCES_IN_HALVES", 4)
+        monkeypatch.setattr(engine, "_MIN_SEQUENCES_BEHIND", 1)
     net, chance = tiny_decoder(kind), random.Random(storm)
     eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))
     trunk = [chance.randrange(3, 64) for _ in range(30)]
