@@ -180,8 +180,9 @@ class LaunchingRunner(ModelRunner):
         return self.chance.random() < 0.8
 
     def launch(
-        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
-    ) -> Any:
+        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
+        beside: bool = False,
+    ) -> Any:  # fmt: skip
         if chunks:
             assert steps == 1 and not ahead
             self.prefill(chunks)

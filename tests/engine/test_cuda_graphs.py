@@ -58,26 +58,31 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
     return Request(ids(prompt), Sampling(**{"max_tokens": 7, **sampling}), n, seed)
 
 
+def make_engine(
+    patch: pytest.MonkeyPatch, net: Decoder, graphs: bool, eos: Sequence[int] = (), slots: int = 400,
+    quantization: str = "", prefill_chunk_tokens: int = 0,
+) -> Engine:  # fmt: skip
+    """With graphs, or with the plain runner."""
+
+    def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
+        if not graphs:
+            return ModelRunner(net, slots)
+        runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, quantization)
+        assert runner.ready.wait(60)
+        return runner
+
+    patch.setattr(engine, "make_runner", make)
+    room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
+    return Engine(net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=prefill_chunk_tokens)
+
+
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
     quantization: str = "", prefill_chunk_tokens: int = 0, adapters: Mapping[str, Path] = {},
 ) -> list[list[SequenceState]]:  # fmt: skip
     net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
-
-        def make(net: Decoder, slots: int, rows: int, *_: Any) -> ModelRunner:
-            if not graphs:
-                return ModelRunner(net, slots)
-            runner = cuda_graph_runner.CudaGraphRunner(net, slots, rows, quantization)
-            assert runner.ready.wait(60)
-            return runner
-
-        patch.setattr(engine, "make_runner", make)
-        room = slots * kv_cache.bytes_per_token(net.config, net.dtype)
-        machine = Engine(
-            net, frozenset(eos), cache_bytes=room, max_num_seqs=16, prefill_chunk_tokens=prefill_chunk_tokens
-        )
-
+        machine = make_engine(patch, net, graphs, eos, slots, quantization, prefill_chunk_tokens)
         for name, folder in adapters.items():
             machine.adapters.add(name, folder)
 
@@ -139,6 +144,46 @@ def test_groups_trees_and_early_stops_equal_plain_runner() -> None:
     assert len({len(r.token_ids) for r in first}) > 1
     deeper = [request([*PROMPTS[2], *first[i].token_ids[:k]], n=2, seed=i) for i in range(3) for k in (2, 5)]
     same("window", deeper)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_halves_of_many_short_sequences_equal_plain_runner(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of three steps each. The second half is launched behind the first or, on a GPU, runs beside it."""
+    monkeypatch.setattr(cuda_graph_runner, "HALVES_AT_ONCE", at_once)
+    monkeypatch.setattr(engine, "_MIN_SEQUENCES_IN_HALVES", 8)
+    monkeypatch.setattr(engine, "_MIN_SEQUENCES_BEHIND", 2)
+    monkeypatch.setattr(cuda_graph_runner, "_MANY_SEQUENCES", 4)
+    beside, real = list[bool](), cuda_graph_runner.CudaGraphRunner.launch
+
+    def launch(*given: Any, **named: Any) -> Any:
+        beside.append(named.get("beside", False))
+        return real(*given, **named)
+
+    monkeypatch.setattr(cuda_graph_runner.CudaGraphRunner, "launch", launch)
+    net = tiny_decoder("llama").to(DEVICE)
+    answers = []
+    for graphs in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            machine = make_engine(patch, net, graphs)
+
+            async def search(i: int, machine: Engine = machine) -> list[SequenceState]:
+                path, steps = [3 + i, 9, 22], []
+                for step in range(3):
+                    (seq,) = await machine.generate(request(path, seed=10 * i + step, max_tokens=4))
+                    path = [*path, *seq.token_ids]
+                    steps.append(seq)
+                return steps
+
+            async def everyone(search: Any = search) -> list[list[SequenceState]]:
+                return list(await asyncio.gather(*map(search, range(10))))
+
+            answers.append(asyncio.run(everyone()))
+            machine.close()
+    assert True in beside
+    for a, b in zip(
+        (s for steps in answers[0] for s in steps), (s for steps in answers[1] for s in steps), strict=True
+    ):
+        assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=2e-5)
 
 
 def test_sequences_are_preempted_when_memory_is_short() -> None:
