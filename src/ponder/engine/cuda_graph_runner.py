@@ -284,6 +284,7 @@ class CudaGraphRunner(ModelRunner):
         ModelRunner.forget_batch(self)  # the plain runner's batch is out of date
         hidden = batch.run(chunks, steps)
         if chunks:
+            self._prefilled_behind = True
             assert hidden is not None
             self._store_hidden(chunks, hidden)
 
