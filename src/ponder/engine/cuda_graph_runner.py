@@ -234,10 +234,11 @@ class CudaGraphRunner(ModelRunner):
     ) -> PendingTokens:  # fmt: skip
         batch = self._sampling_batch
         assert batch is not None
-        if not (beside and HALVES_AT_ONCE and batch.buffers.logits.is_cuda):
+        second_rows = self.max_batch // 2 if self.max_batch // 2 in GRAPH_BATCH_SIZES else 0
+        if not (beside and HALVES_AT_ONCE and batch.buffers.logits.is_cuda and len(seqs) <= second_rows):
             return self._launch(batch, seqs, steps, ahead, chunks)
         if self._second_batch is None or self._second_stream is None:
-            buffers = GraphBuffers(self.net, self.max_batch, self.null_slot)
+            buffers = GraphBuffers(self.net, second_rows, self.null_slot)
             self._second_batch = self._make_batch(buffers, samples=True, is_second=True)
             self._second_stream, self._before_launch = torch.cuda.Stream(self.net.device), torch.cuda.Event()
             self._prefilled_behind = True  # wait for everything
