@@ -18,7 +18,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ Pair = tuple[int, int]
 Weights = dict[str, Tensor]
 
 EQUATION = "What is {a} + {b}?\n{a} + {b} ="
+ADDITION = "Addition: {a} + {b} ="
 EVAL_TOKENS = 16
 CHUNK_ROWS = 96  # sequences of one backward pass
 BANK_STEPS = 4  # unsolved problems that are remembered for replay, in problems of a step
@@ -76,7 +77,7 @@ TRIED: dict[str, Settings] = {
     "w": EQ,
     "qa": QA,
     "p-line": replace(EQ, prompt="What is {a} + {b}? {a} + {b} ="),
-    "p-add": replace(EQ, prompt="Addition: {a} + {b} =", steps=24),
+    "p-add": replace(EQ, prompt=ADDITION, steps=24),
     "p-qaeq": replace(EQ, prompt="Question: What is {a} + {b}?\nAnswer: {a} + {b} =", steps=18),
     "p-twice": replace(EQ, prompt="{a} + {b}?\n{a} + {b} =", steps=22),
     "w-48": replace(EQ, problems=48, steps=27),
@@ -102,6 +103,28 @@ TRIED: dict[str, Settings] = {
     "w-long": replace(EQ, steps=40),
     "w-group8late": replace(EQ, group_late=8, problems_late=32, late=10),
     "w-llrd": replace(EQ, lr_per_layer=0.95, lr=9e-5),
+    # Two of these together, and three
+    "w-lr4+w-batch": replace(EQ, lr=4e-5, advantage="batch"),
+    "w-lr4+w-nostd": replace(EQ, lr=4e-5, advantage="none"),
+    "w-lr4+w-t.8": replace(EQ, lr=4e-5, temperature=0.8),
+    "w-batch+w-t.8": replace(EQ, advantage="batch", temperature=0.8),
+    "w-nostd+w-t.8": replace(EQ, advantage="none", temperature=0.8),
+    "w-lr4+w-batch+w-t.8": replace(EQ, lr=4e-5, advantage="batch", temperature=0.8),
+    "w-lr4+w-nostd+w-t.8": replace(EQ, lr=4e-5, advantage="none", temperature=0.8),
+    "p-add+w-batch": replace(EQ, prompt=ADDITION, advantage="batch"),
+    "p-add+w-lr4": replace(EQ, prompt=ADDITION, lr=4e-5),
+}
+# Then prompts that end with a space, which was the first token of every answer
+SPACED = replace(EQ, prompt=EQUATION + " ", max_tokens=5, steps=22, lr=4e-5)
+SHORT = replace(SPACED, prompt=ADDITION + " ", steps=28)
+TRIED |= {
+    "s-eq4": SPACED,
+    "s-add5": replace(SHORT, lr=5e-5),
+    "s-eq4-centred": replace(SPACED, advantage="centred"),
+    "s-eq-96": replace(SPACED, problems=96, steps=15, lr=6e-5),
+    "s-add4-centred": replace(SHORT, advantage="centred"),
+    "s-eq5-frozen16": replace(SPACED, frozen=16, steps=24, lr=5e-5),
+    "s-add6": replace(SHORT, lr=6e-5),
 }
 
 
@@ -111,16 +134,16 @@ def lr_factor(shape: str, done: float) -> float:
 
 
 def advantages(kind: str, rewards_PG: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rewards less a baseline. group: GRPO's; none: without the std; batch: the mean of all is the baseline; mixed:
-    half of each; wrong: GRPO's, and -0.3 where a whole group is wrong; maxrl: over the group's mean reward."""
+    """Rewards less a baseline. group: GRPO's; centred: without the std; none: twice that; batch: the mean of all is the
+    baseline; mixed: half of each; wrong: GRPO's, and -0.3 where a whole group is wrong; maxrl: over its mean."""
     r, mean = rewards_PG, rewards_PG.mean(1, keepdims=True)
     std = r.std(1, keepdims=True)
     flat = std < 1e-12
     group = np.where(flat, 0.0, (r - mean) / np.where(flat, 1.0, std))
     if kind == "group":
         return group
-    if kind == "none":
-        return 2 * (r - mean)
+    if kind in ("none", "centred"):
+        return (r - mean) * (2 if kind == "none" else 1)
     if kind == "batch":
         return (r - r.mean()) / max(float(r.std()), 0.1)
     if kind == "mixed":
@@ -267,9 +290,9 @@ class Search:
             if pair not in self.held_out:
                 yield pair
 
-    def train(self, s: Settings, seed: int) -> dict[str, Any]:
-        """Train once: accuracy of the last weights and of means over steps, and per step the reward, the groups whose
-        rewards differ, and the sampled tokens."""
+    def train(self, s: Settings, seed: int, averaged: Sequence[int] = ()) -> dict[str, Any]:
+        """Train once: accuracy of the last weights and of means over the last steps, and per step the reward, the
+        groups that were learned from, and the sampled tokens."""
         model = self.model
         layers = model.config.layers
         learns = [n for n in model.start if n == "norm.weight" or _layer_of(n) >= s.frozen]
@@ -282,13 +305,12 @@ class Search:
         random_numbers = torch.Generator(self.device).manual_seed(seed)
         rng = random.Random(f"train{seed}")
         stream, bank = self.new_problems(rng), list[Pair]()
-        averages = {f"mean of the last {k}": (k, {n: torch.zeros_like(w[n]) for n in learns}) for k in (4, 8)}
+        averages = {f"mean of the last {k}": (k, {n: torch.zeros_like(w[n]) for n in learns}) for k in averaged}
         curves: dict[str, list[float]] = {"reward": [], "live": [], "tokens": []}
         flops = 0.0
         for step in range(s.steps):
-            is_late = step >= s.late
-            problems = s.problems_late if is_late and s.problems_late else s.problems
-            group = s.group_late if is_late and s.group_late else s.group
+            problems = _problems_at(s, step)
+            group = s.group_late if s.group_late and step >= s.late else s.group
             rng.shuffle(bank)
             again = min(int(problems * s.replay), len(bank))
             pairs, bank = bank[:again], bank[again:]
@@ -395,7 +417,7 @@ def run(args: Any) -> None:
                 path.touch(exist_ok=False)
             except FileExistsError:
                 continue
-            row = search.train(TRIED[name], seed)
+            row = search.train(TRIED[name], seed, args.averaged)
             seconds = time.monotonic() - began
             origin = {"hardware": hardware(args.device), "versions": versions(), "commit": commit()}
             path.write_text(json.dumps({"name": name, **row, "seconds": seconds, **origin}) + "\n", encoding="utf-8")
@@ -404,9 +426,9 @@ def run(args: Any) -> None:
 
 
 def table(args: Any) -> None:
-    """Keep every run, and print the means over seeds of each setting, beside the same seeds of the setting `w`."""
-    rows = [json.loads(text) for path in sorted(args.out.glob("*.json")) if (text := path.read_text(encoding="utf-8"))]
-    shown = ("seed", "accuracy", "flops", "seconds", "reward", "live", "tokens")
+    """Keep every run, and print the means over seeds of each setting."""
+    paths = sorted(args.out.rglob("*-seed*.json"))
+    rows = [json.loads(text) for path in paths if (text := path.read_text(encoding="utf-8"))]  # a cut run's is empty
     names = list(dict.fromkeys(row["name"] for row in rows))
     by_name = {name: [row for row in rows if row["name"] == name] for name in names}
     means = {name: statistics.mean(row["accuracy"]["last"]["all"] for row in own) for name, own in by_name.items()}
@@ -416,25 +438,42 @@ def table(args: Any) -> None:
         carry = statistics.mean(row["accuracy"]["last"]["carry"] for row in own)
         listed = ", ".join(f"{kind} {value:.1f}" for kind, value in kinds.items())
         print(f"{name:<14} {len(own)} seeds: {listed}; carry {carry:.1f}; {own[0]['flops'] / 1e12:.1f} TFLOP")
+    problems = len(ChoiceSplit().test)
     report(
         "demo_settings",
-        f"smollm2, TF32: greedy accuracy on {len(ChoiceSplit().test)} choice problems, best of {len(names)} settings",
-        max(means.values()),
+        f"smollm2, TF32: greedy accuracy on {problems} choice problems, {args.chosen} of {len(names)} settings",
+        means[args.chosen],
         {"template qa": means.get("qa")},
         unit="%",
         details={
-            "settings": [
-                {
-                    "name": name,
-                    "settings": own[0]["settings"],
-                    "runs": [{key: row[key] for key in shown} for row in own],
-                }
-                for name, own in by_name.items()
-            ],
+            "recipe_before": asdict(QA),
+            "settings": [{"name": name, **_summary(own)} for name, own in by_name.items()],
             "note": args.note,
         },
         origin=rows[0],
     )
+
+
+def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What differs from the recipe before, and the runs: accuracies of the last weights, of their means over steps, the
+    reward of the last five steps, the share of groups that were learned from after step ten, tokens and FLOPs."""
+    before = json.loads(json.dumps(asdict(QA)))
+    changed = {name: value for name, value in runs[0]["settings"].items() if value != before[name]}
+    rows = []
+    for run in runs:
+        last, *means = run["accuracy"].items()
+        groups = sum(_problems_at(Settings(**run["settings"]), step) for step in range(10, len(run["live"])))
+        rows.append({
+            "seed": run["seed"], **{kind: round(value, 2) for kind, value in last[1].items()},
+            **{kind: round(value["all"], 2) for kind, value in means},
+            "reward": round(statistics.mean(run["reward"][-5:]), 4), "live": round(sum(run["live"][10:]) / groups, 4),
+            "tokens": sum(run["tokens"]), "flops": run["flops"], "seconds": round(run["seconds"], 1),
+        })  # fmt: skip
+    return {"changed": changed, "runs": rows}
+
+
+def _problems_at(s: Settings, step: int) -> int:
+    return s.problems_late if s.problems_late and step >= s.late else s.problems
 
 
 def main() -> None:
@@ -443,7 +482,11 @@ def main() -> None:
     flags.add_argument("--out", type=Path, default=Path("kept"), help="folder of the JSON files")
     flags.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     flags.add_argument("--only", nargs="+", choices=list(TRIED), help="settings; default: all")
+    flags.add_argument(
+        "--averaged", type=int, nargs="*", default=[], help="measure means of the last so many steps, too"
+    )
     flags.add_argument("--seconds", type=float, default=3600.0, help="no run begins that would not end by then")
+    flags.add_argument("--chosen", choices=list(TRIED), default="w", help="the setting that became the recipe's")
     flags.add_argument("--note", default="", help="kept with the result")
     args = flags.parse_args()
     {"run": run, "table": table}[args.part](args)

@@ -136,16 +136,12 @@ def train_once(args: Any) -> None:
         seconds, processor_seconds = time.perf_counter() - began, time.process_time() - worked
         rows = read_metrics(Path(home, "train"))
         accuracy, right = evaluate(job, str(Path(home, "train")), None, Path(home, "after"))
-        start: dict[str, Any] = {}
-        if args.evaluate_start:
-            first, start["right"] = evaluate(job, str(job.model), job.template, Path(home, "before"))
-            start |= {"accuracy": first.mean, "low": first.low, "high": first.high}
     sums = {name: sum(row[name] for row in rows) for name in ("time/sample", "time/learn")}
     result = {
         "split": args.split, "seed": args.seed, "before": args.before, "seconds": seconds, "parts": sums,
         "processor_seconds": processor_seconds,
         "accuracy": accuracy.mean, "low": accuracy.low, "high": accuracy.high, "problems": len(right), "right": right,
-        "start": start,
+        "start": {},
         "rewards": [row["reward"] for row in rows], "step_seconds": [row["step_time"] for row in rows],
         "num_tokens": rows[-1]["num_tokens"], "flops": rows[-1].get("flops"), "matrix_rate": rate,
         "threads": torch.get_num_threads(), "steps": job.steps, "problems_per_step": job.problems_per_step,
@@ -157,9 +153,15 @@ def train_once(args: Any) -> None:
     }  # fmt: skip
     args.out.mkdir(parents=True, exist_ok=True)
     name = args.name or f"{args.split}-{'before' if args.before else 'now'}-seed{args.seed}"
-    (args.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    path = args.out / f"{name}.json"
+    path.write_text(json.dumps(result) + "\n", encoding="utf-8")
     shown = f"{100 * accuracy.mean:.1f} % [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}] of {len(right)}"
     print(f"{name}: {seconds:.0f} s, {shown}", flush=True)
+    if args.evaluate_start:  # last, so that a run that is cut short has kept the rest
+        with tempfile.TemporaryDirectory(dir=args.runs) as home:
+            first, at_start = evaluate(job, str(job.model), job.template, Path(home, "before"))
+        result["start"] = {"accuracy": first.mean, "low": first.low, "high": first.high, "right": at_start}
+        path.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 def evaluate(job: RL, model: str, template: str | None, folder: Path) -> tuple[Accuracy, dict[str, float]]:

@@ -78,8 +78,8 @@ def test_gradient_is_that_of_the_weighted_mean_log_probability(model: demo_setti
 
 def test_advantages_are_those_of_the_product() -> None:
     rewards = np.array([[1.0, 0, 0, 1], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]])
-    for kind, divides in (("group", True), ("none", False)):
-        wanted = [credit.group_relative(row, divides) * (1 if divides else 2) for row in rewards]
+    for kind, divides, factor in (("group", True, 1), ("none", False, 2), ("centred", False, 1)):
+        wanted = [factor * credit.group_relative(row, divides) for row in rewards]
         np.testing.assert_allclose(demo_settings.advantages(kind, rewards), wanted)
     whitened = credit.whiten([rewards.reshape(-1)])[0].reshape(4, 4)
     np.testing.assert_allclose(demo_settings.advantages("batch", rewards), whitened)
