@@ -33,6 +33,42 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias)); /* head sizes are multiples of 8 */
 
+/* Weights, keys and values. Other numbers are float32, `rounded` wherever torch keeps one in the type of the weights. */
+#ifdef BFLOAT16
+typedef uint16_t number;
+typedef uint16_t hvec __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef uint16_t hvec4 __attribute__((vector_size(8), aligned(2), may_alias));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t uvec4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+static inline vec load(const number *from) { return (vec)(__builtin_convertvector(*(const hvec *)from, uvec) << 16); }
+static inline vec4 load4(const number *from) {
+    return (vec4)(__builtin_convertvector(*(const hvec4 *)from, uvec4) << 16);
+}
+static inline float to_float(number x) {
+    union { uint32_t bits; float value; } both = {.bits = (uint32_t)x << 16};
+    return both.value;
+}
+static inline number to_number(float x) { /* the nearest; of two the even one */
+    union { float value; uint32_t bits; } both = {.value = x};
+    if (x != x) return 0x7fc0;
+    return (number)((both.bits + 0x7fff + (both.bits >> 16 & 1)) >> 16);
+}
+static inline float rounded(float x) { return to_float(to_number(x)); }
+static inline vec rounded_vec(vec x) {
+    uvec bits = (uvec)x, up = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    return (vec)(((ivec)(x == x) & (ivec)up) | (~(ivec)(x == x) & (ivec)x)); /* NaN stays */
+}
+#else
+typedef float number;
+static inline vec load(const number *from) { return *(const vec *)from; }
+static inline vec4 load4(const number *from) { return *(const vec4 *)from; }
+static inline float to_float(number x) { return x; }
+static inline number to_number(float x) { return x; }
+static inline float rounded(float x) { return x; }
+static inline vec rounded_vec(vec x) { return x; }
+#endif
+
 typedef struct {
     const int32_t *slots;  /* of its tokens, by position */
     const uint8_t *ends;   /* whether a token of the vocabulary ends it */
@@ -97,32 +133,32 @@ static inline vec vexp(vec x) {
     return p * (vec)((n + 127) << 23);
 }
 
-static void rms_norm(const float *x, int64_t n, const float *weight, float eps, float *out) {
+static void rms_norm(const float *x, int64_t n, const number *weight, float eps, float *out) {
     float part[8] = {0};
     for (int64_t i = 0; i < n; i += 8)
         for (int j = 0; j < 8; j++) part[j] += x[i + j] * x[i + j];
     float sum = ((part[0] + part[4]) + (part[1] + part[5])) + ((part[2] + part[6]) + (part[3] + part[7]));
     float by = 1.0f / sqrtf(sum / (float)n + eps);
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] * by * weight[i];
+    for (int64_t i = 0; i < n; i++) out[i] = rounded(rounded(x[i] * by) * to_float(weight[i]));
 }
 
 #define AHEAD 12 /* keys or values that are fetched before they are needed */
 
 /* Attention of one query head: softmax of its scores over the keys, then the weighted values. */
-__attribute__((always_inline)) static inline void attend(const float *q, const float *keys, const float *values,
+__attribute__((always_inline)) static inline void attend(const float *q, const number *keys, const number *values,
                                                          const int32_t *slots, int64_t count, float *scores,
                                                          const int size, float *out) {
     vec4 query[MAX_HEAD / 4], mixed[MAX_HEAD / 4];
 #pragma GCC unroll 16
     for (int d = 0; d < size / 4; d++) query[d] = *(const vec4 *)(q + 4 * d), mixed[d] = (vec4){0};
     for (int64_t i = 0; i < count; i++) {
-        const float *key = keys + (int64_t)slots[i] * size;
-        const float *later = keys + (int64_t)slots[i + AHEAD < count ? i + AHEAD : i] * size;
+        const number *key = keys + (int64_t)slots[i] * size;
+        const number *later = keys + (int64_t)slots[i + AHEAD < count ? i + AHEAD : i] * size;
         vec4 even = {0}, odd = {0};
 #pragma GCC unroll 16
         for (int d = 0; d < size / 4; d += 2) {
-            even = fused4(query[d], *(const vec4 *)(key + 4 * d), even);
-            odd = fused4(query[d + 1], *(const vec4 *)(key + 4 * d + 4), odd);
+            even = fused4(query[d], load4(key + 4 * d), even);
+            odd = fused4(query[d + 1], load4(key + 4 * d + 4), odd);
         }
         for (int d = 0; d < size; d += 16) __builtin_prefetch(later + d);
         even += odd;
@@ -134,29 +170,32 @@ __attribute__((always_inline)) static inline void attend(const float *q, const f
         vec here = *(vec *)(scores + i);
         tops = (vec)(((ivec)(here > tops) & (ivec)here) | (~(ivec)(here > tops) & (ivec)tops));
     }
-    float top = tops[0];
+    float top = tops[0], rest = 0;
     for (int j = 1; j < LANES; j++) top = tops[j] > top ? tops[j] : top;
     for (int64_t i = 0; i < count; i += LANES) {
         vec w = vexp(*(vec *)(scores + i) - top);
-        *(vec *)(scores + i) = w;
-        if (i + LANES <= count) totals += w;
+        *(vec *)(scores + i) = rounded_vec(w);
+        if (i + LANES <= count)
+            totals += w;
+        else
+            for (int j = 0; i + j < count; j++) rest += w[j];
     }
     float total = 0;
     for (int j = 0; j < LANES; j++) total += totals[j];
-    for (int64_t i = count / LANES * LANES; i < count; i++) total += scores[i];
+    total += rest;
     for (int64_t i = 0; i < count; i++) {
-        const float *value = values + (int64_t)slots[i] * size;
-        const float *later = values + (int64_t)slots[i + AHEAD < count ? i + AHEAD : i] * size;
+        const number *value = values + (int64_t)slots[i] * size;
+        const number *later = values + (int64_t)slots[i + AHEAD < count ? i + AHEAD : i] * size;
         vec4 weight = splat4(scores[i]);
 #pragma GCC unroll 16
-        for (int d = 0; d < size / 4; d++) mixed[d] = fused4(weight, *(const vec4 *)(value + 4 * d), mixed[d]);
+        for (int d = 0; d < size / 4; d++) mixed[d] = fused4(weight, load4(value + 4 * d), mixed[d]);
         for (int d = 0; d < size; d += 16) __builtin_prefetch(later + d);
     }
 #pragma GCC unroll 16
     for (int d = 0; d < size / 4; d++) *(vec4 *)(out + 4 * d) = mixed[d] / total;
 }
 
-static void attend_any(const float *q, const float *keys, const float *values, const int32_t *slots, int64_t count,
+static void attend_any(const float *q, const number *keys, const number *values, const int32_t *slots, int64_t count,
                        float *scores, int size, float *out) {
     switch (size) { /* constants, so that loops over a head are unrolled */
     case 8: attend(q, keys, values, slots, count, scores, 8, out); break;
@@ -170,8 +209,8 @@ static void attend_any(const float *q, const float *keys, const float *values, c
 static void rotate(float *head, int64_t size, const float *cosines, const float *sines) {
     for (int64_t i = 0, half = size / 2; i < half; i++) {
         float a = head[i], b = head[i + half];
-        head[i] = a * cosines[i] - b * sines[i];
-        head[i + half] = b * cosines[i] + a * sines[i];
+        head[i] = rounded(rounded(a * cosines[i]) - rounded(b * sines[i]));
+        head[i + half] = rounded(rounded(b * cosines[i]) + rounded(a * sines[i]));
     }
 }
 
@@ -179,7 +218,7 @@ static void rotate(float *head, int64_t size, const float *cosines, const float 
 static inline vec activate(vec gate, vec up, int gelu) {
     vec inner = gate;
     if (gelu) inner = 1.5957691216057308f * (gate + 0.044715f * gate * gate * gate); /* tanh by way of exp */
-    return gate / (1.0f + vexp(-inner)) * up;
+    return rounded_vec(rounded_vec(gate / (1.0f + vexp(-inner))) * up);
 }
 
 static uint64_t splitmix(uint64_t x) {

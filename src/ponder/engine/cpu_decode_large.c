@@ -1,4 +1,4 @@
-/* Decoding steps of a large float32 decoder on a CPU, for few rows: the layers, the cache and sampling.
+/* Decoding steps of a large decoder on a CPU, float32 or bfloat16, for few rows: the layers, the cache and sampling.
  *
  * Its time is that of reading the weights, so they are read where torch keeps them, [outputs, inputs], once in each
  * step. All threads compute the same step: the outputs of a product, or the heads of attention, are taken in chunks by
@@ -13,26 +13,26 @@
 #else
 #define MAX_TILE_ROWS 4
 #endif
-#define LINE 16      /* numbers of a cache line; inputs are a multiple */
+#define LINE 16      /* inputs that are read between two fetches; all are a multiple */
 #define MAX_CHUNK 64 /* outputs */
 #define SPINS 4096   /* before a thread sleeps until the others have come */
 
 typedef struct {
-    const float *weight, *bias; /* a bias may be null */
+    const number *weight, *bias; /* a bias may be null */
     int64_t outputs;
 } Linear;
 
 typedef struct {
-    const float *attention_norm, *mlp_norm, *q_norm, *k_norm; /* the last two may be null */
+    const number *attention_norm, *mlp_norm, *q_norm, *k_norm; /* the last two may be null */
     Linear q, k, v, out, gate, up, down;
-    float *kv;
+    number *kv;
     int64_t window; /* tokens back that a token sees, itself included; 0: all */
 } LargeLayer;
 
 typedef struct {
     int64_t layers, width, heads, kv_heads, head_size, mlp_width, vocab, slots, gelu;
     float eps, scale;
-    const float *embedding, *norm, *head;
+    const number *embedding, *norm, *head;
     const float *cosines, *sines; /* [positions][head size / 2] */
     const LargeLayer *layer;
 } LargeModel;
@@ -90,7 +90,7 @@ typedef float Sums[MAX_TILE_ROWS][TILE];
 /* sums[rows][tile] of x[rows, inputs] and rows of a matrix, of which those after the next are fetched meanwhile. A sum
  * adds whole vectors in the order of the inputs, then the numbers of a vector, whatever `rows` and `tile` are. */
 __attribute__((always_inline)) static inline void dot(const int rows, const int tile, const float *x, int64_t inputs,
-                                                      const float *weight, Sums sums) {
+                                                      const number *weight, Sums sums) {
     vec sum[MAX_TILE_ROWS][TILE];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -98,12 +98,13 @@ __attribute__((always_inline)) static inline void dot(const int rows, const int 
         for (int o = 0; o < tile; o++) sum[r][o] = (vec){0};
     for (int64_t k = 0; k < inputs; k += LINE) {
 #pragma GCC unroll 4
-        for (int o = 0; o < tile; o++) __builtin_prefetch(weight + tile * (2 * inputs + k) + o * LINE);
+        for (int i = 0; i < tile * (int)sizeof(number) / 4; i++)
+            __builtin_prefetch(weight + tile * (2 * inputs + k) + i * (64 / sizeof(number)));
 #pragma GCC unroll 4
         for (int64_t i = k; i < k + LINE; i += LANES) {
             vec w[TILE];
 #pragma GCC unroll 4
-            for (int o = 0; o < tile; o++) w[o] = *(const vec *)(weight + o * inputs + i);
+            for (int o = 0; o < tile; o++) w[o] = load(weight + o * inputs + i);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 vec here = *(const vec *)(x + r * inputs + i);
@@ -126,7 +127,7 @@ __attribute__((always_inline)) static inline void dot(const int rows, const int 
 
 /* One function for each number of rows, so that its sums stay in registers. */
 #define DOT_OF(rows, tile)                                                                                          \
-    __attribute__((noinline)) static void dot_##rows##_##tile(const float *x, int64_t inputs, const float *weight,  \
+    __attribute__((noinline)) static void dot_##rows##_##tile(const float *x, int64_t inputs, const number *weight, \
                                                               Sums sums) {                                          \
         dot(rows, tile, x, inputs, weight, sums);                                                                   \
     }
@@ -138,7 +139,7 @@ DOT_OF(3, 4)
 DOT_OF(4, 4)
 #endif
 
-static void dot_any(int rows, int tile, const float *x, int64_t inputs, const float *weight, Sums sums) {
+static void dot_any(int rows, int tile, const float *x, int64_t inputs, const number *weight, Sums sums) {
     if (tile < TILE) {
         for (int r = 0; r < rows; r++)
             for (int o = 0; o < tile; o++) {
@@ -171,8 +172,8 @@ static void multiply(int64_t rows, const float *x, int64_t inputs, Linear linear
             for (int i = 0; i < some; i++)
                 for (int o = 0; o < tile; o++) {
                     float *here = out + (r + i) * stride + at + o, sum = sums[i][o];
-                    if (add) sum += *here;
-                    *here = linear.bias ? sum + linear.bias[at + o] : sum;
+                    if (linear.bias) sum += to_float(linear.bias[at + o]);
+                    *here = add ? rounded(*here + rounded(sum)) : rounded(sum);
                 }
         }
     }
@@ -228,13 +229,15 @@ static void attend_group(Team *t, const LargeLayer *layer, int64_t r, int64_t k,
     int64_t size = m->head_size, half = size / 2, plane = m->slots * size, group = m->heads / m->kv_heads;
     const float *cosines = m->cosines + row->position * half, *sines = m->sines + row->position * half;
     float *heads = t->heads + r * t->heads_width, *key = heads + (m->heads + k) * size;
-    float *keys = layer->kv + k * plane, *values = layer->kv + (m->kv_heads + k) * plane;
+    number *keys = layer->kv + k * plane, *values = layer->kv + (m->kv_heads + k) * plane;
     int64_t slot = row->slots[row->position], seen = row->position + 1;
     int64_t from = layer->window && layer->window < seen ? seen - layer->window : 0;
     if (layer->k_norm) rms_norm(key, size, layer->k_norm, m->eps, key);
     rotate(key, size, cosines, sines);
-    memcpy(keys + slot * size, key, size * sizeof(float));
-    memcpy(values + slot * size, heads + (m->heads + m->kv_heads + k) * size, size * sizeof(float));
+    for (int64_t i = 0; i < size; i++) {
+        keys[slot * size + i] = to_number(key[i]);
+        values[slot * size + i] = to_number(heads[(m->heads + m->kv_heads + k) * size + i]);
+    }
     for (int64_t h = k * group; h < (k + 1) * group; h++) {
         float *query = heads + h * size;
         if (layer->q_norm) rms_norm(query, size, layer->q_norm, m->eps, query);
@@ -242,6 +245,7 @@ static void attend_group(Team *t, const LargeLayer *layer, int64_t r, int64_t k,
         for (int64_t i = 0; i < size; i++) query[i] *= m->scale;
         attend_any(query, keys, values, row->slots + from, seen - from, scores, (int)size,
                    t->mixed + (r * m->heads + h) * size);
+        for (int64_t i = (r * m->heads + h) * size, end = i + size; i < end; i++) t->mixed[i] = rounded(t->mixed[i]);
     }
 }
 
@@ -284,7 +288,8 @@ static void run_steps(Team *t, int leads, float *normed, float *up, float *score
     for (int64_t step = 0; step < t->steps; step++) {
         if (leads)
             for (int64_t r = 0; r < t->count; r++)
-                memcpy(t->x + r * m->width, m->embedding + t->rows[r]->token * m->width, m->width * sizeof(float));
+                for (int64_t i = 0; i < m->width; i++)
+                    t->x[r * m->width + i] = to_float(m->embedding[t->rows[r]->token * m->width + i]);
         meet(t);
         if (!t->count) return;
         for (int64_t l = 0; l < m->layers; l++) run_large_layer(t, m->layer + l, normed, up, scores);

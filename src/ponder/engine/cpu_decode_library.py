@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ponder.cache_folder import cache_folder
 
-_SOURCES = tuple(map(Path(__file__).with_name, ("cpu_decode.c", "cpu_decode_large.c")))
+_SOURCES = tuple(map(Path(__file__).with_name, ("cpu_decode.c", "cpu_decode_large.c", "cpu_decode_bfloat16.c")))
 _HEADER = Path(__file__).with_name("cpu_decode.h")
 _COMPILERS = "cc", "gcc", "clang"
 _FLAGS = "-O3", "-std=gnu11", "-fno-math-errno", "-ffp-contract=off", "-fPIC", "-shared"
@@ -38,7 +38,7 @@ def compile_library() -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError):
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for function in (library.decode, library.decode_large):
+    for function in (library.decode, library.decode_large, library.decode_large_bfloat16):
         function.argtypes = [pointer, pointer, number, number, number, pointer, pointer, pointer]
         function.restype = ctypes.c_int
     return library

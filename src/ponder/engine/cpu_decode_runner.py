@@ -25,12 +25,15 @@ from ponder.engine.cpu_merged_layers import MergedLayersRunner
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
 _STEPS_PER_CALL = 16
 _PANEL = 16  # outputs of a matrix that are side by side
 _MAX_PARAMETERS = 1 << 22  # more do not stay in a processor's cache
 _FEW_SEQUENCES = 16  # of a large network: more are faster in torch
+_MAX_PRODUCTS = 1 << 31  # of a call for a large network: some 0.1 s
+_ROWS_PER_READ = 4  # as many are multiplied in the time in which weights are read
 _MAX_HEAD = 256
 _MORE_SLOTS = 256  # for which a row's table has room
 
@@ -207,16 +210,17 @@ class CompiledStepsRunner(ModelRunner):
         def keep(tensor: Tensor | None) -> int | None:
             if tensor is None:
                 return None
-            kept.append(tensor := tensor.detach().float().contiguous())
+            kept.append(tensor := tensor.detach().contiguous())
             return tensor.data_ptr()
 
         freqs, factor = net.rope_frequencies[0]
         angles = torch.arange(self._positions).float()[:, None] * freqs.float()
+        cosines, sines = ((turned * factor).to(net.dtype).float() for turned in (angles.cos(), angles.sin()))
         kept.append(layers := self._build_layers(keep))
         model = _Model(
             c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.mlp_width, c.vocab, self.cache.kv[0].shape[2],
             int(c.activation == "gelu_tanh"), c.norm_eps, c.scale, keep(net.embed_tokens.weight), keep(net.norm.weight),
-            keep(self._build_head()), keep(angles.cos() * factor), keep(angles.sin() * factor),
+            keep(self._build_head()), keep(cosines), keep(sines),
             ctypes.addressof(layers),
         )  # fmt: skip
         return model, kept
@@ -258,15 +262,25 @@ class FewSequencesRunner(CompiledStepsRunner, FusedLayersRunner):
     """For larger networks while they have few sequences. Weights are read where they are; more sequences run in torch,
     by packed weights."""
 
+    def __init__(self, net: Decoder, slots: int) -> None:
+        super().__init__(net, slots)
+        self._parameters = sum(p.numel() for p in net.parameters())
+
     @property
     def _function(self) -> Any:
-        return self._library.decode_large
+        bfloat16 = self.net.dtype == torch.bfloat16
+        return self._library.decode_large_bfloat16 if bfloat16 else self._library.decode_large
 
     def _check_support(self) -> bool:
         return is_supported_large(self.net)
 
     def _is_few(self, rows: int) -> bool:
         return rows <= _FEW_SEQUENCES
+
+    def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
+        """Fewer in one call than of a small network: meanwhile other requests wait."""
+        products = self._parameters * max(_ROWS_PER_READ, len(seqs))
+        return min(super().max_steps(seqs, ahead), max(1, _MAX_PRODUCTS // products))
 
     def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
         layers = (_LargeLayer * self.net.config.layers)()
@@ -316,20 +330,23 @@ class _SlotTable:
 
 def is_supported(net: Decoder) -> bool:
     """Whether the compiled code computes this network: small, float32, and of sizes that fill its vectors."""
-    return _fills_vectors(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
+    fits = _fills_vectors(net) and sum(p.numel() for p in net.parameters()) <= _MAX_PARAMETERS
+    return fits and cpu_merged_layers.is_supported(net)
 
 
 def is_supported_large(net: Decoder) -> bool:
-    """The same for a network of any size, whose weights are read where they are: nothing is padded or converted."""
-    weights = [layer.weight for layer in net.modules() if isinstance(layer, nn.Linear)]
-    in_place = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
-    return _fills_vectors(net) and in_place and not net.config.mlp_width % _PANEL
+    """The same for a network of any size, float32 or bfloat16, whose weights are read where they are: of one dtype, and
+    of sizes that need no padding."""
+    c = net.config
+    is_usual = not c.gemma and c.vision is None and c.local_rope is None and not lora.has_adapter(net)
+    in_place = all(p.dtype == net.dtype and p.is_contiguous() for p in net.parameters())
+    of_dtype = net.dtype in (torch.float32, torch.bfloat16)
+    return is_usual and in_place and of_dtype and _fills_vectors(net) and not c.mlp_width % _PANEL
 
 
 def _fills_vectors(net: Decoder) -> bool:
     c = net.config
-    fits = not (c.width % _PANEL or c.heads * c.head_dim % _PANEL or c.head_dim % 8) and c.head_dim <= _MAX_HEAD
-    return fits and cpu_merged_layers.is_supported(net)
+    return not (c.width % _PANEL or c.heads * c.head_dim % _PANEL or c.head_dim % 8) and c.head_dim <= _MAX_HEAD
 
 
 def _needs_host(seq: SequenceState) -> bool:
