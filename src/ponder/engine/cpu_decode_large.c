@@ -87,8 +87,8 @@ static void meet(Team *t) {
 
 typedef float Sums[MAX_TILE_ROWS][TILE];
 
-/* sums[rows][tile] of x[rows, inputs] and rows of a matrix, of which those after the next are fetched meanwhile. A sum
- * adds whole vectors in the order of the inputs, then the numbers of a vector, whatever `rows` and `tile` are. */
+/* sums[rows][tile] of x[rows, inputs] and rows of a matrix, of which the next are fetched meanwhile. A sum adds
+ * whole vectors in the order of the inputs, then the numbers of a vector, whatever `rows` and `tile` are. */
 __attribute__((always_inline)) static inline void dot(const int rows, const int tile, const float *x, int64_t inputs,
                                                       const number *weight, Sums sums) {
     vec sum[MAX_TILE_ROWS][TILE];
@@ -99,7 +99,7 @@ __attribute__((always_inline)) static inline void dot(const int rows, const int 
     for (int64_t k = 0; k < inputs; k += LINE) {
 #pragma GCC unroll 4
         for (int i = 0; i < tile * (int)sizeof(number) / 4; i++)
-            __builtin_prefetch(weight + tile * (2 * inputs + k) + i * (64 / sizeof(number)));
+            __builtin_prefetch(weight + tile * (inputs + k) + i * (64 / sizeof(number)), 0, 2);
 #pragma GCC unroll 4
         for (int64_t i = k; i < k + LINE; i += LANES) {
             vec w[TILE];
