@@ -1,4 +1,5 @@
-"""Decoding one sequence, or a few, on a CPU: compiled steps beside torch's operations and beside llama.cpp.
+"""Decoding one sequence, or a few, on a CPU: compiled steps beside what many sequences take (packed weights), beside
+ponder without a compiler, and beside llama.cpp.
 
 Every side samples from the same weights at temperature 1, with log-probabilities. Sides take turns, each turn with new
 prompts; a step's time is that of a longer answer less that of a short one, so that reading the prompt is not in it.
@@ -32,7 +33,8 @@ from sampling_harness import backend_packages, prepare_model, result_name, sampl
 
 PROMPT_TOKENS = 32
 FIRST_TOKENS = 2  # of the short answers
-KERNELS = {"ponder": "1", "ponder, torch": "0"}  # PONDER_CPU_KERNELS
+# ponder's own: PONDER_CPU_KERNELS, and for up to how many sequences steps are compiled, for which ponder has a limit
+OWN = {"ponder": ("1", 1 << 30), "ponder, packed weights": ("1", 0), "ponder, no compiler": ("0", 0)}
 LLAMA = {"float32": "llama.cpp, F32", "bfloat16": "llama.cpp, BF16"}
 
 
@@ -49,11 +51,15 @@ def kernels(value: str) -> Iterator[None]:
 
 
 def open_side(name: str, setting: BackendSetting, vocab: int) -> Backend:
-    with kernels(KERNELS.get(name, "1")):
-        side = Ponder(setting) if name in KERNELS else BACKENDS[name](setting)
+    value, few = OWN.get(name, ("1", 0))
+    with kernels(value):
+        side = Ponder(setting) if name in OWN else BACKENDS[name](setting)
         side.generate_all(prompts(vocab, 0, 0, 1), 1)  # the engine chooses its runner at its first pass
     if isinstance(side, Ponder):
-        print(f"{name}: {type(side.policy.engine._runner).__name__}", flush=True)
+        runner: Any = side.policy.engine._runner
+        print(f"{name}: {type(runner).__name__}", flush=True)
+        if hasattr(runner, "few_sequences"):
+            runner.few_sequences = few
     return side
 
 
@@ -97,11 +103,12 @@ def main() -> None:
     own.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16], help="sequences at a time")
     own.add_argument("--tokens", type=int, default=48, help="steps that are timed")
     own.add_argument("--threads", type=int, default=1)
+    own.add_argument("--brief", action="store_true", help="without ponder's other two sides")
     args = own.parse_args()
     if args.device != "cpu":
         raise SystemExit("the compiled steps are for a CPU")
     args.dtype = args.dtype or "float32"
-    args.backends = args.backends or [name for name in ("ponder", LLAMA[args.dtype])]
+    args.backends = args.backends or ["ponder", LLAMA[args.dtype]]
 
     with prepare_model(args, max(args.rows), FIRST_TOKENS + args.tokens) as ready:
         import torch
@@ -111,9 +118,10 @@ def main() -> None:
         setting = replace(ready.setting, threads=args.threads, max_model_len=PROMPT_TOKENS + args.tokens + 16)
         vocab, sides = ready.config.vocab, dict[str, Backend]()
         peers = [name for name in args.backends if name.startswith("llama.cpp") and name.split(", ")[1] in setting.gguf]
+        own_sides = [name for name in OWN if name == "ponder" or not args.brief]
         details: dict[str, Any] = {}
         try:
-            for name in (*KERNELS, *peers):
+            for name in (*own_sides, *peers):
                 sides[name] = open_side(name, setting, vocab)
                 torch.set_num_threads(args.threads)  # loading a model chooses their number
             for rows, found in measure(sides, vocab, args):

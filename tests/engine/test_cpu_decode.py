@@ -45,6 +45,7 @@ def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small networks decode as large ones do."""
     monkeypatch.setattr(cpu_packed_weights, "is_worthwhile", lambda net: True)
+    monkeypatch.setitem(cpu_decode_runner._FEW_SEQUENCES, torch.bfloat16, 100)
 
 
 def generate(net: Decoder, requests: Sequence[Request], eos: frozenset[int] = frozenset()) -> list[SequenceState]:
@@ -112,7 +113,7 @@ def test_few_sequences_of_a_large_network_sample_what_the_network_samples(
     kind: str, few: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Also where their number falls below the limit while they are sampled, and torch wrote their first keys."""
-    monkeypatch.setattr(cpu_decode_runner, "_FEW_SEQUENCES", few)
+    monkeypatch.setitem(cpu_decode_runner._FEW_SEQUENCES, torch.float32, few)
     net, eos = tiny_decoder(kind), frozenset([2, 30])
     assert isinstance(make_runner(net, 100, 4, True, ""), FewSequencesRunner)
     assert_same(generate(net, some_requests(), eos), plain(net, some_requests(), eos))
@@ -185,7 +186,7 @@ def test_weights_of_a_large_network_are_read_where_they_are():
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_a_row_has_the_same_bits_alone_and_with_any_number_of_threads(size: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cpu_packed_weights, "is_worthwhile", lambda net: size == "large")
-    monkeypatch.setattr(cpu_decode_runner, "_FEW_SEQUENCES", 100)
+    monkeypatch.setitem(cpu_decode_runner._FEW_SEQUENCES, torch.float32, 100)
     net = tiny_decoder("qwen3")
     requests = [Request(ids([token]), Sampling(0.9, max_tokens=40), 1, token) for token in range(3, 40)]
     together, threads = generate(net, requests), torch.get_num_threads()
