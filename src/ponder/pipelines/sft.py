@@ -150,9 +150,9 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     problems = _read_problems(job)
     if isinstance(job.data, str):
         warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
+    dtype, loading = checkpoint.resume_dtype(run, job.dtype), checkpoint.start_loading(run, current_group())
     policy = load_policy(
-        job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype),
-        added_tokens=job.added_tokens,
+        job.model, template=job.template, device=job.device, dtype=dtype, added_tokens=job.added_tokens
     )  # fmt: skip
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, TokenizedAnswer):
@@ -161,7 +161,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     # Of few problems, each comes again in every epoch: to play its gold episode takes longer than to learn from it.
     kept_episodes: dict[str, Trace] | None = {} if len(problems) <= _MAX_KEPT_EPISODES else None
 
-    with TrainingSession(run, job, watch, policy, {"policy": learner}) as session:
+    with TrainingSession(run, job, watch, policy, {"policy": learner}, loading) as session:
         for step in session.remaining_steps():
             with session.step() as state:
                 began = time.perf_counter()
