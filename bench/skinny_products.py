@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products of few rows with a matrix of one byte per entry, by tile, beside cuBLAS with the same matrix in bfloat16.
 
 A step of few sequences is bound by reading weights, and one byte is half of two: where does a kernel read them at the
@@ -142,7 +143,7 @@ def graph_seconds(calls: list[Callable[[], None]], repeats: int = 20) -> float:
 def bandwidth() -> float:
     """Bytes a second that a copy reads and writes."""
     a, b = (torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(2))
-    return 2 * a.numel() / graph_seconds([lambda: b.copy_(a)])  # type: ignore[list-item, return-value]
+    return 2 * a.numel() / graph_seconds([lambda: b.copy_(a)])
 
 
 def measure(name: str, rows: int, kind: str, limit: float, memory: float) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def measure(name: str, rows: int, kind: str, limit: float, memory: float) -> dic
     expected = x.float() @ (small[0][0].float() * small[0][1][:, None]).T
     row: dict[str, Any] = {
         "matrix": name, "rows": rows, "kind": kind,
-        "bfloat16_us": 1e6 * graph_seconds([lambda w=w: torch.mm(x, w.T, out=out) for w in dense]),  # type: ignore[misc]
+        "bfloat16_us": 1e6 * graph_seconds([lambda w=w: torch.mm(x, w.T, out=out) for w in dense]),
         "limit_us": 1e6 * width * wide / memory, "tiles": [],
     }  # fmt: skip
     end = time.monotonic() + limit
@@ -169,7 +170,7 @@ def measure(name: str, rows: int, kind: str, limit: float, memory: float) -> dic
         try:
             tile(x, *small[0], out)
             found["error"] = float((out.float() - expected).abs().max() / expected.abs().max())
-            found["us"] = 1e6 * graph_seconds([lambda w=w, t=tile: t(x, *w, out) for w in small])  # type: ignore[misc]
+            found["us"] = 1e6 * graph_seconds([lambda w=w, t=tile: t(x, *w, out) for w in small])
         except Exception as why:
             found["failed"] = f"{type(why).__name__}: {why!s:.200}"
         row["tiles"].append(found)
