@@ -93,12 +93,13 @@ class _TokenLogprobs(torch.autograd.Function):
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         second_N = torch.zeros_like(norm_N) if grads[1] is None and hidden_NE.is_cuda else grads[1]  # compiled once
         library = _cpu_kernels(hidden_NE, ctx.banned)
+        others_N = -torch.expm1(logprobs_N)  # 1 - p; in the compiled pass it would be computed for every logit
         for part, probs_NV in zip(_chunks(hidden_NE, weight_VE), kept, strict=True):
             second = None if second_N is None else (second_N[part], entropy_N[part])
             target, first, norm = target_N[part], first_N[part], norm_N[part]
             if probs_NV is not None:
                 slope = compiled(_kept_probs_grad)
-                slope_NV = slope(_with_fixed_width(probs_NV), target, logprobs_N[part], first, second, ctx.temperature)
+                slope_NV = slope(_with_fixed_width(probs_NV), target, others_N[part], first, second, ctx.temperature)
             elif library is not None:
                 logits_NV = hidden_NE[part] @ weight_VE.T
                 slope_NV = cpu_logits.slope_(library, logits_NV, target, norm, first, second, ctx.temperature)
@@ -130,14 +131,14 @@ def _norm_entropy_probs(logits_NV: Tensor, temperature: float, dtype: torch.dtyp
 
 
 def _kept_probs_grad(
-    probs_NV: Tensor, target_N: Tensor, logprobs_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
+    probs_NV: Tensor, target_N: Tensor, others_N: Tensor, first_N: Tensor, second: tuple[Tensor, Tensor] | None,
     temperature: float,
 ) -> Tensor:  # fmt: skip
-    """As `_logprobs_grad`, from rounded probabilities. The target's own is computed anew: 1 - p of a likely token has
-    no digit left once p is rounded."""
+    """As `_logprobs_grad`, from rounded probabilities. The probability of all tokens but the target is given: 1 - p of
+    a likely token has no digit left once p is rounded."""
     p_NV = at_least_float32(probs_NV)
     hit_NV = torch.arange(probs_NV.shape[1], device=probs_NV.device) == target_N[:, None]
-    slope_NV = torch.where(hit_NV, -torch.expm1(logprobs_N)[:, None], -p_NV) * first_N[:, None]
+    slope_NV = torch.where(hit_NV, others_N[:, None], -p_NV) * first_N[:, None]
     if second is not None:
         logp_NV = torch.where(p_NV > 0, p_NV.log(), 0.0)
         slope_NV = slope_NV - second[0][:, None] * p_NV * (logp_NV + second[1][:, None])
