@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.engine import cpu_kernels, cpu_logits, sampler
+from ponder.engine import sampler
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, TorchOps
 from ponder.engine.kv_cache import KVCache
+from ponder.nets import cpu_kernels, cpu_logits
 from ponder.nets.rms_norm import RMSNorm
 from ponder.train import chunked_lm_head
 

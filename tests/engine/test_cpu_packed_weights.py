@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fakes import CONFIGS, run_async, tiny_decoder
 from ponder import memory_check
-from ponder.engine import cpu_fused_layers, cpu_kernels, cpu_packed_weights, runner_factory
+from ponder.engine import cpu_fused_layers, cpu_packed_weights, runner_factory
 from ponder.engine.cpu_fused_layers import FusedLayersRunner
 from ponder.engine.engine import Engine
 from ponder.engine.layer_override import override_forward
 from ponder.engine.request import Request, SequenceState
-from ponder.nets import lora
+from ponder.nets import cpu_kernels, lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 from reference_decoder import plain_logits, weights64

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from ponder.cache_folder import cache_folder
+from ponder.nets.cpu_kernels import describe_processor
 
 _SOURCES = tuple(map(Path(__file__).with_name, ("cpu_decode.c", "cpu_decode_large.c", "cpu_decode_bfloat16.c")))
 _HEADER = Path(__file__).with_name("cpu_decode.h")
@@ -59,16 +60,3 @@ def _compile(compiler: str, folder: Path) -> Path:
             subprocess.run(command, check=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL, capture_output=True)
             made.replace(file)
     return file
-
-
-def describe_processor() -> str:
-    """What the instructions of this machine depend on: homes are shared between machines."""
-    try:
-        lines = set(Path("/proc/cpuinfo").read_text().splitlines())
-    except OSError:
-        lines = set()
-    return "\n".join([platform.machine(), platform.processor(), *sorted(line for line in lines if _names_cpu(line))])
-
-
-def _names_cpu(line: str) -> bool:
-    return line.lower().startswith(("model name", "flags", "features", "cpu part", "cpu implementer"))

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from ponder.engine import cpu_packed_weights
 from ponder.engine.attention_plan import AttentionPlan
-from ponder.engine.cpu_kernels import load_kernels
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, LayerOps, TorchOps
 from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.torch_attention import DecodeAttention, reads_segments_repeatedly
 from ponder.nets import lora
+from ponder.nets.cpu_kernels import load_kernels
 from ponder.nets.decoder import AttentionFn, Decoder
 
 

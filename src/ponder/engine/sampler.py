@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import cpu_logits
 from ponder.engine.request import SequenceState
 from ponder.errors import ModelError
+from ponder.nets import cpu_logits
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling
 

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ponder.nets import fp8_linear, rope
+from ponder.nets import cpu_training_ops, fp8_linear, rope
 from ponder.nets.config import DecoderConfig
 from ponder.nets.mrope import tree_positions
 from ponder.nets.picture_embedding import PictureCaches, PictureEncoder, QwenEncoder, TileEncoder, embed_pictures
@@ -73,9 +73,11 @@ class MLP(nn.Module):
         self.gelu = c.activation == "gelu_tanh"
 
     def forward(self, x: Tensor, fp8: bool = False) -> Tensor:
-        gate = fp8_linear.linear(self.gate_proj, x, fp8)
+        gate, up = fp8_linear.linear(self.gate_proj, x, fp8), fp8_linear.linear(self.up_proj, x, fp8)
+        if not self.gelu and (library := cpu_training_ops.load_training_kernels(gate, up)) is not None:
+            return fp8_linear.linear(self.down_proj, cpu_training_ops.swiglu(library, gate, up), fp8)
         gate = F.gelu(gate, approximate="tanh") if self.gelu else F.silu(gate)
-        return fp8_linear.linear(self.down_proj, gate * fp8_linear.linear(self.up_proj, x, fp8), fp8)
+        return fp8_linear.linear(self.down_proj, gate * up, fp8)
 
 
 class Block(nn.Module):

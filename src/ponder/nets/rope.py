@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ponder.nets import cpu_training_ops
 from ponder.nets.config import RopeConfig
 
 
@@ -76,6 +77,8 @@ def angles(positions: Tensor, freqs_F: Tensor, factor: float, sections: tuple[in
 
 
 def rotate(x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor) -> Tensor:
+    if (library := cpu_training_ops.load_training_kernels(x_THD, cos_T1D, sin_T1D)) is not None:
+        return cpu_training_ops.rotate(library, x_THD, cos_T1D, sin_T1D)
     half = x_THD.shape[-1] // 2
     turned = torch.cat((-x_THD[..., half:], x_THD[..., :half]), dim=-1)
     return x_THD * cos_T1D + turned * sin_T1D

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ponder.engine import cpu_logits
+from ponder.nets import cpu_logits
 from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
 

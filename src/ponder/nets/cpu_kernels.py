@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from ponder.cache_folder import cache_folder
-from ponder.engine.cpu_decode_library import describe_processor
 
 _FOLDER = Path(__file__).parent
 _HEADER = "cpu_numbers.h"
@@ -38,6 +37,13 @@ _SIGNATURES = {
             *[_POINTER, _NUMBER] * 3, _POINTER, _NUMBER, _POINTER, _NUMBER, _POINTER, *[_NUMBER] * 4, _REAL, _NUMBER,
             _POINTER, _POINTER, _NUMBER, _NUMBER,
         ],
+    },
+    "cpu_training_ops.c": {
+        "norm": [*[_POINTER] * 4, _NUMBER, _NUMBER, _REAL, _NUMBER],
+        "norm_backward": [*[_POINTER] * 6, _NUMBER, _NUMBER, _NUMBER],
+        "swiglu": [*[_POINTER] * 3, _NUMBER, _NUMBER],
+        "swiglu_backward": [*[_POINTER] * 5, _NUMBER, _NUMBER],
+        "turn": [*[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
     },
     "cpu_logits.c": {
         "sample": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 6, _NUMBER],
@@ -105,3 +111,16 @@ def _compile(compiler: str, source: str, defines: tuple[str, ...], folder: Path)
                 )
             Path(made).replace(file)
     return file
+
+
+def describe_processor() -> str:
+    """What the instructions of this machine depend on: homes are shared between machines."""
+    try:
+        lines = set(Path("/proc/cpuinfo").read_text().splitlines())
+    except OSError:
+        lines = set()
+    return "\n".join([platform.machine(), platform.processor(), *sorted(line for line in lines if _names_cpu(line))])
+
+
+def _names_cpu(line: str) -> bool:
+    return line.lower().startswith(("model name", "flags", "features", "cpu part", "cpu implementer"))

@@ -7,7 +7,7 @@ import ctypes
 import torch
 from torch import Tensor
 
-from ponder.engine.cpu_kernels import load_kernels
+from ponder.nets.cpu_kernels import load_kernels
 
 _VOCAB_BLOCK = 256  # as in cpu_logits.c
 
