@@ -152,8 +152,13 @@ def test_sample_of_nonfinite_logits_is_nonfinite(wrong: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_logprobs_and_gradient_equal_float64(temperature: float) -> None:
+@pytest.mark.parametrize("kept_bytes", [0, 20 * 700 * 4, 1 << 20])
+def test_logprobs_and_gradient_equal_float64(
+    temperature: float, kept_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a kernel for float64, its numbers are torch's."""
+    monkeypatch.setattr(chunked_lm_head, "_CHUNK_BYTES", 20 * 700 * 4)
+    monkeypatch.setattr(chunked_lm_head, "_CPU_KEPT_BYTES", kept_bytes)
     draw = torch.Generator().manual_seed(3)
     hidden, weight = torch.randn(40, 32, generator=draw), torch.randn(700, 32, generator=draw)
     target = torch.randint(0, 700, (40,), generator=draw)
@@ -163,7 +168,10 @@ def test_logprobs_and_gradient_equal_float64(temperature: float) -> None:
         h, w = (x.to(dtype, copy=True).requires_grad_() for x in (hidden, weight))
         assert (cpu_logits.load_logits_kernels(h) is not None) == (dtype == torch.float32)
         logprobs, entropy = chunked_lm_head.token_logprobs(h, w, target, temperature)
-        (logprobs * factors[0] + entropy * factors[1]).sum().backward()
+        loss = (logprobs * factors[0] + entropy * factors[1]).sum()
+        (first,) = torch.autograd.grad(loss, [h], retain_graph=True)
+        loss.backward()
+        assert torch.equal(h.grad, first), "a second backward pass computes the logits again"  # type: ignore[arg-type]
         results.append([logprobs.detach(), entropy.detach(), h.grad, w.grad])
     for ours, exact in zip(*results, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=2e-5)

@@ -3,7 +3,7 @@
 The head runs on a chunk of tokens at a time, and again in the backward pass; sums are in float32. On a GPU, and on a
 CPU where there is a C compiler, the work on a chunk of logits is compiled into few passes over them. On a GPU
 probabilities are kept for the backward pass, rounded to the network's type, as far as a share of the memory goes: then
-the head runs once. Shapes: N tokens, E width, V vocabulary.
+the head runs once. On a CPU some logits are kept. Shapes: N tokens, E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ponder.nets import cpu_logits
 from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
 
+_CPU_KEPT_BYTES = 1 << 29  # of logits that one backward pass may keep on a CPU
 _CHUNK_BYTES = 1 << 28  # of float32 logits
 GPU_CHUNK_BYTES = 1 << 29  # on a GPU: the head's gradient is read and written once for each chunk
 KEPT_MEMORY_SHARE = 1 / 16  # of a GPU's memory, for probabilities that are kept
@@ -61,12 +62,16 @@ class _TokenLogprobs(torch.autograd.Function):
         room = max_kept_bytes(hidden_NE.device) if ctx.needs_input_grad[0] else 0
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         kept: list[Tensor | None] = []  # the probabilities of each chunk
+        logits: list[Tensor | None] = []  # of each chunk, on a CPU with compiled passes
+        cpu_room = _CPU_KEPT_BYTES if ctx.needs_input_grad[0] else 0
         library = _cpu_kernels(hidden_NE, banned)
         for part in _chunks(hidden_NE, weight_VE):
             probs_NV = None
             if library is not None:
                 logits_NV = hidden_NE[part] @ weight_VE.T
                 norm_N, entropy_N = cpu_logits.norm_and_entropy(library, logits_NV, temperature)
+                cpu_room -= logits_NV.nbytes
+                logits.append(logits_NV if cpu_room >= 0 else None)
             else:
                 logits_NV = _chunk_logits(hidden_NE[part], weight_VE, banned)
                 room -= logits_NV.numel() * hidden_NE.element_size()
@@ -82,6 +87,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, logprobs_N, entropy_N, norm_N, *kept)
         ctx.temperature, ctx.banned = temperature, banned
+        ctx.logits = logits  # not saved as the others: the backward pass overwrites them
         ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
@@ -101,7 +107,8 @@ class _TokenLogprobs(torch.autograd.Function):
                 slope = compiled(_kept_probs_grad)
                 slope_NV = slope(_with_fixed_width(probs_NV), target, others_N[part], first, second, ctx.temperature)
             elif library is not None:
-                logits_NV = hidden_NE[part] @ weight_VE.T
+                logits_NV = ctx.logits.pop(0) if ctx.logits else None
+                logits_NV = hidden_NE[part] @ weight_VE.T if logits_NV is None else logits_NV
                 slope_NV = cpu_logits.slope_(library, logits_NV, target, norm, first, second, ctx.temperature)
                 del logits_NV
             else:
