@@ -102,21 +102,21 @@ class CompiledAttention(DecodeAttention):
         inline_segments(plan, lambda _: False)
         self.cache, self.library, self.shared = cache, library, []
         self.lengths = np.asarray([len(tail) for tail in plan.tails], np.int64)
-        self.slots_BL = np.zeros((len(plan.tails), tail_columns(int(self.lengths.max()))), np.int32)
-        for row, tail in zip(self.slots_BL, plan.tails, strict=True):
+        self.table_BL = np.zeros((len(plan.tails), tail_columns(int(self.lengths.max()))), np.int32)
+        for row, tail in zip(self.table_BL, plan.tails, strict=True):
             row[: len(tail)] = tail
         self._update_positions()
 
     def grow(self, slots: np.ndarray) -> None:
-        room = self.slots_BL.shape[1]
+        room = self.table_BL.shape[1]
         if self.lengths.max() + 1 > room:
-            self.slots_BL = np.pad(self.slots_BL, ((0, 0), (0, tail_columns(room) - room)))
-        self.slots_BL[np.arange(len(slots)), self.lengths] = slots
+            self.table_BL = np.pad(self.table_BL, ((0, 0), (0, tail_columns(room) - room)))
+        self.table_BL[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._update_positions()
 
     def keep_rows(self, rows: np.ndarray) -> None:
-        self.lengths, self.slots_BL = self.lengths[rows], self.slots_BL[rows]
+        self.lengths, self.table_BL = self.lengths[rows], self.table_BL[rows]
 
     def _update_positions(self) -> None:
         self.positions_T = self.cache.to_device(self.lengths - 1)
@@ -131,7 +131,7 @@ class CompiledAttention(DecodeAttention):
         scratch = np.empty(threads * room, np.float32)
         self.library.attend(
             *(number for x in parts for number in (x.data_ptr(), x.stride(0))), kv.data_ptr(), kv.shape[2],
-            self.slots_BL.ctypes.data, self.slots_BL.shape[1], self.lengths.ctypes.data, rows, heads, kv_heads, size,
+            self.table_BL.ctypes.data, self.table_BL.shape[1], self.lengths.ctypes.data, rows, heads, kv_heads, size,
             scale, window or 0, out.data_ptr(), scratch.ctypes.data, room, threads,
         )  # fmt: skip
         return out

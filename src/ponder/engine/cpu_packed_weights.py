@@ -19,7 +19,7 @@ from ponder.memory_check import free_memory
 from ponder.nets.decoder import Decoder, at_least_float32
 
 _MIN_MATRIX_ENTRIES = 1 << 16  # a smaller matrix stays in the processor's cache, in any layout
-_TOKENS_BEFORE_PACKING = 256  # tokens computed with new weights before packing, which takes as long as a step or two
+_TOKENS_BEFORE_PACKING = 64  # tokens computed with new weights before packing, which takes as long as a step or two
 
 
 class PackedWeightsRunner(ModelRunner):

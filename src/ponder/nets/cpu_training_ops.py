@@ -58,7 +58,7 @@ class _RMSNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc, untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, factors = ctx.saved_tensors
         grad, grad_x, threads = grad.contiguous(), torch.empty_like(x), torch.get_num_threads()
@@ -80,7 +80,7 @@ class _SwiGLU(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc, untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         gate, up = ctx.saved_tensors
         grad, grad_gate, grad_up = grad.contiguous(), torch.empty_like(gate), torch.empty_like(up)
@@ -97,9 +97,10 @@ class _Rotate(torch.autograd.Function):
         return _turn(library, x_THD, cos_T1D, sin_T1D, 1.0)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc, untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        return _turn(ctx.library, grad.contiguous(), *ctx.saved_tensors, -1.0), None, None, None
+        cos_T1D, sin_T1D = ctx.saved_tensors
+        return _turn(ctx.library, grad.contiguous(), cos_T1D, sin_T1D, -1.0), None, None, None
 
 
 def _turn(library: ctypes.CDLL, x_THD: Tensor, cos_T1D: Tensor, sin_T1D: Tensor, sign: float) -> Tensor:

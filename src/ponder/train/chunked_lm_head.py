@@ -21,7 +21,7 @@ from ponder.nets.decoder import at_least_float32, project_logits
 from ponder.nets.torch_compile import compile_once
 
 _CPU_KEPT_BYTES = 1 << 29  # of logits that one backward pass may keep on a CPU
-_CHUNK_BYTES = 1 << 28  # of float32 logits
+_CHUNK_BYTES = 1 << 28  # of logits
 GPU_CHUNK_BYTES = 1 << 29  # on a GPU: the head's gradient is read and written once for each chunk
 KEPT_MEMORY_SHARE = 1 / 16  # of a GPU's memory, for probabilities that are kept
 
@@ -65,7 +65,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logits: list[Tensor | None] = []  # of each chunk, on a CPU with compiled passes
         cpu_room = _CPU_KEPT_BYTES if ctx.needs_input_grad[0] else 0
         library = _cpu_kernels(hidden_NE, banned)
-        for part in _chunks(hidden_NE, weight_VE):
+        for part in _chunks(hidden_NE, weight_VE, 4 if library is None else hidden_NE.element_size()):
             probs_NV = None
             if library is not None:
                 logits_NV = hidden_NE[part] @ weight_VE.T
@@ -100,7 +100,8 @@ class _TokenLogprobs(torch.autograd.Function):
         second_N = torch.zeros_like(norm_N) if grads[1] is None and hidden_NE.is_cuda else grads[1]  # compiled once
         library = _cpu_kernels(hidden_NE, ctx.banned)
         others_N = -torch.expm1(logprobs_N)  # 1 - p; in the compiled pass it would be computed for every logit
-        for part, probs_NV in zip(_chunks(hidden_NE, weight_VE), kept, strict=True):
+        chunks = _chunks(hidden_NE, weight_VE, 4 if library is None else hidden_NE.element_size())
+        for part, probs_NV in zip(chunks, kept, strict=True):
             second = None if second_N is None else (second_N[part], entropy_N[part])
             target, first, norm = target_N[part], first_N[part], norm_N[part]
             if probs_NV is not None:
@@ -255,25 +256,30 @@ class _HeadGradients:
     def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, enabled: bool) -> None:
         self.inputs_NE, self.weight_VE = hidden_NE, weight_VE
         self.hidden_NE = torch.empty_like(hidden_NE)
-        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if enabled else None
+        self._enabled = enabled
+        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if enabled and weight_VE.is_cuda else None
 
     def add(self, part: slice, slope_NV: Tensor) -> None:
         torch.mm(slope_NV, self.weight_VE, out=self.hidden_NE[part])
-        if self._weight is not None:
-            _add_product(self._weight, slope_NV.T, self.inputs_NE[part])
+        if not self._enabled:
+            return
+        slope_VN, inputs_NE = slope_NV.T, self.inputs_NE[part]
+        if self._weight is None:
+            self._weight = slope_VN @ inputs_NE
+        else:
+            self._weight = _add_product(at_least_float32(self._weight), slope_VN, inputs_NE)
 
     def weight(self) -> Tensor | None:
         return None if self._weight is None else self._weight.to(self.weight_VE.dtype)
 
 
-def _add_product(sums_VE: Tensor, slope_VN: Tensor, inputs_NE: Tensor) -> None:
+def _add_product(sums_VE: Tensor, slope_VN: Tensor, inputs_NE: Tensor) -> Tensor:
     """Add a product to its sums in one pass over them: those of a large head are larger than a chunk's logits."""
     if sums_VE.dtype == inputs_NE.dtype:
-        torch.addmm(sums_VE, slope_VN, inputs_NE, out=sums_VE)
-    elif sums_VE.is_cuda:
-        torch.addmm(sums_VE, slope_VN, inputs_NE, out_dtype=torch.float32, out=sums_VE)
-    else:
-        sums_VE += project_logits(slope_VN, inputs_NE.T)
+        return torch.addmm(sums_VE, slope_VN, inputs_NE, out=sums_VE)
+    if sums_VE.is_cuda:
+        return torch.addmm(sums_VE, slope_VN, inputs_NE, out_dtype=torch.float32, out=sums_VE)
+    return sums_VE.add_(slope_VN @ inputs_NE)
 
 
 def _chunk_logits(hidden_NE: Tensor, weight_VE: Tensor, banned: int | None) -> Tensor:
@@ -292,6 +298,6 @@ def with_constant_width(logits_NV: Tensor) -> Tensor:
     return logits_NV
 
 
-def _chunks(hidden_NE: Tensor, weight_VE: Tensor) -> Iterator[slice]:
-    size = max(1, (GPU_CHUNK_BYTES if hidden_NE.is_cuda else _CHUNK_BYTES) // (4 * len(weight_VE)))
+def _chunks(hidden_NE: Tensor, weight_VE: Tensor, logit_bytes: int = 4) -> Iterator[slice]:
+    size = max(1, (GPU_CHUNK_BYTES if hidden_NE.is_cuda else _CHUNK_BYTES) // (logit_bytes * len(weight_VE)))
     return (slice(first, first + size) for first in range(0, max(1, len(hidden_NE)), size))
