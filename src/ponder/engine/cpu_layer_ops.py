@@ -127,7 +127,7 @@ class CompiledAttention(DecodeAttention):
         kv, (rows, heads, size), kv_heads = self.cache.kv[layer], q_THD.shape, k_TKD.shape[1]
         parts = [x if x.stride()[1:] == (size, 1) else x.contiguous() for x in (q_THD, k_TKD, v_TKD)]
         out, threads = q_THD.new_empty(rows, heads, size), torch.get_num_threads()
-        room = heads // kv_heads * (2 * size + int(self.lengths.max()))
+        room = 4 * int(self.lengths.max())
         scratch = np.empty(threads * room, np.float32)
         self.library.attend(
             *(number for x in parts for number in (x.data_ptr(), x.stride(0))), kv.data_ptr(), kv.shape[2],

@@ -6,19 +6,17 @@ Shapes: T rows, I inputs, O outputs.
 from __future__ import annotations
 
 import ctypes
+import time
+from collections.abc import Callable
 from functools import cache
 
 import torch
 from torch import Tensor
 
+from ponder.engine import cpu_packed_weights
 from ponder.nets.cpu_kernels import load_kernels
 
 _ROWS, _DEPTH = 16, 32  # of a tile: rows or outputs, and inputs
-
-
-@cache
-def _request_tiles(library: ctypes.CDLL) -> bool:
-    return bool(library.request_tiles())
 
 
 def load_tiles(weight_OI: Tensor) -> ctypes.CDLL | None:
@@ -28,6 +26,33 @@ def load_tiles(weight_OI: Tensor) -> ctypes.CDLL | None:
         return None
     library = load_kernels("cpu_tiles.c", weight_OI.dtype)
     return library if library is not None and _request_tiles(library) else None
+
+
+@cache
+def _request_tiles(library: ctypes.CDLL) -> bool:
+    return bool(library.request_tiles())
+
+
+@cache
+def are_faster(library: ctypes.CDLL) -> bool:
+    """Whether products of a decoding step are faster than oneDNN's, with this number of threads. Measured once in a
+    process, with more matrices than stay in a core's cache."""
+    draw = torch.Generator().manual_seed(0)
+    weights = [torch.randn(1536, 576, generator=draw).to(torch.bfloat16) for _ in range(8)]
+    x = torch.randn(64, 576, generator=draw).to(torch.bfloat16)
+    tiles, packed = [pack_tiles(w) for w in weights], [cpu_packed_weights.pack(w) for w in weights]
+    seconds = [_best_seconds(lambda: [multiply_tiles(library, x, t, None) for t in tiles])]
+    seconds.append(_best_seconds(lambda: [cpu_packed_weights.multiply(x, p) for p in packed]))
+    return seconds[0] < seconds[1]
+
+
+def _best_seconds(work: Callable[[], object], times: int = 5) -> float:
+    best = float("inf")
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
 
 
 def pack_tiles(weight_OI: Tensor) -> Tensor:

@@ -75,45 +75,92 @@ void gate_and_multiply(const number *both, number *out, int64_t rows, int64_t wi
     }
 }
 
-/* Queries of one row that share a key head: their scores, softmax and weighted values. */
-INLINE void attend_row(const int64_t size, const number *q, int64_t shared, const number *keys, const number *values,
-                       const int32_t *slots, int64_t length, float scale, float *scores, float *queries, float *sums,
-                       number *out) {
-    for (int64_t i = 0; i < shared * size; i++) queries[i] = widen(q[i]) * scale;
-    for (int64_t i = 0; i < shared * size; i++) sums[i] = 0;
+#define MAX_HEAD 256
+#define VALUE_VECS 4 /* vectors of sums that stay in registers */
+
+/* scores[length] of one to four queries with each key. */
+INLINE void score_keys(const int64_t size, const int many, const float *queries, const number *keys,
+                       const int32_t *slots, int64_t length, float *scores) {
     for (int64_t at = 0; at < length; at++) {
         const number *key = keys + slots[at] * size;
-        for (int64_t g = 0; g < shared; g++) {
-            const float *query = queries + g * size;
-            float sum = 0;
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < size; i++) sum += query[i] * widen(key[i]);
-            scores[g * length + at] = sum;
+        vec sums[4] = {{0}};
+        for (int64_t i = 0; i < size; i += LANES) {
+            vec x = load_vec(key + i);
+            for (int g = 0; g < many; g++) sums[g] += *(const vec *)(queries + g * size + i) * x;
         }
+        for (int g = 0; g < many; g++) scores[g * length + at] = sum_vec(sums[g]);
     }
-    for (int64_t g = 0; g < shared; g++) {
-        float *own = scores + g * length, top = own[0], total = 0;
+}
+
+/* out[size] of one to four queries: the values weighted by their scores. */
+INLINE void weigh_values(const int64_t size, const int many, const float *scores, const number *values,
+                         const int32_t *slots, int64_t length, number *out) {
+    for (int64_t first = 0; first < size; first += VALUE_VECS * LANES) {
+        const int64_t end = size - first < VALUE_VECS * LANES ? (size - first) / LANES : VALUE_VECS;
+        vec sums[4][VALUE_VECS] = {{{0}}};
+        for (int64_t at = 0; at < length; at++) {
+            const number *value = values + slots[at] * size + first;
+            for (int64_t i = 0; i < end; i++) {
+                vec x = load_vec(value + i * LANES);
+                for (int g = 0; g < many; g++) sums[g][i] += scores[g * length + at] * x;
+            }
+        }
+        for (int g = 0; g < many; g++)
+            for (int64_t i = 0; i < end * LANES; i++) out[g * size + first + i] = narrow(((float *)sums[g])[i]);
+    }
+}
+
+static void softmax(float *x, int64_t length) {
+    float top = x[0], total = 0;
 #pragma omp simd reduction(max : top)
-        for (int64_t at = 1; at < length; at++) top = own[at] > top ? own[at] : top;
-        for (int64_t at = 0; at < length; at++) own[at] = fast_exp(own[at] - top);
+    for (int64_t i = 1; i < length; i++) top = x[i] > top ? x[i] : top;
+    for (int64_t i = 0; i < length; i++) x[i] = fast_exp(x[i] - top);
 #pragma omp simd reduction(+ : total)
-        for (int64_t at = 0; at < length; at++) total += own[at];
-        for (int64_t at = 0; at < length; at++) own[at] /= total;
+    for (int64_t i = 0; i < length; i++) total += x[i];
+    for (int64_t i = 0; i < length; i++) x[i] /= total;
+}
+
+/* Queries of one row that share a key head: their scores, softmax and weighted values. Sizes are multiples of LANES. */
+INLINE void attend_row(const int64_t size, const number *q, int64_t shared, const number *keys, const number *values,
+                       const int32_t *slots, int64_t length, float scale, float *scores, number *out) {
+    float queries[4 * MAX_HEAD];
+    for (int64_t first = 0; first < shared; first += 4) {
+        int64_t many = shared - first < 4 ? shared - first : 4;
+        for (int64_t i = 0; i < many * size; i++) queries[i] = widen(q[first * size + i]) * scale;
+        if (many == 1) score_keys(size, 1, queries, keys, slots, length, scores);
+        if (many == 2) score_keys(size, 2, queries, keys, slots, length, scores);
+        if (many == 3) score_keys(size, 3, queries, keys, slots, length, scores);
+        if (many == 4) score_keys(size, 4, queries, keys, slots, length, scores);
+        for (int64_t g = 0; g < many; g++) softmax(scores + g * length, length);
+        number *own = out + first * size;
+        if (many == 1) weigh_values(size, 1, scores, values, slots, length, own);
+        if (many == 2) weigh_values(size, 2, scores, values, slots, length, own);
+        if (many == 3) weigh_values(size, 3, scores, values, slots, length, own);
+        if (many == 4) weigh_values(size, 4, scores, values, slots, length, own);
     }
-    for (int64_t at = 0; at < length; at++) {
-        const number *value = values + slots[at] * size;
-        for (int64_t g = 0; g < shared; g++) {
-            float weight = scores[g * length + at], *sum = sums + g * size;
-            for (int64_t i = 0; i < size; i++) sum[i] += weight * widen(value[i]);
+}
+
+/* The same for any size. */
+static void attend_row_plainly(int64_t size, const number *q, int64_t shared, const number *keys, const number *values,
+                               const int32_t *slots, int64_t length, float scale, float *scores, number *out) {
+    for (int64_t g = 0; g < shared; g++) {
+        for (int64_t at = 0; at < length; at++) {
+            float sum = 0;
+            for (int64_t i = 0; i < size; i++) sum += widen(q[g * size + i]) * widen(keys[slots[at] * size + i]);
+            scores[at] = sum * scale;
+        }
+        softmax(scores, length);
+        for (int64_t i = 0; i < size; i++) {
+            float sum = 0;
+            for (int64_t at = 0; at < length; at++) sum += scores[at] * widen(values[slots[at] * size + i]);
+            out[g * size + i] = narrow(sum);
         }
     }
-    for (int64_t i = 0; i < shared * size; i++) out[i] = narrow(sums[i]);
 }
 
 /* Attention of one new token of each row: its key and value are written to the row's last slot, then its queries see
  * all its slots, or the last `window` of them. q, k and v are rows with strides; slots [rows, columns]; out
- * [rows, heads, size]; scratch has room for `shared` times the longest row's scores and 2 * shared * size for each
- * thread, each `room` numbers. */
+ * [rows, heads, size]; scratch has `room` numbers for each thread, at least four times the longest row's tokens. */
 void attend(const number *q, int64_t q_stride, const number *k, int64_t k_stride, const number *v, int64_t v_stride,
             number *kv, int64_t cache_slots, const int32_t *slots, int64_t columns, const int64_t *lengths, int64_t rows,
             int64_t heads, int64_t kv_heads, int64_t size, float scale, int64_t window, number *out, float *scratch,
@@ -121,7 +168,7 @@ void attend(const number *q, int64_t q_stride, const number *k, int64_t k_stride
     int64_t shared = heads / kv_heads;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t part = 0; part < threads; part++) {
-        float *queries = scratch + part * room, *sums = queries + shared * size, *scores = sums + shared * size;
+        float *scores = scratch + part * room;
         int64_t tasks = rows * kv_heads;
         for (int64_t task = part * tasks / threads; task < (part + 1) * tasks / threads; task++) {
             int64_t row = task / kv_heads, head = task % kv_heads, length = lengths[row];
@@ -133,11 +180,13 @@ void attend(const number *q, int64_t q_stride, const number *k, int64_t k_stride
             const number *query = q + row * q_stride + head * shared * size;
             number *mixed = out + (row * heads + head * shared) * size;
             if (size == 64)
-                attend_row(64, query, shared, keys, values, own, length, scale, scores, queries, sums, mixed);
+                attend_row(64, query, shared, keys, values, own, length, scale, scores, mixed);
             else if (size == 128)
-                attend_row(128, query, shared, keys, values, own, length, scale, scores, queries, sums, mixed);
+                attend_row(128, query, shared, keys, values, own, length, scale, scores, mixed);
+            else if (size % LANES == 0 && size <= MAX_HEAD)
+                attend_row(size, query, shared, keys, values, own, length, scale, scores, mixed);
             else
-                attend_row(size, query, shared, keys, values, own, length, scale, scores, queries, sums, mixed);
+                attend_row_plainly(size, query, shared, keys, values, own, length, scale, scores, mixed);
         }
     }
 }

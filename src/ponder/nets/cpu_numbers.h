@@ -54,3 +54,34 @@ static inline float fast_exp(float x) {
     memcpy(&scale, &power, 4);
     return p * scale;
 }
+
+/* Vectors of float32, as wide as the processor's. */
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE vec load_vec(const number *x) {
+#ifdef BFLOAT16
+    typedef uint16_t half_vec __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+    return (vec)(__builtin_convertvector(*(const half_vec *)x, uvec) << 16);
+#else
+    return *(const vec *)x;
+#endif
+}
+
+INLINE float sum_vec(vec x) {
+#if LANES == 16
+    return _mm512_reduce_add_ps((__m512)x);
+#else
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+#endif
+}
