@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,38 +31,69 @@ class PaddedAttention:
         self.buckets = buckets
         flat = torch.cat([b.queries_Bq[b.is_token_Bq] for b in buckets])
         self.order_T = torch.empty_like(flat).scatter_(0, flat, torch.arange(len(flat), device=flat.device))
-        self._masks: dict[tuple[int | None, int], list[Tensor]] = {}
+        self._masks: dict[tuple[int | None, int, torch.dtype], list[Tensor]] = {}
+        self._real = [b.is_token_Bq.flatten().nonzero()[:, 0] for b in buckets]  # places that are no padding
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         heads, kv_heads, size = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
         shared = heads // kv_heads  # query heads of one key head become queries: keys are never copied
+        # small products in bfloat16 take a CPU longer to start than to compute in float32
+        dtype = torch.float32 if q_THD.device.type == "cpu" and q_THD.dtype == torch.bfloat16 else q_THD.dtype
         out = []
-        for bucket, mask in zip(self.buckets, self._mask(window, shared), strict=True):
+        for bucket, real, mask in zip(self.buckets, self._real, self._mask(window, shared, dtype), strict=True):
             count, longest = bucket.queries_Bq.shape
-            q = q_THD[bucket.queries_Bq].view(count, longest, kv_heads, shared, size).permute(0, 2, 3, 1, 4)
+            index = bucket.queries_Bq.flatten()
+            q = _take_rows(q_THD, index, real).view(count, longest, kv_heads, shared, size).permute(0, 2, 3, 1, 4)
             q = q.reshape(count, kv_heads, shared * longest, size)
             k, v = (_keys_of(bucket, x).transpose(1, 2) for x in (k_TKD, v_TKD))
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            mixed = F.scaled_dot_product_attention(
+                q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=mask, scale=scale
+            ).to(q_THD.dtype)
             mixed = mixed.view(count, kv_heads, shared, longest, size).permute(0, 3, 1, 2, 4)
-            out.append(mixed.reshape(count, longest, heads, size)[bucket.is_token_Bq])
-        return torch.cat(out)[self.order_T]
+            out.append(_take_rows(mixed.reshape(count * longest, heads, size), real))
+        return _take_rows(torch.cat(out), self.order_T)
 
-    def _mask(self, window: int | None, shared: int) -> list[Tensor]:
-        """Mask of each bucket, [B, 1, shared * q, k]; the same for all layers with this window."""
-        if (window, shared) not in self._masks:
+    def _mask(self, window: int | None, shared: int, dtype: torch.dtype) -> list[Tensor]:
+        """What is added to the scores of each bucket, [B, 1, shared * q, k]; the same for all layers of this window."""
+        key = window, shared, dtype
+        if key not in self._masks:
             seen = [
                 b.distance_Bqk >= 0 if window is None else (b.distance_Bqk >= 0) & (b.distance_Bqk < window)
                 for b in self.buckets
             ]
-            self._masks[window, shared] = [s.repeat(1, shared, 1)[:, None] for s in seen]
-        return self._masks[window, shared]
+            masks = [torch.zeros(s.shape, dtype=dtype, device=s.device).masked_fill_(~s, -torch.inf) for s in seen]
+            self._masks[key] = [mask.repeat(1, shared, 1)[:, None] for mask in masks]
+        return self._masks[key]
+
+
+class _TakeRows(torch.autograd.Function):
+    """x[index], of whose rows those at `real` count: they are of different rows of x. The others get no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, real: Tensor | None) -> Tensor:
+        ctx.save_for_backward(index, real)
+        ctx.rows = len(x)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (index, real), grad = ctx.saved_tensors, grads[0]
+        total = grad.new_zeros(ctx.rows, *grad.shape[1:])
+        if real is not None:
+            index, grad = index[real], grad.index_select(0, real)
+        return total.index_copy_(0, index, grad), None, None
+
+
+def _take_rows(x: Tensor, index: Tensor, real: Tensor | None = None) -> Tensor:
+    out: Tensor = _TakeRows.apply(x, index, real)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _keys_of(bucket: Bucket, x_TKD: Tensor) -> Tensor:
     if bucket.keys_Bk is None:
-        return x_TKD[bucket.queries_Bq]
+        return x_TKD[bucket.queries_Bq]  # padding's keys are not seen
     return gather_keys(x_TKD, bucket.keys_Bk.flatten()).view(*bucket.keys_Bk.shape, *x_TKD.shape[1:])
 
 
