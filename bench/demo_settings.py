@@ -44,6 +44,7 @@ EQUATION = "What is {a} + {b}?\n{a} + {b} ="
 ADDITION = "Addition: {a} + {b} ="
 EVAL_TOKENS = 16
 CHUNK_ROWS = 96  # sequences of one backward pass
+EARLY_STEPS = 10  # after which the share of groups that are learned from is counted
 BANK_STEPS = 4  # unsolved problems that are remembered for replay, in problems of a step
 
 
@@ -456,17 +457,18 @@ def table(args: Any) -> None:
 
 def _summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What differs from the recipe before, and the runs: accuracies of the last weights, of their means over steps, the
-    reward of the last five steps, the share of groups that were learned from after step ten, tokens and FLOPs."""
+    reward of the last five steps, the share of groups that were learned from later on, tokens and FLOPs."""
     before = json.loads(json.dumps(asdict(QA)))
     changed = {name: value for name, value in runs[0]["settings"].items() if value != before[name]}
     rows = []
     for run in runs:
         last, *means = run["accuracy"].items()
-        groups = sum(_problems_at(Settings(**run["settings"]), step) for step in range(10, len(run["live"])))
+        groups = sum(_problems_at(Settings(**run["settings"]), step) for step in range(EARLY_STEPS, len(run["live"])))
         rows.append({
             "seed": run["seed"], **{kind: round(value, 2) for kind, value in last[1].items()},
             **{kind: round(value["all"], 2) for kind, value in means},
-            "reward": round(statistics.mean(run["reward"][-5:]), 4), "live": round(sum(run["live"][10:]) / groups, 4),
+            "reward": round(statistics.mean(run["reward"][-5:]), 4),
+            "live": round(sum(run["live"][EARLY_STEPS:]) / groups, 4),
             "tokens": sum(run["tokens"]), "flops": run["flops"], "seconds": round(run["seconds"], 1),
         })  # fmt: skip
     return {"changed": changed, "runs": rows}

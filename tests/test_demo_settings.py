@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import demo_settings
 from demo_training import TASKS
@@ -21,11 +23,11 @@ PROMPTS = [[3, 5, 7], [4, 6, 8]]
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> demo_settings.Model:
+def folder(tmp_path: Path) -> Path:
     raw = {
         "model_type": "llama", "vocab_size": 32, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3,
         "num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 40, "rms_norm_eps": 1e-5, "rope_theta": 1e5,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": True, "eos_token_id": 0,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(raw))
     draw = torch.Generator().manual_seed(0)
@@ -35,7 +37,12 @@ def model(tmp_path: Path) -> demo_settings.Model:
     shapes = {f"model.layers.{i}.{name}.weight": shape for i in range(3) for name, shape in parts.items()}
     shapes |= {"model.embed_tokens.weight": (32, 24), "model.norm.weight": (24,)}
     save_file({n: 0.3 * torch.randn(s, generator=draw) for n, s in shapes.items()}, tmp_path / "model.safetensors")
-    return demo_settings.Model(tmp_path, "cpu")
+    return tmp_path
+
+
+@pytest.fixture
+def model(folder: Path) -> demo_settings.Model:
+    return demo_settings.Model(folder, "cpu")
 
 
 def logprobs(model: demo_settings.Model, prompt: list[int], tokens: list[int], temperature: float) -> torch.Tensor:
@@ -121,3 +128,39 @@ def test_digit_reward_and_rates_by_hand() -> None:
     assert demo_settings.digit_reward("85 + 1", "85") == 0
     assert [demo_settings.lr_factor("linear", x) for x in (0, 0.25)] == [1, 0.75]
     assert [demo_settings.lr_factor("late", x) for x in (0.5, 5 / 6)] == pytest.approx([1, 0.5])
+
+
+def test_runs_are_functions_of_their_seed_and_are_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    letters = {c: i for i, c in enumerate("\x00\n +=?:0123456789WhatisQueonAwr")}
+    tokenizer = Tokenizer(models.WordLevel(letters, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    small = replace(
+        demo_settings.QA, steps=3, problems=4, frozen=1, max_tokens=3, late=2, group_late=2, problems_late=8
+    )
+    tried = {"qa": small, "w": replace(small, replay=0.5, reward="digits", advantage="wrong", lr_per_layer=0.9)}
+    monkeypatch.setattr(demo_settings, "TRIED", tried)
+    monkeypatch.setattr(demo_settings, "EARLY_STEPS", 1)
+    monkeypatch.setattr(demo_settings, "find_model", lambda name: folder)
+    monkeypatch.setattr(demo_settings.Search, "is_right", lambda self, text, pair: len(text) % 2 == 0)
+    for out in ("a", "b"):
+        monkeypatch.setattr(
+            "sys.argv", ["x", "run", "--out", str(tmp_path / out), "--seeds", "1", "2", "--averaged", "2"]
+        )
+        demo_settings.main()
+    first, again = ([json.loads(p.read_text()) for p in sorted((tmp_path / d).iterdir())] for d in ("a", "b"))
+    assert [(r["name"], r["seed"]) for r in first] == [("qa", 1), ("qa", 2), ("w", 1), ("w", 2)]
+    for one, other in zip(first, again, strict=True):
+        same = ("accuracy", "reward", "live", "tokens", "flops")
+        assert all(one[key] == other[key] for key in same) and any(one["live"]) and len(one["reward"]) == 3
+    assert first[0]["reward"] != first[1]["reward"]
+    monkeypatch.setattr("sys.argv", ["x", "table", "--out", str(tmp_path / "a")])
+    monkeypatch.setattr(demo_settings, "report", lambda *args, **more: print(json.dumps(more["details"])))
+    demo_settings.main()
+    shown = capsys.readouterr().out.splitlines()[-1]
+    qa, w = json.loads(shown)["settings"]
+    assert w["changed"]["replay"] == 0.5 and [run["seed"] for run in qa["runs"]] == [1, 2]
+    assert qa["runs"][0]["all"] == round(first[0]["accuracy"]["last"]["all"], 2)
