@@ -90,20 +90,23 @@ def test_verdict_is_against_the_best_choice_among_samples(right: list[float], he
 
 
 def test_searches_that_some_seeds_lack_are_reported_seed_by_seed() -> None:
-    seeds = {seed: seed_data([1.0, 1.0, 1.0]) for seed in range(2)}
-    unfinished = {name: found for name, found in seeds[1]["searches"].items() if not name.endswith("-implicit")}
-    seeds[1] |= {"searches": unfinished, "searches by share": {"beam-2-implicit": {"right": 0.25, "tokens": 10.0}}}
-    seeds[1]["searches by share"]["beam-2-tuned"] = {"right": 0.5, "tokens": 10.0}  # nothing to set it beside
+    seeds = {seed: seed_data([1.0, 1.0, 1.0]) for seed in range(3)}
+    finished = {name: found for name, found in seeds[1]["searches"].items() if not name.endswith("-implicit")}
+    seeds[1] |= {"searches": finished}
+    beam = {"beam-2-implicit": seeds[2]["searches"]["beam-2-implicit"] | {"right": [0.75, 0.0, 0.0]}}
+    seeds[2] |= {"searches": finished | beam}
     text = "\n".join(FIGURE.report(seeds))
     # Of 10 tokens one sample: (0.8 + 0.0 + 0.4) / 3 = 40 %.
     assert (
-        "- beam search, 2 paths, by an implicit reward model, step by step: +60.0 (seed 0), -15.0 (seed 1) points"
+        "- beam search, 2 paths, by an implicit reward model, step by step: +60.0 (seed 0), -15.0 (seed 2) points"
         in text
     )
     assert "- MCTS, 4 simulations, by an implicit reward model, step by step: +50.0 (seed 0) points" in text
-    assert "Not measured: searches by the likelihood of the model tuned on right answers" in text
     assert text.count("above: **yes**") == 9, "the searches that every seed has"
-    assert {row["panel"] for row in FIGURE.draw(seeds).rows} == {"likelihood", "difficulty"}
+    drawn = FIGURE.draw(seeds)
+    assert {row["panel"] for row in drawn.rows} == {"likelihood", "difficulty"}
+    seeds[0] |= {"about": "An earlier run."}
+    assert FIGURE.report(seeds)[0].startswith("An earlier run. 3 held-out problems")
 
 
 def test_search_on_word_problems_begins_with_the_policy_and_the_judge_of_rl_judges(tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ READ_LINE = (
     " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
     " validation problems in [rl-judges](rl-judges.md)."
 )
-# Searches of a judge whose others were not finished: {"right": share, "tokens": mean}, nothing by problem.
-ONLY_SHARES = "searches by share"
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -75,6 +73,8 @@ class Search:
                 lines = {name: _sampled_points(data, name, guide) for name in SAMPLED}
                 lines |= {name: _search_points(data, name, guide) for name in SEARCHES}
                 for i, (name, (x, curves)) in enumerate(lines.items()):
+                    if not x:
+                        continue
                     label = {**SAMPLED, **SEARCHES}[name]
                     style = {"ls": "--"} if name in SAMPLED else {"ls": "-", "lw": 2}
                     y = [100 * over_seeds([own[k] for own in curves])[0] for k in range(len(x))]
@@ -112,9 +112,10 @@ class Search:
             ])  # fmt: skip
         head = ["search", "tokens", "read by the judge", "right, %", *(f"less {title}" for title in SAMPLED.values())]
         solved = format_interval([_pass_rate(d) for d in data], bounds=SHARE)
+        about = f"{first['about']} " if "about" in first else ""  # what is said of a run that was kept for a part
         return [
-            f"{len(first['pass rate'])} held-out problems; {first['n'][-1]} samples of each vote and are chosen among,"
-            f" {first['n'][-1]} others tell how often the model solves it ({solved}"
+            f"{about}{len(first['pass rate'])} held-out problems; {first['n'][-1]} samples of each vote and are chosen"
+            f" among, {first['n'][-1]} others tell how often the model solves it ({solved}"
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
@@ -172,24 +173,18 @@ class Search:
         return [*out, ""]
 
     def _partial_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
-        """The searches that only some seeds have, or of which only the share right is kept: each seed alone."""
+        """The searches that only some seeds have: each seed alone."""
         every = list(seeds.values())
         known = _searches(every)
-        found = {seed: {**data["searches"], **data.get(ONLY_SHARES, {})} for seed, data in seeds.items()}
+        found = {seed: data["searches"] for seed, data in seeds.items()}
         names = dict.fromkeys(name for own in found.values() for name in own if name not in known)
         out = []
         for name in names:
-            if _guide(name) in _judges(every):
-                gaps = [(seed, search_gap(seeds[seed], name)) for seed, own in found.items() if name in own]
-                cells = ", ".join(f"{100 * gap:+.1f} (seed {seed})" for seed, gap in gaps)
-                out.append(f"- {_title(name)}: {cells} points")
+            gaps = [(seed, search_gap(seeds[seed], name)) for seed, own in found.items() if name in own]
+            cells = ", ".join(f"{100 * gap:+.1f} (seed {seed})" for seed, gap in gaps)
+            out.append(f"- {_title(name)}: {cells} points")
         head = "Not whole in every seed, and so not above; the same difference where a search was finished:"
-        lines = [head, "", *out, ""] if out else []
-        unscored = [title for guide, title in GUIDES.items() if guide in set(map(_guide, names)) - set(_judges(every))]
-        return [
-            *lines,
-            *(f"Not measured: searches by {title}, most of which were not finished.\n" for title in unscored),
-        ]
+        return [head, "", *out, ""] if out else []
 
 
 def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
@@ -376,7 +371,7 @@ def _guide(name: str) -> str:
 
 
 def _search(data: SeedData, name: str) -> Mapping[str, Any]:
-    own: Mapping[str, Any] = data["searches"].get(name) or data[ONLY_SHARES][name]
+    own: Mapping[str, Any] = data["searches"][name]
     return own
 
 
