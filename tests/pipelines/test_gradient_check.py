@@ -182,6 +182,26 @@ def test_different_compiled_gradient_is_refused(
         JOB(tmp_path / "run")
 
 
+@pytest.mark.parametrize("whole_step", [True, False, None])
+def test_whole_step_decides_where_few_traces_differ(
+    run_compiled_block: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, whole_step: bool | None
+) -> None:
+    sizes: list[int] = []
+
+    def check(learner: Learner, traces: Any) -> checks.Check:
+        sizes.append(len(traces))
+        return checks.Check("gradient", False if len(sizes) == 1 else whole_step, "it differs", "")
+
+    monkeypatch.setattr(session, "check_gradient", check)
+    job = replace(TUNE, batch_size=4)
+    if whole_step is False:
+        with pytest.raises(PreflightError, match="it differs"):
+            job(tmp_path / "run")
+    else:
+        job(tmp_path / "run")
+    assert sizes == [2, 4]
+
+
 def test_all_adapters_get_a_gradient(run_compiled_block: list[int]) -> None:
     pytest.importorskip("peft")
     job = replace(JOB, frozen_layers=0, lora=LoRA(2))
