@@ -171,8 +171,8 @@ class TrainingSession:
 
     def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
         """A learner's step. If it diverges, the traces are written for inspection. Before the first step with compiled
-        blocks, check that their gradient is that of the plain blocks: of the shortest traces, and where it differs, of the
-        whole step.
+        blocks, check that their gradient is that of the plain blocks: of the shortest traces, and where it differs, of
+        the whole step.
         """
         self.wait_for_copies()
         if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
