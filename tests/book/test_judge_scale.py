@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import mixed_groups, perturb, tiny_decoder, trace_group
-from ponder.book import find_figure, score_answers
+from ponder.book import find_figure, judge_scale, score_answers
 from ponder.book.figure import FigureRun
 from ponder.book.judge_scale import (
     FEW,
@@ -24,6 +25,7 @@ from ponder.book.judge_scale import (
     TASKS,
     log_pi_reading,
     row_curves,
+    score_splits,
 )
 from ponder.book.judges import measure_answers
 from ponder.book.score_answers import ScoredAnswers, score_stored_sets
@@ -127,6 +129,34 @@ def test_figure_is_of_language_models_and_both_sets(tmp_path: Path) -> None:
     for run in (FigureRun("tiny", 0, tmp_path, build), FigureRun("smollm2", 0, tmp_path, build, "svamp")):
         with pytest.raises(UsageError, match="MAWPS and GSM8K"):
             find_figure("judge-scale").run(run)
+
+
+@pytest.mark.parametrize(
+    ("judges", "scores"),
+    [
+        (("tuned",), {"tuned logprob": -4.0, "tuned likelihood": -2.0}),
+        (("long-tenth-orm",), {"long-tenth-orm": 0.25}),
+        (
+            ("tenth-implicit-0.05", "tuned"),
+            {"tenth-implicit ratio": 1 / (1 + math.exp(-0.05 * 3)), "tenth-implicit logprob": -4.0}
+            | {"tenth-implicit likelihood": -2.0, "tuned logprob": -4.0, "tuned likelihood": -2.0},
+        ),
+    ],
+)
+def test_judges_are_read_by_their_kind(
+    monkeypatch: pytest.MonkeyPatch, judges: tuple[str, ...], scores: dict[str, float]
+) -> None:
+    """Implicit models by the ratio and by log pi, the tuned model by log pi, an outcome model by its head."""
+
+    def scored_sets(sets: Any, orms: Any, readers: Any, *_: Any) -> Any:
+        assert orms == {name: Path("run") / name for name in judges if name.endswith("orm")}
+        own = ScoredAnswers([["1"]], [[1.0]], [[2]], {name: [[0.25]] for name in orms})
+        return [(own, {name: [[-7.0 if name == "reference" else -4.0]] for name in readers}) for _ in sets]
+
+    monkeypatch.setattr(judge_scale, "score_stored_sets", scored_sets)
+    monkeypatch.setattr(judge_scale, "reference_model", str)
+    (found,) = score_splits(Path("run"), {"test": None}, judges=judges).values()
+    assert {name: group[0][0] for name, group in found.scores.items()} == pytest.approx(scores)
 
 
 def test_sets_scored_together_are_scored_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
