@@ -174,7 +174,7 @@ __attribute__((always_inline)) static inline void attend(const float *q, const n
     for (int j = 1; j < LANES; j++) top = tops[j] > top ? tops[j] : top;
     for (int64_t i = 0; i < count; i += LANES) {
         vec w = vexp(*(vec *)(scores + i) - top);
-        *(vec *)(scores + i) = rounded_vec(w);
+        *(vec *)(scores + i) = w;
         if (i + LANES <= count)
             totals += w;
         else

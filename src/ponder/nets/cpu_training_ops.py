@@ -19,7 +19,7 @@ _MIN_NUMBERS = 1 << 14  # of an operation: below, torch's own operations start a
 def load_training_kernels(*tensors: Tensor) -> ctypes.CDLL | None:
     """The functions for these tensors. None: they are small, elsewhere, or of another kind, or it is not compiled."""
     first = tensors[0]
-    if first.numel() < _MIN_NUMBERS or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or first.numel() < _MIN_NUMBERS:  # in this order: compiled code asks for no size
         return None
     plain = Tensor, torch.nn.Parameter
     for x in tensors:
