@@ -25,7 +25,7 @@ LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]
 
 MAX_WIDTH = 640  # of a residual stream: measured faster at 576 than cuBLAS's kernels and those between, slower at 1,024
 MAX_ROWS = 256  # up to which they were measured faster; not at 1,024
-PARTS = {256: 1, 1024: 4}  # of a step, by the largest number of rows; up to 256 one is as fast or faster
+PARTS = {256: 1, 384: 2, 1024: 4}  # of a step, by the largest number of rows: the fastest of 1, 2, 4 and 8
 _LINE = 64  # entries of two bytes in a line of the second-level cache
 
 
