@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ponder.engine import decode_forward
 from ponder.engine.adapter_columns import MERGED, OUTPUTS_PER_TILE, AdapterRows, LowRank, PassAdapters
-from ponder.engine.fused_weights import FEW_ROWS, FEW_ROWS_OUTPUTS, FusedLayer, FusedLinear, FusedWeights
+from ponder.engine.fused_weights import FusedLayer, FusedLinear, FusedWeights
 from ponder.engine.graph_buffers import (
     QUERIES_PER_PROGRAM,
     VOCAB_CHUNK_SIZE,
@@ -261,21 +261,12 @@ def _linear(x: Tensor, layer: FusedLinear, out: Tensor, adapters: PassAdapters) 
         from ponder.engine import triton_kernels as k
 
         (rows, wide), width = x.shape, out.shape[1]
-        bias, has_bias = layer.scale if layer.bias is None else layer.bias, layer.bias is not None
-        if rows <= FEW_ROWS:
-            assert layer.partial is not None and layer.arrived is not None
-            split, even = len(layer.partial), not (width % FEW_ROWS_OUTPUTS or wide % 128)
-            k.few_rows_quantized_linear[(len(layer.arrived), split)](
-                x, layer.quantized, layer.scale, bias, out, layer.partial, layer.arrived, rows, width, wide,
-                BIAS=has_bias, M=FEW_ROWS, N=FEW_ROWS_OUTPUTS, K=128, SPLIT=split, EVEN=even, num_stages=4, num_warps=4,
-            )  # fmt: skip
-        else:
-            tall = min(128, max(16, next_power_of_two(rows)))
-            broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # fewer rows: more programs keep the GPU busy
-            k.quantized_linear[(-(-width // broad), -(-rows // tall))](
-                x, layer.quantized, layer.scale, bias, out, rows, width, wide,
-                BIAS=has_bias, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
-            )  # fmt: skip
+        tall = min(128, max(16, next_power_of_two(rows)))
+        broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep the whole GPU busy
+        k.quantized_linear[(-(-width // broad), -(-rows // tall))](
+            x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
+            BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
+        )  # fmt: skip
     elif layer.bias is None:
         torch.mm(x, (layer.weight if weight is None else weight).T, out=out)
     else:

@@ -16,8 +16,6 @@ from ponder.nets.quantized_linear import QuantizedLinear
 if TYPE_CHECKING:
     from ponder.engine.adapter_columns import LowRank
 
-FEW_ROWS, FEW_ROWS_OUTPUTS, FEW_ROWS_SPLIT = 16, 64, 4  # of a product of few rows: rows, outputs of a tile, programs
-MAX_SPLIT_OUTPUTS = 8192  # of a matrix with more, the tiles alone keep a GPU busy
 QUANTIZED_DTYPES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # dtype and its largest number
 
 
@@ -36,8 +34,6 @@ class FusedLinear:
     bases: Sequence[Any] = ()
     quantized: Tensor | None = None
     scale: Tensor | None = None
-    partial: Tensor | None = None  # [programs, rows, out]: sums of programs that share the columns of few rows
-    arrived: Tensor | None = None  # programs of each tile that have written theirs
     low_rank: LowRank | None = None
     merged: Tensor | None = None  # the matrix with an adapter's update added
 
@@ -55,9 +51,6 @@ class FusedLinear:
         small = (small.round() if kind == "int8" else small).to(dtype)
         if self.quantized is None or self.scale is None:
             self.quantized, self.scale = small, scale[:, 0].contiguous()
-            outputs, split = len(small), FEW_ROWS_SPLIT if len(small) <= MAX_SPLIT_OUTPUTS else 1
-            self.partial = torch.empty(split, FEW_ROWS, outputs if split > 1 else 1, device=small.device)
-            self.arrived = torch.zeros(-(-outputs // FEW_ROWS_OUTPUTS), dtype=torch.int32, device=small.device)
         else:
             self.quantized.copy_(small)
             self.scale.copy_(scale[:, 0])

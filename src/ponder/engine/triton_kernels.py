@@ -376,47 +376,6 @@ def quantized_linear(
 
 
 @triton.jit
-def few_rows_quantized_linear(
-    x, weight, scale, bias, out, partial, arrived, rows, width, wide,
-    BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
-    """As `quantized_linear`, of at most M rows. SPLIT programs share the columns of N outputs: each writes its sums to
-    `partial` [SPLIT, M, width], and the one that arrives last adds them in order, so that results repeat. EVEN: N and K
-    divide the matrix."""
-    block, piece = tl.program_id(0), tl.program_id(1)
-    n, m = block * N + tl.arange(0, N), tl.arange(0, M)
-    each = tl.cdiv(tl.cdiv(wide, K), SPLIT) * K
-    total = tl.zeros([M, N], tl.float32)
-    for first in range(piece * each, tl.minimum(wide, piece * each + each), K):
-        k = first + tl.arange(0, K)
-        if EVEN:
-            a = tl.load(x + m[:, None] * wide + k[None, :], mask=(m < rows)[:, None], other=0.0)
-            b = tl.load(weight + n[:, None].to(tl.int64) * wide + k[None, :])
-        else:
-            a = tl.load(x + m[:, None] * wide + k[None, :], mask=(m < rows)[:, None] & (k < wide)[None, :], other=0.0)
-            there = (n < width)[:, None] & (k < wide)[None, :]
-            b = tl.load(weight + n[:, None].to(tl.int64) * wide + k[None, :], mask=there, other=0.0)
-        total = tl.dot(a, tl.trans(b.to(a.dtype)), total, input_precision="ieee")
-    filled = (m < rows)[:, None] & (n < width)[None, :]
-    at = m[:, None] * width + n[None, :]
-    last = True
-    if SPLIT > 1:
-        tl.store(partial + piece * M * width + at, total, mask=filled)
-        tl.debug_barrier()
-        last = tl.atomic_add(arrived + block, 1) == SPLIT - 1
-        if last:
-            total = tl.zeros([M, N], tl.float32)
-            for i in range(SPLIT):
-                total += tl.load(partial + i * M * width + at, mask=filled, other=0.0, cache_modifier=".cg")
-            tl.store(arrived + block, 0)
-    if last:
-        total = total * tl.load(scale + n, mask=n < width, other=0.0)[None, :]
-        if BIAS:
-            total += tl.load(bias + n, mask=n < width, other=0.0).to(tl.float32)[None, :]
-        tl.store(out + at, total.to(out.dtype.element_ty), mask=filled)
-
-
-@triton.jit
 def add_low_rank(
     x, a, b, firsts, lasts, scales, out, tiles, rows, wide, width, columns,
     SHRUNK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, C: tl.constexpr,
