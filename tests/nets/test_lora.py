@@ -81,24 +81,6 @@ def test_adapter_output_equals_the_lora_formula(kind: str, made: LoRA) -> None:
     assert len(adapters(net)) == 2 * 2 * len(made.targets)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("alpha", [1.0, 8.0, 64.0, 6.0])
-def test_scale_that_is_a_power_of_two_gives_the_same_bits_before_and_after_b(
-    alpha: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With gradients. alpha 6 of rank 4 is no power of two, and stays behind B."""
-    net = with_adapters("llama", LoRA(4, alpha), dtype)
-    results = []
-    for powers in (lora.POWERS_OF_TWO, ()):
-        monkeypatch.setattr(lora, "POWERS_OF_TWO", powers)
-        for p in net.parameters():
-            p.grad = None
-        out = forward(net)
-        out.float().square().sum().backward()
-        results.append([out, *(p.grad for p in adapters(net).values())])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
 def test_attach_changes_no_output_and_no_random_state() -> None:
     net = tiny_decoder("untied")
     before, state = forward(net), torch.get_rng_state()

@@ -37,7 +37,6 @@ ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_mode
 MAX_RANK = 1 << 14
 PEFT_PREFIX = "base_model.model.model."  # before the parameter names in peft's files
 MAX_ALPHA = 1e6
-POWERS_OF_TWO = tuple(2.0**exponent for exponent in range(-16, 17))  # scales that no product is rounded by
 LoraBase = Literal["full", "int8", "nf4"]
 
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
@@ -103,10 +102,7 @@ def _with_short_forward(layer_class: Any) -> Any:
         out: Tensor = fp8_linear.linear(self.base_layer, x, fp8)
         if self._disable_adapters:
             return out
-        scale, shrunk = self.scaling["default"], self.lora_A["default"](x)
-        if scale in POWERS_OF_TWO:  # to the same bits, without a pass over all outputs
-            return out + self.lora_B["default"](shrunk * scale)
-        return out + self.lora_B["default"](shrunk) * scale
+        return out + self.lora_B["default"](self.lora_A["default"](x)) * self.scaling["default"]
 
     return type(layer_class.__name__, (layer_class,), {"forward": forward})
 
