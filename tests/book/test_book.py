@@ -16,7 +16,17 @@ import pytest
 
 from ponder.book import FIGURES, bandits, find_figure
 from ponder.book.bandits import MARKS, growth, regret_curve, ucb1_bound, uct_bonus
-from ponder.book.figure import COSINE, POSITIVE, SHARE, FigureRun, SeedData, format_interval, held_above, over_seeds
+from ponder.book.figure import (
+    COSINE,
+    POSITIVE,
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    lines_above_at_every_n,
+    over_seeds,
+)
 from ponder.book.first_errors import STEP_LENGTH, first_error_lines, measure_first_errors
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
@@ -172,6 +182,20 @@ def test_held_says_what_interval_and_seeds_say() -> None:
     assert held_above([0.1, 5.0, 1.0]) == "in every seed" and held_above([-0.1, -5.0, -1.0]) == "in no seed"
     assert held_above([-1.0, 5.0, 1.0]) == "not clear"
     assert held_above([0.6, 0.7], 0.5, SHARE) == "in every seed" and held_above([0.5]) == "in every seed"
+
+
+def test_above_at_every_n_reports_seeds_where_intervals_differ_over_n() -> None:
+    def verdict(*gaps: tuple[float, float, float]) -> str:
+        """Of three seeds' gaps at N = 1, 8 and 64."""
+        curves = {"one": [list(seed) for seed in gaps], "other": [[0.0] * 3 for _ in gaps]}
+        line = lines_above_at_every_n([("one", "other")], curves.__getitem__, str, [1, 8, 64])[2]
+        return line.partition("**")[2].removesuffix("**.")
+
+    above = [(0.0, 0.10, 0.01), (0.0, 0.11, 0.50), (0.0, 0.12, 0.10)]  # at N = 64 the interval includes 0
+    below = [(0.0, -eight, -last) for _, eight, last in above]
+    assert verdict(*above) == "in every seed" and verdict(*below) == "in no seed"
+    assert verdict(*below[:2], (0.0, -0.12, 0.01)) == "not clear"
+    assert verdict(*((0.0, -x, -x) for x in (0.10, 0.11, 0.12))) == "no"
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -200,8 +200,9 @@ def lines_above_at_every_n(
         gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
         verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
         held = verdicts[0] if len(verdicts) == 1 else "not clear"
-        if held == "not clear" and min(x for gap in gaps.values() for x in gap) > 0:
-            held = "in every seed"
+        every = [x for gap in gaps.values() for x in gap]
+        if held == "not clear":
+            held = "in every seed" if min(every) > 0 else "in no seed" if max(every) < 0 else held
         cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
         out.append(f"- {title(one)} less {title(other)}: {cells}. Above at every N: **{held}**.")
     return [*out, ""]
