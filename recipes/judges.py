@@ -8,7 +8,7 @@ choosing settings (beta, and how an implicit model is read), and nothing learns 
 `--keep-best` train an outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
 problems beside, and `--long-tenth` on that tenth for as many steps as on all. `ponder book judges` runs this with three
 seeds, scores the samples of both splits with every judge, and draws the curves; `ponder book judge-scale` sets judges
-from all problems beside those from a tenth; of that figure no run is kept.
+from all problems beside those from a tenth. Results: docs/book/judges.md and docs/book/judge-scale.md.
 """
 
 from collections.abc import Mapping
