@@ -10,7 +10,7 @@ loaded, TRL's less what ponder holds. Steps take turns, so that a machine that s
 TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is. `--trl-vllm` measures TRL
 once more with vLLM sampling in its process ("colocate"), after the others, in a process of its own; its bytes are those
 that the GPU lacks, vLLM's cache of `--vllm-memory` included. With `--no-trl` it is the only peer, and the result is
-kept as `grpo_step_vllm`. `--single-launches` measures what CUDA graphs save the learner, and keeps `grpo_step_graphs`.
+kept as `grpo_step_vllm`.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def ponder_steps(options: Any, dtype: str) -> Iterator[dict[str, float]]:
     objective, scorer = GRPO(kl=None), SampledStep()
     learner = Learner(policy.net, objective, AdamW(lr=LR), max_tokens_per_microbatch=options.max_tokens_per_microbatch)
     strategy = Samples(options.n, Sampling(max_tokens=options.tokens))
-    for step in range(4 + 2 * options.steps if options.single_launches else 2 + options.steps):
-        if options.single_launches:
-            learner.uses_graphs = step % 2 == 0
+    for step in range(2 + options.steps):
         asked = problems(options, step)
         peak_memory_bytes(options.device, reset=True)
         began, worked = synchronize_device(options.device), time.process_time()
@@ -204,30 +202,6 @@ def trl_vllm_steps(options: Any) -> list[dict[str, float]]:
     return result
 
 
-def report_single_launches(steps: list[dict[str, float]], options: Any, dtype: str) -> None:
-    """Steps with graphs and without, in turns; the first four warm up, two of each."""
-    seconds = {"graphs": steps[4::2], "single launches": steps[5::2]}
-    median = {who: statistics.median(t["step"] for t in every) for who, every in seconds.items()}
-    sizes = f"{options.prompts} prompts x {options.n} completions x {options.tokens} tokens"
-    report(
-        "grpo_step_graphs",
-        f"{Path(options.model).name}, {dtype}: one GRPO step of {sizes}, its micro-batches as CUDA graphs",
-        median["graphs"],
-        {"single launches": median["single launches"]},
-        unit="s",
-        better="lower",
-        device=options.device,
-        results=options.results,
-        details={
-            "seconds": seconds,
-            # used: what the GPU lacks at the end of sampling and of learning, the cache and kernels counted
-            "bytes": {name: steps[2][name] for name in ("sample_bytes", "learn_bytes", "sample_used", "learn_used")},
-            "max_tokens_per_microbatch": options.max_tokens_per_microbatch,
-            "note": options.note,
-        },
-    )
-
-
 def problems(options: Any, step: int) -> list[Problem]:
     return shuffled_problems(Addition().train, 0, step * options.prompts, options.prompts)
 
@@ -240,7 +214,6 @@ def main() -> None:
     flags.add_argument("--steps", type=int, default=2, help="measured steps of each, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
     flags.add_argument("--max-tokens-per-microbatch", type=int, default=0, help="ponder's micro-batch, in tokens")
-    flags.add_argument("--single-launches", action="store_true", help="ponder alone, every other step without graphs")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--trl-vllm", action="store_true", help="measure TRL with vLLM, too")
     flags.add_argument("--no-trl", action="store_true", help="leave out TRL without vLLM")
@@ -258,9 +231,6 @@ def main() -> None:
         return
 
     steps = ponder_steps(options, dtype)
-    if options.single_launches:
-        report_single_launches(list(steps), options, dtype)
-        return
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
     alone = times["ponder"][1]
     threads = torch.get_num_threads()

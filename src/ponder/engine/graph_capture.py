@@ -50,8 +50,8 @@ def free_on_demand(owner: LentMemory) -> None:
 
 
 def free_lent_memory() -> bool:
-    """Free what owners hold and do not use: graphs between two steps, the cache of a sampler that sleeps. Returns
-    whether there was some; torch may cache it."""
+    """Free what owners hold and do not use, such as the cache of a sampler that sleeps. Returns whether there was some;
+    torch may cache it."""
     return any([owner.free_memory() for owner in list(_owners)])
 
 

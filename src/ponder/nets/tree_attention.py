@@ -32,25 +32,12 @@ def make_tree_attention(
             if PaddedRunAttention.pays(runs)
             else PaddedTreeAttention(lengths, parents, device)
         )
-    if _few_long_sequences(runs, config):
+    total = len(runs.positions_T)
+    if runs.gathered_keys == total and total >= MIN_MEAN_TOKENS * len(runs.sizes) and not any(config.windows):
         return CausalAttention(runs.sizes, runs.positions_T, device)
     if VarlenTreeAttention.supports(runs, dtype):
         return VarlenTreeAttention(runs, device)
     return FlexTreeAttention(lengths, parents, runs.positions_T, device)
-
-
-def takes_varlen_attention(
-    runs: UnbranchedRuns, config: DecoderConfig, device: torch.device, dtype: torch.dtype
-) -> bool:
-    """Whether `make_tree_attention` takes flash attention for these runs."""
-    if device.type != "cuda" or config.head_dim < 16 or _few_long_sequences(runs, config):
-        return False
-    return VarlenTreeAttention.supports(runs, dtype)
-
-
-def _few_long_sequences(runs: UnbranchedRuns, config: DecoderConfig) -> bool:
-    total = len(runs.positions_T)
-    return runs.gathered_keys == total and total >= MIN_MEAN_TOKENS * len(runs.sizes) and not any(config.windows)
 
 
 class PaddedTreeAttention(PaddedAttention):

@@ -40,16 +40,6 @@ class VarlenTreeAttention:
         self.most_q, self.most_k = (next_power_of_two(max(n)) for n in (runs.sizes, runs.path_lengths))
         self.index_G = put(runs.index_G(), np.int64) if runs.gathered_keys > len(runs.positions_T) else None
 
-    @classmethod
-    def of_buffers(
-        cls, positions_T: Tensor, ends_q: Tensor, ends_k: Tensor, most_q: int, most_k: int, index_G: Tensor | None
-    ) -> VarlenTreeAttention:
-        """Attention that reads these tensors, which may be written to between two passes."""
-        made = cls.__new__(cls)
-        made.positions_T, made.ends_q, made.ends_k = positions_T, ends_q, ends_k
-        made.most_q, made.most_k, made.index_G = most_q, most_k, index_G
-        return made
-
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:

@@ -32,7 +32,6 @@ from ponder.train.distributed import NOT_SHARDED, SINGLE_PROCESS, DataParallelGr
 from ponder.train.flops import pass_flops
 from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network, sum_over_copies
 from ponder.train.metrics import MetricSums, average_metrics
-from ponder.train.microbatch_graphs import MicrobatchGraphs
 from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
 from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
@@ -88,7 +87,6 @@ class Learner:
     computed, and only then. It is for reward models: a policy must learn with the probabilities it sampled with.
     """
 
-    uses_graphs = False  # micro-batches of small networks on a GPU are CUDA graphs (microbatch_graphs.py)
     shards_one_rank = False  # wrap a network with FSDP2 where one rank has all of it: for tests and measurements
 
     def __init__(
@@ -143,8 +141,6 @@ class Learner:
         self.retries_oom = not self.sharded
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
-        self.graphs: MicrobatchGraphs | None = None
-        self.active_graphs: MicrobatchGraphs | None = None  # while micro-batches are computed that may use them
         self.imitation: ImitationTerm | None = None  # of the next steps
         self.flops = 0.0  # of all that this process computed (see flops.py); the caller may set it back
 
@@ -335,38 +331,11 @@ class Learner:
                 self._imitation_backward(self.imitation.plan(), sums, of)
             return sums
 
-        whole = of is None and batches is None
-        with self._dropout(), self.master_weights.accumulating(), self._graphed() if whole else nullcontext():
+        with self._dropout(), self.master_weights.accumulating():
             sums = self._retry_on_oom(once)  # what follows is done once: the sum over processes and the step
         if of is None and self.data_group.shard(work):
             self.master_weights.check_all_have_gradient()
         return sums
-
-    @contextmanager
-    def _graphed(self) -> Iterator[None]:
-        """Micro-batches may be computed by CUDA graphs for a while."""
-        if not self._can_use_graphs():
-            yield
-            return
-        if self.graphs is None:
-            assert isinstance(self.readout, LogprobReadout)
-            self.graphs = MicrobatchGraphs(self.net, self.master_weights.params, self.readout.temperature)
-        with self.graphs.in_use:
-            self.graphs.begin()
-            self.active_graphs = self.graphs
-            try:
-                yield
-            finally:
-                self.active_graphs = None
-
-    def _can_use_graphs(self) -> bool:
-        """One process computes whole weights of a dense network in half precision, with compiled blocks."""
-        net, alone = self.net, self.process_group.size == 1 and not self.sharded
-        plain = not (net.gradient_checkpointing or self.fp8 or self.residual_dropout or lora.has_adapter(net))
-        reads_logprobs = isinstance(self.readout, LogprobReadout) and not self.objective.needs_reference_distribution
-        if not (self.uses_graphs and self.compiled and alone and plain and reads_logprobs):
-            return False
-        return net.device.type == "cuda" and net.config.vision is None and self.master_weights.adds_up_at_once
 
     @contextmanager
     def _dropout(self) -> Iterator[None]:
@@ -545,8 +514,6 @@ class Learner:
             torch.cuda.empty_cache()
 
     def _shrink(self, reason: str) -> None:
-        if self.graphs is not None:
-            self.graphs.disable()
         self._drop_pass()
         self.oom_retries += 1
         if self.max_tokens_per_microbatch > 64:

@@ -120,7 +120,7 @@ class MasterWeights:
     def accumulating(self) -> Iterator[None]:
         """For backward passes: the gradients of a large network are added to their sums one by one as they come, so
         that those of a whole micro-batch are never in memory together."""
-        rounded = self._rounded()
+        rounded = {n: p for n, p in self.params.items() if p.dtype != torch.float32}
         if sum(p.nbytes for p in rounded.values()) <= MAX_PENDING_GRADIENT_BYTES:
             yield  # many small additions would take longer than few large ones
             return
@@ -130,16 +130,6 @@ class MasterWeights:
         finally:
             for hook in hooks:
                 hook.remove()
-
-    @property
-    def adds_up_at_once(self) -> bool:
-        """Whether `accumulate` takes all gradients of a micro-batch: none is in float32, and they are not too many."""
-        bytes_ = sum(p.nbytes for p in self.params.values())
-        return len(self._rounded()) == len(self.params) and bytes_ <= MAX_PENDING_GRADIENT_BYTES
-
-    def _rounded(self) -> dict[str, Tensor]:
-        """The parameters whose gradients are added up in float32 beside them."""
-        return {n: p for n, p in self.params.items() if p.dtype != torch.float32}
 
     def _add_gradient(self, name: str, p: Tensor) -> None:
         assert p.grad is not None

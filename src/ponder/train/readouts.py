@@ -62,11 +62,7 @@ class LogprobReadout:
         return self._read(learner, net, batch)[0]
 
     def _read(self, learner: Learner, net: Decoder, batch: PackedBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities and entropies [N], and the hidden states that this rank computed (none by a graph)."""
-        graphs = learner.active_graphs if net is learner.net and torch.is_grad_enabled() else None
-        if graphs is not None and (found := graphs.read(batch)) is not None:
-            learner.count_flops(net, batch)
-            return *found, found[0].new_zeros(0, net.config.width)
+        """Log-probabilities and entropies [N], and the hidden states that this rank computed."""
         hidden_nE, rows = learner.own_hidden_states(net, batch)
         targets = batch.target_N if rows is None else batch.target_N[rows]
         read = token_logprobs(hidden_nE, net.lm_head.weight, targets, self.temperature, net.banned_token)
