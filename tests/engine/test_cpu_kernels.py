@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.engine import cpu_tiles, sampler
+from ponder.engine import sampler
 from ponder.engine.attention_plan import AttentionPlan, KVSegment
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, TorchOps
 from ponder.engine.kv_cache import KVCache
@@ -175,28 +175,3 @@ def test_logprobs_and_gradient_equal_float64(
         results.append([logprobs.detach(), entropy.detach(), h.grad, w.grad])
     for ours, exact in zip(*results, strict=True):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=2e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 5, 16, 37, 64, 100, 130])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_product_by_tiles_equals_float64(rows: int, has_bias: bool) -> None:
-    x, weight = normal(rows, 96, dtype=torch.bfloat16), normal(48, 96, dtype=torch.bfloat16)
-    bias = normal(48, dtype=torch.bfloat16) if has_bias else None
-    if (library := cpu_tiles.load_tiles(weight)) is None:
-        pytest.skip("this processor has no matrix units for bfloat16")
-    ours = cpu_tiles.multiply_tiles(library, x, cpu_tiles.pack_tiles(weight), bias)
-    exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
-    torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=2e-4)
-
-
-def test_tiles_hold_pairs_of_inputs() -> None:
-    weight = torch.arange(32 * 64, dtype=torch.float32).view(32, 64)
-    tiles = cpu_tiles.pack_tiles(weight)
-    assert tiles.shape == (2, 2, 16, 16, 2)
-    for output, depth in ((0, 0), (5, 1), (17, 32), (31, 63)):
-        assert tiles[output // 16, depth // 32, depth % 32 // 2, output % 16, depth % 2] == weight[output, depth]
-
-
-@pytest.mark.parametrize("shape", [(40, 64), (48, 40)])
-def test_matrix_that_fills_no_tiles_is_refused(shape: tuple[int, int]) -> None:
-    assert cpu_tiles.load_tiles(torch.zeros(shape, dtype=torch.bfloat16)) is None

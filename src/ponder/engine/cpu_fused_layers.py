@@ -6,7 +6,6 @@ Shapes: T tokens, E width.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,35 +15,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ponder.engine import cpu_packed_weights, cpu_tiles
+from ponder.engine import cpu_packed_weights
 from ponder.engine.attention_plan import AttentionPlan
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, LayerOps, TorchOps
 from ponder.engine.cpu_packed_weights import PackedWeightsRunner
 from ponder.engine.torch_attention import DecodeAttention, reads_segments_repeatedly
 from ponder.nets import lora
 from ponder.nets.cpu_kernels import load_kernels
-from ponder.nets.decoder import AttentionFn, Decoder, at_least_float32
+from ponder.nets.decoder import AttentionFn, Decoder
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLinear:
-    """One packed matrix of several layers, and their biases; in tiles where the processor has matrix units."""
+    """One packed matrix of several layers, and their biases."""
 
     matrix: Tensor
     bias: Tensor | None
-    tiles: ctypes.CDLL | None
 
     @classmethod
     def of(cls, *linears: Any) -> PackedLinear:
         bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
         whole = linears[0].weight if len(linears) == 1 else torch.cat([linear.weight for linear in linears])
-        if (library := cpu_tiles.load_tiles(whole)) is not None and cpu_tiles.are_faster(library):
-            return cls(cpu_tiles.pack_tiles(whole), bias, library)
-        return cls(cpu_packed_weights.pack(whole), bias, None)
+        return cls(cpu_packed_weights.pack(whole), bias)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.tiles is not None:
-            return cpu_tiles.multiply_tiles(self.tiles, x, self.matrix, self.bias)
         return cpu_packed_weights.multiply(x, self.matrix, self.bias)
 
 
@@ -79,14 +73,9 @@ class FusedLayersRunner(PackedWeightsRunner):
         if not self._is_merged:
             return super()._pack_layers()
         layers, head = [_pack(block) for block in self.net.layers], self.net.lm_head
-        packed = PackedLinear.of(head)
-        self._layers, self._head = layers, packed
-        return {head: packed.matrix}
-
-    def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
-        if not self._layers or len(hidden_BE) == 1:
-            return super()._logits_from_hidden(hidden_BE)
-        return at_least_float32(self._head(hidden_BE))
+        packed = {head: cpu_packed_weights.pack(head.weight)}
+        self._layers = layers
+        return packed
 
     def _hidden_states(
         self, tokens: np.ndarray, positions: Tensor, attend: Any, names: Sequence[str], sizes: Sequence[int]

@@ -45,10 +45,6 @@ _SIGNATURES = {
         "swiglu_backward": [*[_POINTER] * 5, _NUMBER, _NUMBER],
         "turn": [*[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
     },
-    "cpu_tiles.c": {
-        "request_tiles": [],
-        "multiply": [_POINTER, _POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER, _NUMBER],
-    },
     "cpu_logits.c": {
         "sample": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 6, _NUMBER],
         "norm_and_entropy": [_POINTER, _NUMBER, _NUMBER, _REAL, _POINTER, _POINTER, _NUMBER],
@@ -77,7 +73,7 @@ def compile_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
     for name, types in _SIGNATURES[source].items():
         function = getattr(library, name)
-        function.argtypes, function.restype = types, ctypes.c_int if name == "request_tiles" else None
+        function.argtypes, function.restype = types, None
     return library
 
 
