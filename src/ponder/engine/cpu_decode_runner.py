@@ -31,7 +31,7 @@ from ponder.nets.decoder import Decoder
 _STEPS_PER_CALL = 16
 _PANEL = 16  # outputs of a matrix that are side by side
 _MAX_PARAMETERS = 1 << 22  # more do not stay in a processor's cache
-_FEW_SEQUENCES = {torch.float32: 8, torch.bfloat16: 2}  # of a large network: more are faster in torch
+_FEW_SEQUENCES = {torch.float32: 8, torch.bfloat16: 4}  # of a large network: more are faster in torch
 _MAX_PRODUCTS = 1 << 31  # of a call for a large network: some 0.1 s
 _ROWS_PER_READ = 4  # as many are multiplied in the time in which weights are read
 _MAX_HEAD = 256
