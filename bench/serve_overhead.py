@@ -78,9 +78,8 @@ class PacedRunner(ModelRunner):
         return True
 
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
-        beside: bool = False,
-    ) -> PendingTokens:  # fmt: skip
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         done_at = self._queue(steps * self.pace.of(len(seqs)))
         shape = len(seqs), steps
         tokens_BS = self._draw.integers(FIRST_ID, LAST_ID, shape).astype(np.int32)

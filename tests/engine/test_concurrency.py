@@ -180,9 +180,8 @@ class LaunchingRunner(ModelRunner):
         return self.chance.random() < 0.8
 
     def launch(
-        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
-        beside: bool = False,
-    ) -> Any:  # fmt: skip
+        self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> Any:
         if chunks:
             assert steps == 1 and not ahead
             self.prefill(chunks)

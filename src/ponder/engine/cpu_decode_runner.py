@@ -134,9 +134,8 @@ class CompiledStepsRunner(ModelRunner):
         return self._is_usable(len(seqs)) and not any(map(_needs_host, seqs))
 
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
-        beside: bool = False,
-    ) -> PendingTokens:  # fmt: skip
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         if chunks:
             self.prefill(chunks)
         tokens_BS = np.zeros((len(seqs), steps), np.int32)

@@ -40,7 +40,6 @@ from ponder.types import ids
 # Of few sequences, fewer steps per launch: new prompts wait less, and the host has time for them.
 _FEW_SEQUENCES, _STEPS_OF_FEW = 64, 8
 _MANY_SEQUENCES = 256  # whose last steps are one launch and not two
-HALVES_AT_ONCE = False  # whether steps launched beside others run in a stream of their own: not until it is measured
 _STEPS_BESIDE_HOST_SAMPLING = 4  # steps per launch next to host-sampled sequences, which take as long for one token
 _SECONDS_BETWEEN_WARM_UPS = 20.0  # where the device's memory was full
 _MIN_MIXED_WORK = 5e13  # tokens times parameters of a prefill that decoding should not wait for: 150 ms on an H200
@@ -70,12 +69,6 @@ class CudaGraphRunner(ModelRunner):
         # sequences sampled on the device, and those whose logits the host needs
         self._sampling_batch: GraphBatch | None = None
         self._logits_batch: GraphBatch | None = None
-        # a second batch in a stream of its own; what was launched before the last steps of the first; and whether
-        # prompts were launched behind those, which the second batch may need
-        self._second_batch: GraphBatch | None = None
-        self._second_stream: torch.cuda.Stream | None = None
-        self._before_launch: torch.cuda.Event | None = None
-        self._prefilled_behind = True
         self._round_robin = 0
         self._last_launch: torch.cuda.Event | None = None  # recorded after its tokens
         self.ready = threading.Event()  # until then, steps run as in the plain runner
@@ -127,8 +120,8 @@ class CudaGraphRunner(ModelRunner):
             else:
                 warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
 
-    def _make_batch(self, buffers: GraphBuffers, samples: bool, is_second: bool = False) -> GraphBatch:
-        return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples, is_second)
+    def _make_batch(self, buffers: GraphBuffers, samples: bool) -> GraphBatch:
+        return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples)
 
     @property
     def batch_sizes(self) -> Sequence[int]:
@@ -139,10 +132,8 @@ class CudaGraphRunner(ModelRunner):
 
     def close(self) -> None:
         self._warm_up_thread.join()
-        self.wait_for_second_stream()  # it uses memory that will be freed
 
     def _prefill_hidden(self, chunks: Sequence[PrefillChunk]) -> Tensor:
-        self._prefilled_behind = True
         if not self._has_kernels((), chunks):
             return super()._prefill_hidden(chunks)
         names, sizes = [node_adapter(chunk.node) for chunk in chunks], [chunk.stop - chunk.start for chunk in chunks]
@@ -229,37 +220,11 @@ class CudaGraphRunner(ModelRunner):
         return self._has_kernels((), chunks) and not self.mixed_batch(chunks)
 
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
-        beside: bool = False,
-    ) -> PendingTokens:  # fmt: skip
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         batch = self._sampling_batch
         assert batch is not None
-        second_rows = self.max_batch // 2 if self.max_batch // 2 in GRAPH_BATCH_SIZES else 0
-        if not (beside and HALVES_AT_ONCE and batch.buffers.logits.is_cuda and len(seqs) <= second_rows):
-            return self._launch(batch, seqs, steps, ahead, chunks)
-        if self._second_batch is None or self._second_stream is None:
-            buffers = GraphBuffers(self.net, second_rows, self.null_slot)
-            self._second_batch = self._make_batch(buffers, samples=True, is_second=True)
-            self._second_stream, self._before_launch = torch.cuda.Stream(self.net.device), torch.cuda.Event()
-            self._prefilled_behind = True  # wait for everything
-        if self._prefilled_behind or self._before_launch is None:
-            self._second_stream.wait_stream(torch.cuda.current_stream())
-        else:
-            self._second_stream.wait_event(self._before_launch)
-        with torch.cuda.stream(self._second_stream):
-            return self._launch(self._second_batch, seqs, steps, ahead, chunks)
-
-    def wait_for_second_stream(self) -> None:
-        if self._second_stream is not None:
-            torch.cuda.current_stream().wait_stream(self._second_stream)
-
-    def _launch(
-        self, batch: GraphBatch, seqs: Sequence[SequenceState], steps: int, ahead: int, chunks: Sequence[PrefillChunk]
-    ) -> PendingTokens:
         key = self.columns.prepare(_adapter_names(seqs, chunks))
-        if self._before_launch is not None and not batch.is_second:
-            self._before_launch.record()
-            self._prefilled_behind = False
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead, key)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
         starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
@@ -285,7 +250,6 @@ class CudaGraphRunner(ModelRunner):
         ModelRunner.forget_batch(self)  # the plain runner's batch is out of date
         hidden = batch.run(chunks, steps)
         if chunks:
-            self._prefilled_behind = True
             assert hidden is not None
             self._store_hidden(chunks, hidden)
 
@@ -296,8 +260,7 @@ class CudaGraphRunner(ModelRunner):
 
     @property
     def _batches(self) -> list[GraphBatch]:
-        batches = (self._sampling_batch, self._second_batch, self._logits_batch)
-        return [batch for batch in batches if batch is not None]
+        return [batch for batch in (self._sampling_batch, self._logits_batch) if batch is not None]
 
     def matches(self, net: Decoder) -> bool:
         """Also whether the weights are still at the addresses that the graphs read."""

@@ -12,8 +12,8 @@ import atexit
 import time
 import traceback
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -74,7 +74,6 @@ class InFlight:
     results: PendingTokens
     version: int
     start_time: float
-    beside: bool = False  # in a second stream
     some_finished: bool = False  # a sequence finished in the launch before this one: a waiting one may take its place
 
 
@@ -189,13 +188,9 @@ class Engine:
         """The weights have changed: drop the cached prefixes. Requests in flight continue."""
         self.mailbox.notify_weights_changed()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """No step runs inside this context: weights may change. Requests in flight continue afterwards."""
-        with self.mailbox.paused():
-            if self._runner is not None:
-                self._runner.wait_for_second_stream()
-            yield
+        return self.mailbox.paused()
 
     def close(self) -> None:
         """Callers that still wait get an error, and so do later ones."""
@@ -407,16 +402,12 @@ class Engine:
             return None
         if not (runner.launches_async and runner.can_launch(seqs)):
             return None
-        has_adapters = any([seq.request.adapter for seq in [*in_flight.seqs, *seqs]])
-        if has_adapters and in_flight.beside:  # their columns are written in the other stream
-            return None
         steps = self._streaming_steps(seqs, runner.max_steps(seqs))
         if not scheduler.reserve_ahead(seqs, steps):
             return None
         start_time = time.perf_counter()
         self._launches_since_single_step += 1
-        beside = not (in_flight.beside or has_adapters)
-        return InFlight(seqs, steps, runner.launch(seqs, steps, beside=beside), self.version, start_time, beside)
+        return InFlight(seqs, steps, runner.launch(seqs, steps), self.version, start_time)
 
     def _wait_beside_last_steps(self, running: InFlight) -> None:
         """Many sequences run, all to their ends: until they are there, the next calls of other callers may come."""
@@ -512,9 +503,6 @@ class Engine:
     def _fail_all(self, error: BaseException) -> None:
         """Fail all calls and drop the cache: after a failed step its contents cannot be trusted."""
         self.mailbox.fail_all(error)
-        if self._runner is not None:
-            with suppress(RuntimeError):  # of a device that has failed
-                self._runner.wait_for_second_stream()  # it uses memory that is freed now
         self._scheduler = self._runner = self._run_in_flight = None
 
     def _ensure_runner(self) -> tuple[Scheduler, ModelRunner]:

@@ -22,7 +22,6 @@ from ponder.engine.adapters import node_adapter
 from ponder.engine.attention_plan import plan_attention
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import (
-    MAX_PARTS,
     STEPS_PER_LAUNCH,
     GraphBuffers,
     copy_to_device_async,
@@ -47,10 +46,9 @@ class GraphBatch:
         buffers: GraphBuffers,
         null_slot: int,
         samples: bool,
-        is_second: bool = False,  # its graphs run at the same time as those of another batch
     ) -> None:
         self.weights, self.columns, self.cache, self.buffers = weights, columns, cache, buffers
-        self.null_slot, self.samples, self.is_second = null_slot, samples, is_second
+        self.null_slot, self.samples = null_slot, samples
         self.row_of: dict[SequenceState, int] = {}  # row of each sequence in the buffers
         self.bucket, self.parts = 0, 1
         # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare),
@@ -221,7 +219,7 @@ class GraphBatch:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture(graph, b.logits.device, self._pools.get(part), part + MAX_PARTS * self.is_second):
+            with capture(graph, b.logits.device, self._pools.get(part), part):
                 self._run_part(part)
             self._pools.setdefault(part, graph.pool())
             self.graphs[key] = graph

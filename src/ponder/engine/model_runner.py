@@ -104,18 +104,13 @@ class ModelRunner:
         """Whether these chunks can be launched before tokens in flight are collected, and shall not decode too."""
         return False
 
-    def wait_for_second_stream(self) -> None:
-        """Let what the caller launches next wait for steps that were launched `beside` others."""
-
     def launch(
-        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = (),
-        beside: bool = False,
-    ) -> PendingTokens:  # fmt: skip
+        self, seqs: Sequence[SequenceState], steps: int, ahead: int = 0, chunks: Sequence[PrefillChunk] = ()
+    ) -> PendingTokens:
         """Start `steps` decoding steps; the result waits for their tokens and log-probabilities [B, steps].
 
         `ahead`: tokens of these sequences that were launched before and not collected yet. Chunks are prefilled in the
-        same step; then there is only one. `beside`: the device may compute these steps at the same time as those
-        launched before."""
+        same step; then there is only one."""
         raise NotImplementedError
 
     def decode(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> Tensor:
