@@ -28,7 +28,7 @@ from ponder.engine.graph_buffers import (
     fit_plan_to_kernels,
     tail_splits,
 )
-from ponder.engine.graph_capture import capture, side_stream
+from ponder.engine.graph_capture import capture, shared_pool, side_stream
 from ponder.engine.kv_cache import KVCache, bytes_per_token
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
@@ -54,7 +54,6 @@ class GraphBatch:
         # by batch size, shared segments, truncation, what the adapters are read from (see AdapterColumns.prepare),
         # programs of a tail, parts of the rows and which of them
         self.graphs: dict[tuple[int, bool, bool, int, int, int, int], torch.cuda.CUDAGraph] = {}
-        self._pools: dict[int, Any] = {}  # memory of the graphs of each part, which run at the same time
         self._streams: list[Any] = []  # of all parts but the first
         self._has_shared = self._has_truncation = False
         self._adapter_key = 0
@@ -219,9 +218,9 @@ class GraphBatch:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture(graph, b.logits.device, self._pools.get(part), part):
+            pool = shared_pool(g for k, g in self.graphs.items() if k[-1] == part)  # parts run at the same time
+            with capture(graph, b.logits.device, pool, part):
                 self._run_part(part)
-            self._pools.setdefault(part, graph.pool())
             self.graphs[key] = graph
         return self.graphs[key]
 

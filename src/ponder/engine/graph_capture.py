@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Protocol
@@ -33,6 +33,12 @@ def capture(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any = None,
         finally:
             if collects:
                 gc.enable()
+
+
+def shared_pool(graphs: Iterable[torch.cuda.CUDAGraph]) -> Any:
+    """The memory of these graphs, for one that never runs at the same time. None where they are all gone: torch ends
+    with an internal error if memory of graphs that are gone is given to another."""
+    return next((graph.pool() for graph in graphs), None)
 
 
 class LentMemory(Protocol):

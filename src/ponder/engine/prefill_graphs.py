@@ -8,7 +8,6 @@ that fill up a graph's number write to the null slot and are not read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from ponder.engine.adapter_columns import MERGED, AdapterColumns
 from ponder.engine.fused_forward import PrefillInputs
 from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.graph_buffers import copy_to_device_async
-from ponder.engine.graph_capture import capture, side_stream
+from ponder.engine.graph_capture import capture, shared_pool, side_stream
 from ponder.engine.kv_cache import KVCache
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.power_of_two import next_power_of_two
@@ -41,7 +40,6 @@ class PrefillGraphs:
         self._table = torch.zeros(4 * _MAX_TOKENS + _MAX_TABLE, dtype=torch.int32, device=cache.device)
         # by number of tokens, and what the adapter is read from (see AdapterColumns.prepare)
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._pool: Any = None  # memory that they share, since one runs at a time
 
     def fits(self, chunks: Sequence[PrefillChunk]) -> bool:
         if fused_forward.shows_pictures(self.weights, chunks):  # what a tower sees is no matter of a graph
@@ -71,9 +69,8 @@ class PrefillGraphs:
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture(graph, self.cache.device, self._pool):
+            with capture(graph, self.cache.device, shared_pool(g for g, _ in self._graphs.values())):
                 hidden = once()
-            self._pool = self._pool or graph.pool()
             self._graphs[key] = graph, hidden
         graph, hidden = self._graphs[key]
         graph.replay()
