@@ -4,8 +4,9 @@ All learn from the same sampled answers and their verdicts: an outcome reward mo
 several beta (no head: the log-ratio to the start), and the model fine-tuned on the right answers alone, whose
 log-probability is the score. Where few answers are right there is little to learn: `--rl-steps` of GRPO on the verdicts
 come first then, and `--more-tasks` has further training problems for both. A tenth of the training problems is kept for
-choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--token-orm`, `--dropout` and
-`--keep-best` train an outcome reward model as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
+choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--logprob-orm` trains an
+outcome reward model whose head also reads the log-probabilities that answers were sampled with; `--token-orm`,
+`--dropout` and `--keep-best` train one as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
 problems beside, and `--long-tenth` on that tenth for as many steps as on all. `ponder book judges` runs this with three
 seeds, scores the samples of both splits with every judge, and draws the curves; `ponder book judge-scale` sets judges
 from all problems beside those from a tenth. Results: docs/book/judges.md and docs/book/judge-scale.md.
@@ -67,6 +68,7 @@ def recipe(
     long_tenth: Annotated[
         bool, "train judges on a tenth of the problems for as many steps as on all, too: problems or steps?"
     ] = False,
+    logprob_orm: Annotated[bool, "train an outcome reward model that reads sampled log-probabilities, too"] = False,
     tuned_steps: Annotated[Steps, "of the model tuned on right answers; None: as many as of a judge"] = None,
     validation_n: Annotated[int | None, "samples of each validation problem; None: as many as of a test one"] = None,
     start: Start = None, seed: int = 0,
@@ -116,6 +118,8 @@ def recipe(
     if token_orm:
         job = judge(TokenOutcomeReward(lm_weight=lm_weight), lr, residual_dropout=dropout)
         stages.insert(-2, Stage("token-orm", job))
+    if logprob_orm:
+        stages.insert(-2, Stage("logprob-orm", judge(OutcomeReward(reads_logprobs=True), lr)))
     for name in test_tasks:
         other = _known(others, name, "test-tasks")
         stages += [

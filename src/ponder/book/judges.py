@@ -3,7 +3,7 @@ log-probability, and votes, all on the same samples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ ON_WORD_PROBLEMS: dict[str, Any] = {
 # The rows of the table. Of an implicit reward model, beta and the kind of log pi are chosen on the validation split.
 ROWS: dict[str, str] = {
     "orm": "best by outcome reward model",
+    "logprob-orm": "best by outcome reward model that reads log-probabilities",
     "implicit": "best by implicit reward model, by its ratio",
     "log pi": "best by implicit reward model, by log pi",
     "tuned": "best by log pi of the model tuned on right answers",
@@ -56,6 +57,7 @@ ROWS: dict[str, str] = {
     "logprob": "best by the policy's own log-probability, mean",
     "majority": "majority",
     "weighted orm": "vote weighted by outcome reward model",
+    "weighted logprob-orm": "vote weighted by outcome reward model that reads log-probabilities",
     "weighted implicit": "vote weighted by implicit reward model",
     "oracle": "any right (oracle)",
 }
@@ -65,11 +67,14 @@ STEP_JUDGES = (  # read step by step: a row, the stage of the recipe, the readin
 COMPARED = (
     ("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"), ("implicit", "orm"),
     ("log pi", "logprob_sum"), ("tuned", "logprob_sum"), ("weighted implicit", "majority"),
+    ("logprob-orm", "majority"), ("logprob-orm", "orm"), ("logprob-orm", "logprob_sum"),
+    ("weighted logprob-orm", "majority"),
 )  # fmt: skip
 DRAWN = {
-    "orm": 1, "implicit": 2, "log pi": 0, "tuned": 4, "logprob_sum": 5, "majority": 6, "weighted implicit": 3,
-    "oracle": 7,
+    "orm": 1, "logprob-orm": 1, "implicit": 2, "log pi": 0, "tuned": 4, "logprob_sum": 5, "majority": 6,
+    "weighted implicit": 3, "oracle": 7,
 }  # fmt: skip
+DASHED = "logprob-orm"  # in the colour of the judge that it is compared with
 
 
 class Judges:
@@ -91,7 +96,8 @@ class Judges:
     def recipe_job(self, run: FigureRun) -> Any:
         """The recipe's job, after the model's own start where it needs one."""
         start = word_problem_start(run)
-        return run.recipe_job(RECIPE, **({"n": MAX_N} | start | (self.on_word_problems if start else {})))
+        settings = {"n": MAX_N, "logprob_orm": True} | start | (self.on_word_problems if start else {})
+        return run.recipe_job(RECIPE, **settings)
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder = run.run_job(self.recipe_job(run), run.folder / RECIPE)
@@ -117,14 +123,16 @@ class Judges:
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         curves = reported_curves(seeds)
         n = _sizes(seeds)
+        drawn = {name: colour for name, colour in DRAWN.items() if name in curves}
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
             (axes,) = panels
-            for name, colour in DRAWN.items():
+            for name, colour in drawn.items():
                 points = [over_seeds([curves[name][s][k] for s in seeds]) for k in range(len(n))]
                 mean = [100 * p[0] for p in points]
-                axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name])
+                style = "--" if name == DASHED else "-"
+                axes.plot(n, mean, style, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name])
                 for seed in seeds if len(seeds) > 1 else ():
                     axes.plot(n, [100 * x for x in curves[name][seed]], color=COLOURS[colour], lw=0.6, alpha=0.4)
                 rows.extend({"judge": ROWS[name], "n": k, "accuracy": m / 100} for k, m in zip(n, mean, strict=True))
@@ -132,7 +140,7 @@ class Judges:
             axes.set_xticks(n, [str(k) for k in n])
             axes.set_xlabel("answers to choose from, N")
             axes.set_ylabel("right, %")
-            best = max(max(curves[name][s]) for name in DRAWN for s in seeds)
+            best = max(max(curves[name][s]) for name in drawn for s in seeds)
             axes.set_ylim(0, 101 if best > 0.75 else None)
             axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -144,6 +152,8 @@ class Judges:
         shown = [k for k in n if k in (1, 4, 8, 16, n[-1])]
         rows = []
         for name, title in ROWS.items():
+            if name not in curves:
+                continue
             each = problem_shares(seeds, name)
             cells = [
                 format_over_problems(each[k])
@@ -192,7 +202,7 @@ class Judges:
         if len(seeds) == 1 and problem_shares(seeds, "majority"):
             return self._verdict_of_one(seeds)
         out = [f"**Held?** At N = {least} and more, in points:", ""]
-        for one, other in self.compared:
+        for one, other in self._known_pairs(curves):
             gaps = {
                 k: [curves[one][s][n.index(k)] - curves[other][s][n.index(k)] for s in seeds] for k in n if k >= least
             }
@@ -208,10 +218,14 @@ class Judges:
             out.append(f"- {ROWS[one]} less {ROWS[other]}: {cells}. Above at every N: **{held}**.")
         return [*out, ""]
 
+    def _known_pairs(self, rows: Container[str]) -> list[tuple[str, str]]:
+        """The comparisons of judges that there are: runs of earlier versions have fewer."""
+        return [pair for pair in self.compared if pair[0] in rows and pair[1] in rows]
+
     def _verdict_of_one(self, seeds: Mapping[int, SeedData]) -> list[str]:
         """The differences of one seed, paired by problem."""
         out = ["**Held?** In points, paired by problem:", ""]
-        for one, other in self.compared:
+        for one, other in self._known_pairs(reported_curves(seeds)):
             first, second = problem_shares(seeds, one), problem_shares(seeds, other)
             cells = []
             for n in first:
@@ -236,7 +250,7 @@ def problem_shares(seeds: Mapping[int, SeedData], row: str) -> dict[int, list[fl
     if others or "by problem" not in first["test"]:
         return {}
     kept, best = first["test"]["by problem"], _row_names(seeds)
-    name = {"weighted orm": "weighted orm", "weighted implicit": f"weighted {best['implicit']}"}.get(row, row)
+    name = f"weighted {best['implicit']}" if row == "weighted implicit" else row
     return dict(zip(kept["n"], kept.get(best.get(name, name), []), strict=False))
 
 
@@ -250,7 +264,7 @@ def score_split(folder: Path, split: str, task: Any, device: str = "auto", dtype
     reference = next(iter(implicit.values()))
     readers = {name: str(path) for name, path in implicit.items()} | {"tuned": str(folder / "tuned")}
     readers["reference"] = reference_model(reference)
-    orm = {"orm": f"reward:{folder / 'orm'}"}
+    orm = {name: f"reward:{folder / name}" for name in ("orm", "logprob-orm") if (folder / name).is_dir()}
     scored, sums = score_stored_answers(folder / split, task, orm, readers, device, dtype)
     for name in (*implicit, "tuned"):
         beta = float(name.partition("-")[2] or "nan")
@@ -319,13 +333,16 @@ def chosen_settings(seeds: Mapping[int, SeedData]) -> tuple[str, str]:
 def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[float]]]:
     """By row of the table and by seed, the accuracy over N on the test split."""
     best = _row_names(seeds)
-    beta = best["implicit"]
-    out: dict[str, dict[int, list[float]]] = {name: {} for name in ROWS}
+    names = [name for name in ROWS if name.removeprefix("weighted ") in (*best, "majority", "oracle")]
+    out: dict[str, dict[int, list[float]]] = {name: {} for name in names}
     for seed, data in seeds.items():
         test = data["test"]
         for row, name in best.items():
             out[row][seed] = test["best"][name]
-        out["weighted orm"][seed], out["weighted implicit"][seed] = test["weighted"]["orm"], test["weighted"][beta]
+        for row in names:
+            if row.startswith("weighted "):
+                judge = row.removeprefix("weighted ")
+                out[row][seed] = test["weighted"][best[judge]]
         out["majority"][seed], out["oracle"][seed] = test["majority"], test["oracle"]
     return out
 
@@ -333,8 +350,9 @@ def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[f
 def _row_names(seeds: Mapping[int, SeedData]) -> dict[str, str]:
     """The score that each row of the table chooses by."""
     beta, log_pi = chosen_settings(seeds)
-    names = {"orm": "orm", "implicit": beta, "log pi": log_pi, "tuned": _tuned_name(log_pi)}
-    return names | {"logprob_sum": "logprob_sum", "logprob": "logprob"}
+    names = {"orm": "orm", "logprob-orm": "logprob-orm", "implicit": beta, "log pi": log_pi}
+    names |= {"tuned": _tuned_name(log_pi), "logprob_sum": "logprob_sum", "logprob": "logprob"}
+    return {row: name for row, name in names.items() if all(name in data["test"]["best"] for data in seeds.values())}
 
 
 def _implicit_names(data: SeedData) -> list[str]:

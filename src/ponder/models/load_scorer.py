@@ -140,13 +140,17 @@ def load_policy_with_head(
         set_threads()
     scored = hf.load_with_head(folder, pick_dtype(dtype, where), where, find_base)
     if head is not None and _head_shape(scored.head) != _head_shape(head):
-        own = scored.head
-        raise ModelError(f"{model} was trained for {own.predicts!r} ({own.form}), not {head.predicts!r} ({head.form})")
+        raise ModelError(f"{model} was trained for {_describe_head(scored.head)}, not {_describe_head(head)}")
     tokenizer = Tokenizer.from_folder(folder)
     return PonderPolicy(
         scored, tokenizer if template is None else chat_templates.with_chat_template(tokenizer, template), seed
     )
 
 
+def _describe_head(head: ScoreHead) -> str:
+    return f"{head.predicts!r} ({head.form}{', reads log-probabilities' if head.logprob_weights else ''})"
+
+
 def _head_shape(head: ScoreHead) -> tuple[Any, ...]:
-    return head.predicts, head.form, head.bias, head.hidden, head.bins, head.low, head.high
+    reads_logprobs = bool(head.logprob_weights)
+    return head.predicts, head.form, head.bias, head.hidden, head.bins, head.low, head.high, reads_logprobs

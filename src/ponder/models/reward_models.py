@@ -16,10 +16,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ponder.errors import UsageError
+from ponder.errors import ModelError, UsageError
 from ponder.models.head_reader import ScoreReader
 from ponder.nets.decoder_with_head import LogprobReading
 from ponder.reason.operators.evaluate import Reduction, reduce_scores
+from ponder.reason.operators.logprob_features import NO_LOGPROBS, features_at
 from ponder.tasks.step_labels.step_split import step_ends
 from ponder.types import Cost, Ids, Score, Step, Trace
 
@@ -48,9 +49,20 @@ class LearnedScorer:
     async def _score(self, trace: Trace, step: int) -> Score:
         if why := self._unreadable(trace, step):
             return Score(None, why)
-        tokens = trace.token_ids(step)
-        (value,), cost = await self.reader(tokens, [len(tokens) - 1])
+        places = [len(trace.token_ids(step)) - 1]
+        (value,), cost = await self._read(trace, step, places)
         return Score(value, cost=cost)
+
+    async def _read(self, trace: Trace, step: int, places: Sequence[int]) -> tuple[list[float], Cost]:
+        """The head's prediction at these tokens of the path; where it reads sampled log-probabilities, with these."""
+        head = self.reader.head
+        read, cost = await self.reader(trace.token_ids(step), places)
+        if not head.logprob_weights:
+            return read, cost
+        features = features_at(trace, step, places)
+        if features is None:  # `_score` has asked before
+            raise ModelError(f"{trace.problem.id}: {NO_LOGPROBS}")
+        return [head.add_logprobs(z, own) for z, own in zip(read, features.tolist(), strict=True)], cost
 
     def _unreadable(self, trace: Trace, step: int) -> str:
         node = trace.steps[step]
@@ -60,6 +72,8 @@ class LearnedScorer:
             body = node.token_ids[:-1] if node.stop == "eos" else node.token_ids
             if body.max(initial=0) >= self.reader.engine_policy.vocab_size or self.reader.text(body) != node.text:
                 return "these tokens are another tokenizer's: a model can only read those of its own tokenizer"
+        if self.reader.head.logprob_weights and features_at(trace, step, [-1]) is None:
+            return NO_LOGPROBS
         return ""
 
 
@@ -143,7 +157,7 @@ class PRM(StepScorer):
 
     async def step_scores(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
         """The probability of each step on the way to this one."""
-        return await self.reader(trace.token_ids(step), self.step_end_positions(trace, step))
+        return await self._read(trace, step, self.step_end_positions(trace, step))
 
     def step_end_positions(self, trace: Trace, step: int) -> list[int]:
         """The last token of each step."""
@@ -155,7 +169,7 @@ class PRM(StepScorer):
         places = self.step_end_positions(trace, step)
         if not places:
             return Score(None, _NOTHING_WRITTEN)
-        read, cost = await self.reader(trace.token_ids(step), places)
+        read, cost = await self._read(trace, step, places)
         return _reduced_score(read, self.reduce, cost)
 
 

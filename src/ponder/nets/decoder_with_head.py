@@ -6,6 +6,7 @@ Shapes as in decoder.py; N scored tokens, O outputs of the head.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
@@ -35,6 +36,10 @@ class ScoreHead:
 
     An implicit reward model has no head: its number is the sum of log pi - log pi_ref over the tokens of an answer, its
     temperature 1 / beta. `reading`: by that ratio, or by log pi alone, as a sum or as a mean over the tokens.
+
+    A logit's head may read, beside the hidden state, the log-probabilities that the answer was sampled with:
+    `logprob_weights` are those of their features (reason/operators/logprob_features.py) and, last, a constant. Then
+    `interpret` gives the head's own number, and `add_logprobs` makes a probability of it.
     """
 
     predicts: HeadPrediction = "value"
@@ -47,6 +52,7 @@ class ScoreHead:
     temperature: float = 1.0
     separator: str = "\n"  # end of the steps that it was trained on, if they were split
     reading: LogprobReading = "ratio"
+    logprob_weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.predicts not in get_args(HeadPrediction) or self.form not in get_args(HeadForm):
@@ -61,9 +67,22 @@ class ScoreHead:
             raise UsageError(f"a head's values lie between {self.low} and {self.high}; both must be finite")
         if min(self.hidden, default=1) < 1 or not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError("a head's hidden layers and its temperature must be positive")
+        if not all(math.isfinite(weight) for weight in self.logprob_weights):
+            raise UsageError("the weights of log-probabilities are finite numbers")
+        if self.logprob_weights and (self.form != "logit" or self.predicts == "implicit"):
+            raise UsageError(f"a head of {self.predicts!r} as {self.form!r} reads no log-probabilities beside states")
+
+    def add_logprobs(self, number: float, features: Sequence[float]) -> float:
+        """The probability from the head's own number and the features of an answer's log-probabilities."""
+        *weights, constant = self.logprob_weights
+        offset = sum(w * x for w, x in zip(weights, features, strict=True)) + constant
+        z = (number + offset) / self.temperature
+        return 1 / (1 + math.exp(-z)) if z >= 0 else math.exp(z) / (1 + math.exp(z))
 
     def interpret(self, numbers_NO: Tensor) -> Tensor:
         """Predictions [N]: probabilities, rewards or values."""
+        if self.logprob_weights:
+            return numbers_NO[:, 0]
         warm_NO = numbers_NO / self.temperature
         match self.form:
             case "two-hot":

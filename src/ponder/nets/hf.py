@@ -109,7 +109,8 @@ def _parse_head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
     """The head in config.json. A classifier from elsewhere with one output is a reward model."""
     try:
         settings = {**raw.get(HEAD_CONFIG_KEY, {})}
-        settings["hidden"] = tuple(settings.get("hidden", ()))
+        for name in ("hidden", "logprob_weights"):
+            settings[name] = tuple(settings.get(name, ()))
         return ScoreHead(**settings) if raw.get(HEAD_CONFIG_KEY) else ScoreHead("reward")
     except (TypeError, ValueError, ArithmeticError, UsageError) as reason:
         raise ModelError(

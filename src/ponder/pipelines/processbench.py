@@ -84,6 +84,11 @@ async def _step_probabilities(reward_model: PRM | ImplicitRewardModel, traces: S
     if isinstance(reward_model, ImplicitRewardModel):
         read = await asyncio.gather(*(reward_model.step_scores(t, len(t.steps) - 1) for t in traces))
         return [steps for steps, _ in read]
+    if reward_model.reader.head.logprob_weights:
+        raise UsageError(
+            "this reward model reads the log-probabilities that an answer was sampled with, and solutions of"
+            " ProcessBench have none: give one that was trained without reads_logprobs"
+        )
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
     scores = await asyncio.gather(
         *(reward_model.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))

@@ -19,6 +19,7 @@ from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
 from ponder.errors import RunError, UsageError
 from ponder.measure import auroc, auroc_within_problems, best_at_k, ece
+from ponder.measure.statistics.logistic_fit import fit_logistic
 from ponder.measure.statistics.verifier_metrics import (
     correct_pairs,
     fit_binary_temperature,
@@ -37,6 +38,7 @@ from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels, read_training_labels
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
+from ponder.reason.operators.logprob_features import features_at, logprob_features
 from ponder.reason.operators.uncertainty import mean_logprob, sum_logprob
 from ponder.runs import Run, read_metrics, write_json
 from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
@@ -46,6 +48,7 @@ from ponder.train.distributed import current_group
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.ranks import join_ranks
+from ponder.train.readouts import LOGPROB_OFFSET_NOTE
 from ponder.train.reward_learner import make_reward_learner, predict
 from ponder.train.reward_objectives import OutcomeReward, RewardObjective, RewardTarget, two_hot
 from ponder.types import Trace
@@ -164,6 +167,10 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
+    if net.head.logprob_weights:
+        fitted_weights = fit_logprob_weights(labels.train, job.algorithm, labels.scorer)
+        net.head = replace(net.head, logprob_weights=fitted_weights)
+        note_logprob_offsets([*labels.train, *held_out], fitted_weights)
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = make_reward_learner(
@@ -207,6 +214,32 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
     if best is not None:
         best.path.unlink(missing_ok=True)
     return policy
+
+
+def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, scorer: str) -> tuple[float, ...]:
+    """The weights of sampled log-probabilities' features and a constant that fit the labels best."""
+    features, labels = [], []
+    for trace in traces:
+        for i, target in objective.targets(trace, scorer):
+            found = features_at(trace, i, [-1])
+            if found is None:
+                raise UsageError(
+                    f"{trace.problem.id}, step {i}: it has a label but no log-probabilities that it was sampled with:"
+                    " leave out reads_logprobs, or learn from answers that ponder sampled"
+                )
+            features.append(found[0])
+            labels.append(target)
+    return tuple(fit_logistic(features, labels).tolist())
+
+
+def note_logprob_offsets(traces: Iterable[Trace], weights: Sequence[float]) -> None:
+    """Note beside each token what the log-probabilities up to it add to a head's number."""
+    for trace in traces:
+        for leaf in trace.leaves():
+            offset = logprob_features(trace, leaf) @ np.asarray(weights[:-1]) + weights[-1]
+            parts = np.split(offset, np.cumsum([len(trace.steps[i].token_ids) for i in trace.path(leaf)])[:-1])
+            for i, part in zip(trace.path(leaf), parts, strict=True):
+                trace.steps[i].notes[LOGPROB_OFFSET_NOTE] = np.nan_to_num(part).astype(np.float32)
 
 
 class BestWeights:

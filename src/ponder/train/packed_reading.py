@@ -13,9 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
-from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
 from ponder.nets.tree_attention import make_tree_attention
+from ponder.reason.operators.logprob_features import NO_LOGPROBS, features_at
 from ponder.train.chunked_lm_head import token_logprobs
 from ponder.train.pack import PackedBatch, chains, group_by_trace, pack, split_microbatches
 from ponder.train.readouts import token_positions
@@ -37,12 +39,25 @@ def answer_logprobs(net: Decoder, traces: Sequence[Trace], pass_tokens: int = PA
 
 
 def answer_scores(net: DecoderWithHead, traces: Sequence[Trace], pass_tokens: int = PASS_TOKENS) -> list[list[float]]:
-    """What a reward model's head says at the end of each answer of each trace."""
+    """What a reward model says at the end of each answer of each trace."""
 
     def read(batch: PackedBatch, hidden_TE: Tensor) -> Tensor:
         return net.head.interpret(net.raw_scores(hidden_TE[token_positions(batch)]))
 
-    return _of_answers(net, traces, read, lambda parts: float(parts[-1][-1]), pass_tokens)
+    numbers = _of_answers(net, traces, read, lambda parts: float(parts[-1][-1]), pass_tokens)
+    if not net.head.logprob_weights:
+        return numbers
+    return [
+        [_add_logprobs(net.head, z, trace, i) for z, i in zip(own, trace.answers(), strict=True)]
+        for own, trace in zip(numbers, traces, strict=True)
+    ]
+
+
+def _add_logprobs(head: ScoreHead, number: float, trace: Trace, leaf: int) -> float:
+    features = features_at(trace, leaf, [-1])
+    if features is None:
+        raise ModelError(f"{trace.problem.id}: {NO_LOGPROBS}")
+    return head.add_logprobs(number, features[0].tolist())
 
 
 def _of_answers(

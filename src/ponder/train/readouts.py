@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ponder.train.learner import Learner
 
 LM_LOGPROBS_NOTE = "lm_logprobs"  # the note with the log-probabilities that a reward model reads beside its numbers
+LOGPROB_OFFSET_NOTE = "logprob_offset"  # the note with what sampled log-probabilities add to a head's number
 _MIN_TEMPERATURE = 1e-30  # the smallest number to divide by in float32
 
 
@@ -106,8 +107,8 @@ class ValueReadout:
 
 @dataclass(frozen=True)
 class RewardReadout:
-    """A reward model's numbers [N, O], each read at its token itself; `with_logprobs` also log-probabilities [N] of the
-    tokens, from the same pass."""
+    """A reward model's numbers [N, O], each read at its token itself, with what sampled log-probabilities add where
+    that is noted; `with_logprobs` also log-probabilities [N] of the tokens, from the same pass."""
 
     with_logprobs: bool = False
     needs_old_logprobs = False
@@ -119,14 +120,14 @@ class RewardReadout:
     def loss_inputs(self, learner: Learner, batch: PackedBatch) -> Tokens:
         net = learner.net
         if not self.with_logprobs:
-            return _head_tokens(self.read(learner, net, batch), batch)
+            return _head_tokens(_add_offset(self.read(learner, net, batch), batch), batch)
         assert isinstance(net, DecoderWithHead)
         both_2N = torch.cat([token_positions(batch), batch.source_N])
         own_NE, before_NE = learner.hidden_states(net, replace(batch, source_N=both_2N)).chunk(2)
         logprobs_N, _ = token_logprobs(before_NE, net.lm_head.weight, batch.target_N, 1.0, net.banned_token)
         passes = 3 if torch.is_grad_enabled() else 1  # the gradient is two products more
         learner.flops += passes * 2.0 * before_NE.shape[0] * net.lm_head.weight.numel()
-        tokens = _head_tokens(net.raw_scores(own_NE), batch)
+        tokens = _head_tokens(_add_offset(net.raw_scores(own_NE), batch), batch)
         tokens.notes = {**tokens.notes, LM_LOGPROBS_NOTE: logprobs_N}
         return tokens
 
@@ -159,6 +160,11 @@ def cumulative_per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
     """At each token the sum over its sequence's tokens up to it. The tokens of a sequence lie side by side."""
     whole_S = sum_per_sequence(values_N, sequence_N)
     return values_N.cumsum(0) - (whole_S.cumsum(0) - whole_S)[sequence_N]
+
+
+def _add_offset(numbers_NO: Tensor, batch: PackedBatch) -> Tensor:
+    offset_N = batch.notes.get(LOGPROB_OFFSET_NOTE)
+    return numbers_NO if offset_N is None else numbers_NO + offset_N[:, None].to(numbers_NO)
 
 
 def _head_tokens(values_N: Tensor, batch: PackedBatch) -> Tokens:

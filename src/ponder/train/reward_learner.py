@@ -14,6 +14,7 @@ from ponder.nets.decoder_with_reference import DecoderWithReference
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import pack, split_microbatches
+from ponder.train.readouts import LOGPROB_OFFSET_NOTE
 from ponder.train.reward_objectives import TARGET_NOTE, RewardObjective, RewardTarget
 from ponder.types import Trace
 
@@ -35,6 +36,8 @@ def predict(
     """For each credited trace its targets, and the numbers [M, O] that the network reads at these M places."""
     learner.write_reference_logprobs(traces)
     notes = (TARGET_NOTE,) if learner.reference is None else (TARGET_NOTE, "reference")
+    if isinstance(learner.whole_net, DecoderWithHead) and learner.whole_net.head.logprob_weights:
+        notes = (*notes, LOGPROB_OFFSET_NOTE)
     work = learner.plan(traces)
     for part in split_microbatches(work, learner.max_tokens_per_microbatch, keep_traces_whole=True):
         batch = pack(part, learner.net.device, notes)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
+from ponder.reason.operators.logprob_features import LOGPROB_FEATURES
 from ponder.train.credit import has_branches
 from ponder.train.losses import sum_per_sequence
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
@@ -150,15 +151,24 @@ class BradleyTerry(RewardObjective):
 
 @dataclass(frozen=True)
 class OutcomeReward(RewardObjective):
-    """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its correctness."""
+    """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its correctness.
+
+    `reads_logprobs`: the logit is the head's number plus that of a logistic regression on the log-probabilities that
+    the solution was sampled with. The regression is fitted first; the network learns what it leaves open.
+    """
 
     paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
     needs_both_labels = True
     bias: bool = False
+    reads_logprobs: bool = False
 
     @property
     def head(self) -> ScoreHead:
-        return ScoreHead("outcome", "logit", self.bias)
+        return ScoreHead("outcome", "logit", self.bias, logprob_weights=self._first_logprob_weights)
+
+    @property
+    def _first_logprob_weights(self) -> tuple[float, ...]:
+        return (0.0,) * (len(LOGPROB_FEATURES) + 1) if self.reads_logprobs else ()
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         return _check_range(_answer_targets(trace, scorer), trace, 0.0, 1.0)
@@ -229,7 +239,7 @@ class ProcessReward(OutcomeReward):
 
     @property
     def head(self) -> ScoreHead:
-        return ScoreHead("process", "logit", self.bias)
+        return ScoreHead("process", "logit", self.bias, logprob_weights=self._first_logprob_weights)
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         return _check_range(_step_targets(trace, scorer, trace.step_score), trace, 0.0, 1.0)

@@ -67,6 +67,12 @@ async def score(fields: Fields, models: ServedModels) -> dict[str, Any]:
 
 
 async def _score_positions(fields: Fields, name: str, scorer: LearnedScorer) -> dict[str, Any]:
+    if scorer.reader.head.logprob_weights:
+        raise invalid(
+            f"{name} reads the log-probabilities that an answer was sampled with, and a request has none: score traces"
+            " in a process of your own, or guide a search of this server by it",
+            "model",
+        )
     policy = scorer.reader.engine_policy
     positions = fields.token_ids("positions", MAX_STEPS)
     text = _read_text(fields, policy) if positions is None else _read_positions(fields, policy, positions)
