@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +26,12 @@ from ponder.tasks.step_labels import processbench_labels
 from ponder.types import Trace
 
 
-def judge() -> PRM:
+def judge(**head: Any) -> PRM:
     """Finds a step with a "b" in it wrong, by an embedding that says so; everything else passes through."""
     policy = load_policy(
         ScratchModel(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32"
     )
-    net = DecoderWithHead.from_decoder(policy.net, ScoreHead("process", "logit"))
+    net = DecoderWithHead.from_decoder(policy.net, ScoreHead("process", "logit", **head))
     assert isinstance(net.score, torch.nn.Linear)
     good, bad = (int(policy.tokens(c)[0]) for c in "ab")
     with torch.no_grad():
@@ -107,6 +108,8 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
         process_bench(judge(), traces, threshold=1.0)
     with pytest.raises(UsageError, match="per step"):
         process_bench(PRM(judge().reader, granularity="line"), traces)
+    with pytest.raises(UsageError, match="without reads_logprobs"):
+        process_bench(judge(logprob_weights=(1.0, 0.0, 0.0, 0.0)), traces)
     with pytest.raises(UsageError, match="auto, step or line"):
         PRM(judge().reader, granularity="word")  # type: ignore[arg-type]
 

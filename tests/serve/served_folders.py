@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,10 +16,10 @@ def save_policy(folder: Path) -> Path:
     return save_folder(folder)
 
 
-def save_scorer(folder: Path, predicts: HeadPrediction = "value") -> Path:
+def save_scorer(folder: Path, predicts: HeadPrediction = "value", **head: Any) -> Path:
     """A model with a random head over the policy's weights."""
     form = "number" if predicts in ("value", "reward") else "logit"
-    net = DecoderWithHead.from_decoder(small_net(), ScoreHead(predicts, form))
+    net = DecoderWithHead.from_decoder(small_net(), ScoreHead(predicts, form, **head))
     with torch.no_grad():
         draw = torch.Generator().manual_seed(7)
         for p in net.score.parameters():

@@ -35,6 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> ServedModels:
     scorers = {
         "value": load_shared_scorer(policy, str(save_scorer(home / "value"))),
         "steps": load_scorer(str(save_scorer(home / "steps", "process")), "cpu", "float32"),
+        "likely": load_scorer(str(save_scorer(home / "likely", "outcome", logprob_weights=(1.0, 0.0, 0.0, 0.0)))),
     }
     return ServedModels([ServedModel("small", policy)], scorers)
 
@@ -217,6 +218,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (score, {"model": "value", "prompt": "a", "steps": ["b", ""]}, "without tokens"),
     (score, {"model": "value", "prompt": "a" * 200}, "context only 128"),
     (score, {"model": "value"}, "no text to score"),
+    (score, {"model": "likely", "prompt": "a", "completion": "b"}, "log-probabilities that an answer was sampled with"),
 ]
 
 

@@ -43,6 +43,11 @@ def process_bench(
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
     if isinstance(reward_model, PRM) and reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
+    if reward_model.reader.head.logprob_weights:
+        raise UsageError(
+            "this reward model reads the log-probabilities that an answer was sampled with, and solutions of"
+            " ProcessBench have none: give one that was trained without reads_logprobs"
+        )
     policy = reward_model.reader.engine_policy
     read: list[list[float]] = []
     labels: list[int] = []
@@ -84,11 +89,6 @@ async def _step_probabilities(reward_model: PRM | ImplicitRewardModel, traces: S
     if isinstance(reward_model, ImplicitRewardModel):
         read = await asyncio.gather(*(reward_model.step_scores(t, len(t.steps) - 1) for t in traces))
         return [steps for steps, _ in read]
-    if reward_model.reader.head.logprob_weights:
-        raise UsageError(
-            "this reward model reads the log-probabilities that an answer was sampled with, and solutions of"
-            " ProcessBench have none: give one that was trained without reads_logprobs"
-        )
     ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
     scores = await asyncio.gather(
         *(reward_model.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))
