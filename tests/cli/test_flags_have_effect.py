@@ -189,7 +189,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run star", "rationalise"): ({}, True),
     ("run r1", "plain_task"): ({}, "countdown"),
     ("run r1", "smaller_start"): ({"smaller": "runs/smaller"}, "runs/start"),
-    ("run prune", "layers"): ({}, 2),
+    ("run prune", "layers"): ({"mlp_width": 64}, 1),
     ("run prune", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run distillation", "teacher_steps_factor"): ({}, 5),
     ("run genrm", "template"): ({"model": "smollm2"}, "qa{{ messages[-1].content }}"),
