@@ -213,6 +213,21 @@ def test_a_sequence_stops_at_its_last_token():
 
 
 @needs_compiler
+def test_tables_of_stop_tokens_do_not_pile_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cpu_decode_runner, "_MAX_END_TABLES", 3)
+    requests = [Request(ids([5]), Sampling(1.0, max_tokens=20, stop_token_ids=(s, s + 1)), 2, s) for s in range(3, 40)]
+    net = tiny_decoder()
+    engine = Engine(net)
+    seqs = [seq for request in requests for seq in run_async(engine.generate(request))]
+    runner = engine._runner
+    engine.close()
+    assert isinstance(runner, CompiledDecodeRunner) and len(runner._end_tables) <= 4
+    assert {seq.stop for seq in seqs} == {"stop", "length"}
+    together = generate(net, requests)  # more tables in one call than are kept
+    assert [seq.token_ids for seq in together] == [seq.token_ids for seq in seqs]
+
+
+@needs_compiler
 def test_new_weights_are_used_after_a_refresh():
     net, other = tiny_decoder(), tiny_decoder(seed=4)
     engine, request = Engine(net), some_requests()[2]

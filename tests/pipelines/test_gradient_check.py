@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,6 +201,29 @@ def test_whole_step_decides_where_few_traces_differ(
     else:
         job(tmp_path / "run")
     assert sizes == [2, 4]
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_ranks_with_shards_compare_the_whole_step_together(
+    sharded: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A pass over shards gathers them from all ranks: where another one's rows differ, this one takes part."""
+    sizes: list[int] = []
+
+    def check(learner: Any, traces: Any) -> checks.Check:
+        sizes.append(len(traces))
+        return checks.Check("gradient", True, "it is the same", "")
+
+    monkeypatch.setattr(session, "check_gradient", check)
+    monkeypatch.setattr(session, "gradient_facts", lambda learner: {})
+    learner: Any = SimpleNamespace(sharded=sharded)
+    own: Any = SimpleNamespace(
+        group=SimpleNamespace(size=2, is_main=True, any=lambda here: True), learners={"policy": learner},
+        state=SimpleNamespace(step=0), run=SimpleNamespace(folder=tmp_path),
+    )  # fmt: skip
+    few: Any = [0, 1]
+    session.TrainingSession._check_gradient(own, learner, few, few * 2)
+    assert sizes == ([2, 4] if sharded else [2])
 
 
 def test_all_adapters_get_a_gradient(run_compiled_block: list[int]) -> None:

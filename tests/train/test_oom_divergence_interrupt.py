@@ -21,6 +21,7 @@ from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import GRPO, ClippedSurrogate
 from ponder.train.readouts import LogprobReadout
+from ponder.train.sequence_parallel import SequenceGroup
 from ponder.types import Trace
 
 PLAIN = GRPO(kl=None)
@@ -81,6 +82,29 @@ def test_oom_takes_lent_memory_before_it_halves_microbatches(monkeypatch: pytest
     assert learner.oom_retries == 0 and learner.max_tokens_per_microbatch == 4096 and lender.times == 0
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad)
+
+
+@pytest.mark.parametrize("how", ["shards", "sequences"])
+def test_ranks_that_make_passes_together_take_lent_memory_before_and_never_retry(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that started again alone would exchange other weights or tokens than the ranks that went on."""
+    lender, lent = Lender(2), []
+    free_on_demand(lender)
+
+    def tokens(self: LogprobReadout, learner: Learner, batch: PackedBatch) -> Tokens:
+        lent.append(lender.times)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(LogprobReadout, "loss_inputs", tokens)
+    learner = Learner(tiny_decoder(), PLAIN)
+    if how == "shards":
+        learner.sharded = True
+    else:
+        monkeypatch.setattr(Learner, "sequences", SequenceGroup(0, 1, (0,)))
+    with pytest.raises(OutOfMemory, match="CUDA out of memory"):
+        learner.gradient(credited(6))
+    assert lent == [1] and lender.times == 1, "it was asked once, before the first pass"
 
 
 @pytest.mark.parametrize("passes", [1, 2])

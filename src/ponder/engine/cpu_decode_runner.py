@@ -36,6 +36,7 @@ _MAX_PRODUCTS = 1 << 31  # of a call for a large network: some 0.1 s
 _ROWS_PER_READ = 4  # as many are multiplied in the time in which weights are read
 _MAX_HEAD = 256
 _MORE_SLOTS = 256  # for which a row's table has room
+_MAX_END_TABLES = 64  # that are kept for later calls; each has a byte for every token of the vocabulary
 
 _ROW = np.dtype(
     [
@@ -164,6 +165,8 @@ class CompiledStepsRunner(ModelRunner):
         _count_first_inputs(seqs, steps)
         self._last_batch, self._attention = [], None  # torch's attention would miss these steps
         self._keep_tables(seqs)
+        if len(self._end_tables) > _MAX_END_TABLES:  # callers name stop tokens as they like
+            self._end_tables = {}
         model = self._ensure_model(max(seq.length for seq in seqs) + steps)
         rows = np.array([self._row(seq) for seq in seqs], _ROW)
         threads = min(torch.get_num_threads(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 64)

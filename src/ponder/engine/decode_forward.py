@@ -88,11 +88,6 @@ def _for_rows(tiles: Mapping[int, _T], rows: int) -> _T:
     return next((tile for most, tile in tiles.items() if rows <= most), tiles[max(tiles)])
 
 
-def row_classes() -> list[int]:
-    """Numbers of rows of which each has tiles of its own."""
-    return sorted({most for tiles in TILES.values() for most in tiles})
-
-
 def is_supported(w: FusedWeights, rows: int, adapters: PassAdapters = None) -> bool:
     """Whether these kernels serve the network, and faster than others. PONDER_DECODE_KERNELS=0: they are not used; 1:
     for any number of rows."""

@@ -35,8 +35,8 @@ from ponder.engine.scheduler import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
-# Tokens of prompts computed in one step. A GPU computes more in the same time.
 MAX_NUM_SEQS = 1024  # sequences that run at once, unless a caller says otherwise
+# Tokens of prompts computed in one step. A GPU computes more in the same time.
 _PREFILL_CHUNK_TOKENS = {"cpu": 512, "mps": 1024}
 _PREFILL_CHUNK_TOKENS_GPU = 8192
 # On a CPU a small network computes more too. Sequences that come together then begin, and mostly end, in one step.

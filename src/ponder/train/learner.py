@@ -137,8 +137,7 @@ class Learner:
         self.net.gradient_checkpointing = gradient_checkpointing
         self.reference = self._make_reference(reference)
         self.oom_retries = 0  # times that memory ran out
-        # With smaller micro-batches; else OutOfMemory is raised. Ranks with shards must make the same passes.
-        self.retries_oom = not self.sharded
+        self.retries_oom = True  # with smaller micro-batches; else OutOfMemory is raised
         self.pending_interrupt: Interrupted | None = None  # raised by the caller while weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks run as fused kernels
         self.imitation: ImitationTerm | None = None  # of the next steps
@@ -492,20 +491,28 @@ class Learner:
     # Out of memory, interrupts
 
     def _retry_on_oom(self, work: Callable[[], T]) -> T:
-        """Do the work. Where memory runs out, start it again with smaller micro-batches: the gradient is the same."""
-        flops = self.flops
+        """Do the work. Where memory runs out, start it again with lent memory, then with smaller micro-batches: the
+        gradient is the same. Ranks that make their passes together cannot: memory that is lent is taken before."""
+        flops, together = self.flops, self._passes_together
+        if together:
+            free_lent_memory()
         while True:
             try:
                 return work()
             except torch.OutOfMemoryError as why:
                 reason = str(why).partition(". ")[0]
             self.flops = flops
-            if free_lent_memory():  # outside the handler, which holds on to the failed pass
+            if not together and free_lent_memory():  # outside the handler, which holds on to the failed pass
                 self._drop_pass()
                 continue
-            if not self.retries_oom:
+            if together or not self.retries_oom:
                 raise OutOfMemory(reason)
             self._shrink(reason)
+
+    @property
+    def _passes_together(self) -> bool:
+        """Whether ranks exchange weights or tokens inside of a pass, so that all must make the same passes."""
+        return self.sharded or self.sequences is not None
 
     def _drop_pass(self) -> None:
         self.master_weights.zero_grad()
