@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ class FakeSequence:
     top_logprobs: list[Any] = field(default_factory=list)
     stop: str | None = None
     emitted_tokens: int = 0
-    emitted_at: float = 0.0
+    emitted_at: float = -math.inf
 
 
 class FakeWorker:

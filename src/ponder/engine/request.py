@@ -58,7 +58,7 @@ class SequenceState:
     grammar: GrammarMatcher | None = None
     samples_on_device: bool = False  # needs temperature and truncation only, which the device can do
     emitted_tokens: int = 0  # that a caller who hears them has heard
-    emitted_at: float = 0.0  # when it heard the last ones
+    emitted_at: float = float("-inf")  # when it heard the last ones
     stop: StopReason | None = None
     prefill_tokens: int = 0  # tokens of its prefix that were computed for it; the others were in the cache
     discarded_tokens: int = 0  # tokens sampled after its end
