@@ -48,17 +48,21 @@ class LentMemory(Protocol):
 
 
 _owners: WeakSet[LentMemory] = WeakSet()
+_owners_lock = threading.Lock()  # an engine's thread adds itself while a learner asks
 
 
 def free_on_demand(owner: LentMemory) -> None:
     """`owner` is asked for memory where it is short."""
-    _owners.add(owner)
+    with _owners_lock:
+        _owners.add(owner)
 
 
 def free_lent_memory() -> bool:
     """Free what owners hold and do not use, such as the cache of a sampler that sleeps. Returns whether there was some;
     torch may cache it."""
-    return any([owner.free_memory() for owner in list(_owners)])
+    with _owners_lock:
+        owners = list(_owners)
+    return any([owner.free_memory() for owner in owners])
 
 
 def side_stream(device: torch.device) -> AbstractContextManager[Any]:
