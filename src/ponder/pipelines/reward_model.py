@@ -43,6 +43,7 @@ from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named, When
 from ponder.train import checkpoint
 from ponder.train.distributed import current_group
+from ponder.train.equal_answers import answer_count
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.ranks import join_ranks
@@ -162,6 +163,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
+        merge_equal=job.algorithm.merges_equal_answers and not job.residual_dropout,  # dropout differs by answer
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
@@ -201,7 +203,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                             metrics["best_step"] = best.load(state.objective_state)
                     net.head = replace(net.head, temperature=state.objective_state["temperature"])
 
-                state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                state.num_tokens += sum(len(s.token_ids) * answer_count(s) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 session.record(state, metrics, traces)
     if best is not None:
