@@ -69,9 +69,12 @@ def recipe(
         bool, "train judges on a tenth of the problems for as many steps as on all, too: problems or steps?"
     ] = False,
     logprob_orm: Annotated[bool, "train an outcome reward model that reads sampled log-probabilities, too"] = False,
-    tuned_steps: Annotated[Steps, "of the model tuned on right answers; None: as many as of a judge"] = None,
+    tuned_steps: Annotated[
+        Steps, "of the model tuned on right answers; None: as many as of a judge", When("tuned")
+    ] = None,
     validation_n: Annotated[int | None, "samples of each validation problem; None: as many as of a test one"] = None,
     start: Start = None, seed: int = 0,
+    tuned: Annotated[bool, "fine-tune the model on the right answers alone, too"] = True,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
@@ -105,10 +108,13 @@ def recipe(
         ]
 
     fewer = Samples(validation_n or n, b.sampling)
-    stages += [
-        *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
+    on_right = (
         Stage("right", Harvest(outcomes, "chains", max_per_problem=samples, tokenizer=first)),
         Stage("tuned", learning.fine_tune("stage:right/data.jsonl", first, seed, tuned_steps or steps, None)),
+    )
+    stages += [
+        *(Stage(name, on.collect(first, Samples(samples, b.sampling), problems, seed)) for name, on in sampled.items()),
+        *(on_right if tuned else ()),
         *(judges("tenth-", 1, 1) if tenth else ()),
         *(judges("long-tenth-", 1, 10) if long_tenth else ()),
         *judges("", 10, 10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +19,13 @@ from ponder.book.judge_scale import (
     JUDGE_STAGES,
     JUDGES,
     LONG,
+    ON_TINY,
     OTHERS,
     READINGS,
     SETTINGS,
     SIZES,
     TASKS,
+    TINY_JUDGES,
     log_pi_reading,
     row_curves,
     score_splits,
@@ -32,6 +35,7 @@ from ponder.book.score_answers import ScoredAnswers, score_stored_sets
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
+from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.tasks import Sums
 from ponder.train.packed_reading import answer_logprobs, answer_scores
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, TokenOutcomeReward
@@ -125,10 +129,39 @@ def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
         build("judges", model="smollm2", task="mawps", test_tasks=("gsm8k",))
 
 
-def test_figure_is_of_language_models_and_both_sets(tmp_path: Path) -> None:
-    for run in (FigureRun("tiny", 0, tmp_path, build), FigureRun("smollm2", 0, tmp_path, build, "svamp")):
-        with pytest.raises(UsageError, match="MAWPS and GSM8K"):
-            find_figure("judge-scale").run(run)
+def test_figure_has_its_own_tasks(tmp_path: Path) -> None:
+    for model in ("tiny", "smollm2"):
+        with pytest.raises(UsageError, match="leave out --task"):
+            find_figure("judge-scale").run(FigureRun(model, 0, tmp_path, build, "svamp"))
+
+
+def test_tiny_model_has_half_a_million_answers_of_all_its_problems() -> None:
+    stages = {s.name: s.job for s in build("judges", model="tiny", **ON_TINY).stages}
+    assert set(TINY_JUDGES) < set(stages) and "tuned" not in stages and "right" not in stages
+    collect, whole = stages["outcomes"], stages["orm"]
+    problems = shuffled_problems(collect.task.train, 0, 0, collect.limit)
+    assert len({p.id for p in problems}) * collect.strategy.n > 500_000
+    assert len({p.question for p in problems}) > 2400, "of 2,555"
+    once = 0.9 * len({p.id for p in problems})  # a tenth is held out
+    assert whole.steps * whole.batch_size == pytest.approx(once, rel=0.02)
+    assert stages["tenth-orm"].steps * 10 == whole.steps
+
+
+def test_figure_on_the_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    easy = {"terms": "3"}
+    cold_start = build("judges", model="tiny", task_settings=easy).stages[0].job
+    replace(cold_start, steps=120, save_every=120)(tmp_path / "start")
+    few = {"problems": 40, "samples": 4, "steps": 10, "limit": 4, "n": 8, "validation_n": 4}
+    monkeypatch.setattr(judge_scale, "ON_TINY", ON_TINY | few | {"start": str(tmp_path / "start")})
+    data = FIGURE.run(FigureRun("tiny", 0, tmp_path / "figure", build, task_settings=easy, device="cpu"))
+    (learned,) = data["learned from"].values()
+    assert learned["answers"] == 4 * learned["problems"] and 0 < learned["different answers"] < learned["answers"]
+    text = "\n".join(FIGURE.report({0: data}))
+    for size in ("all", "a tenth"):
+        assert f"| best by outcome reward model, from {size} |" in text
+        assert f"| best by implicit reward model, by its ratio, from {size} |" in text
+    assert f"{learned['answers']:,} have verdicts" in text and "every token" not in text and "tuned" not in text
+    assert {row["panel"] for row in FIGURE.draw({0: data}).rows} == {"sums"}
 
 
 @pytest.mark.parametrize(

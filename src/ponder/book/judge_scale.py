@@ -1,6 +1,6 @@
 """What are ten times the problems worth to a judge? Judges from all of a policy's answers to training problems, and
-from those to a tenth of the problems, each once or for as many steps, choose among the very same samples, on two sets
-of word problems."""
+from those to a tenth of the problems, each once or for as many steps, choose among the very same samples: SmolLM2's on
+two sets of word problems, and the tiny model's on sums."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
 from ponder.types import Cost
 
-TASKS = ("mawps", "gsm8k")  # whose held-out problems are solved
+TASKS = ("mawps", "gsm8k")  # whose held-out problems a language model solves
+TINY_TASKS: tuple[str, ...] = ("sums",)
 SPLITS = ("validation", "test")
 BETA = 0.05
 CHOICE_N = 16  # how log pi is read is chosen by best of so many on the validation split
@@ -43,6 +44,12 @@ SETTINGS: dict[str, Any] = {
     "implicit_lr": 2e-5, "betas": (BETA,), "token_orm": True, "lm_weight": 0.1, "keep_best": True, "tenth": True,
     "long_tenth": True, "limit": 128, "n": 64, "validation_n": CHOICE_N,
 }  # fmt: skip
+# Half a million answers of the tiny model: 64 to each draw of a training problem, of some 2,550 that there are.
+# Judges read each once, 8 draws a step, at the base's learning rate.
+ON_TINY: dict[str, Any] = {
+    "problems": 7900, "samples": 64, "batch_size": 8, "steps": 880, "betas": (0.2,), "tenth": True, "tuned": False,
+    "limit": 128, "n": 64, "validation_n": CHOICE_N,
+}  # fmt: skip
 # By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
 JUDGES = {
     "best orm": "best by outcome reward model",
@@ -54,6 +61,9 @@ JUDGES = {
 JUDGE_STAGES = (
     *(f"{prefix}{judge}" for prefix in SIZES for judge in ("orm", f"implicit-{BETA:g}")), "token-orm", "tuned",
 )  # fmt: skip
+TINY_JUDGES = tuple(
+    f"{prefix}{judge}" for prefix in (FEW, "") for judge in ("orm", f"implicit-{ON_TINY['betas'][0]:g}")
+)
 OTHERS = {
     "best token-orm": "best by outcome reward model at every token, from all",
     "weighted token-orm": "vote weighted by outcome reward model at every token, from all",
@@ -90,30 +100,34 @@ class JudgeScale:
         "A judge that learned from ten times as many problems chooses better, and then best of N by an outcome reward"
         " model beats majority vote."
     )
-    models = ("smollm2", "any")
+    models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        if run.model == "tiny" or run.task:
-            raise UsageError(
-                "this figure is of MAWPS and GSM8K: give --on smollm2 or another language model, no --task"
-            )
-        run = replace(run, task=TASKS[0])
-        job = run.recipe_job(RECIPE, **(SETTINGS | word_problem_start(run)))
+        if run.task:
+            raise UsageError("this figure is of MAWPS and GSM8K, on the tiny model of sums: leave out --task")
+        tasks, judges, settings = TINY_TASKS, TINY_JUDGES, ON_TINY
+        if run.model != "tiny":
+            run = replace(run, task=TASKS[0])
+            tasks, judges, settings = TASKS, JUDGE_STAGES, SETTINGS | word_problem_start(run)
+        job = run.recipe_job(RECIPE, **settings)
         folder = run.run_job(job, run.folder / RECIPE)
+        measured = measure_judges(folder, job, run.device, run.dtype, judges, tasks)
         return {
-            "model": run.model, "seed": run.seed, "tasks": measure_judges(folder, job, run.device, run.dtype),
-            "learned from": self._learned_from(folder, job),
+            "model": run.model, "seed": run.seed, "tasks": measured,
+            "learned from": self._learned_from(folder, job, tasks[0]),
         }  # fmt: skip
 
-    def _learned_from(self, folder: Path, job: Any) -> dict[str, Any]:
-        """What the judges had to learn from, by task."""
+    def _learned_from(self, folder: Path, job: Any, first: str) -> dict[str, Any]:
+        """What the judges had to learn from, by task; `first` is the one whose stage has no name of a task."""
         out: dict[str, Any] = {}
         for path in sorted(folder.glob("outcomes*")):
             verifier = next(stage.job.task.verifier.name for stage in job.stages if stage.name == path.name)
             traces = [trace for _, trace in read_traces(path)]
             ends = [(trace, i) for trace in traces for i in trace.answers()]
-            out[path.name.partition("-")[2] or TASKS[0]] = {
-                "problems": len(traces), "answers": len(ends),
+            texts = {(trace.problem.question, trace.token_ids(i).tobytes()) for trace, i in ends}
+            out[path.name.partition("-")[2] or first] = {
+                "problems": len(traces), "different problems": len({trace.problem.question for trace in traces}),
+                "answers": len(ends), "different answers": len(texts),
                 "right": sum(trace.score(i, verifier) == 1.0 for trace, i in ends),
                 "tokens": sum((trace.cost for trace in traces), Cost()).generated_tokens,
             }  # fmt: skip
@@ -121,9 +135,10 @@ class JudgeScale:
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         rows: list[dict[str, Any]] = []
+        tasks = measured_tasks(seeds)
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            for axes, task in zip(panels, TASKS, strict=True):
+            for axes, task in zip(panels, tasks, strict=True):
                 n = sizes(seeds, task)
                 for name, colour in DRAWN.items():
                     for prefix in SIZES if name in JUDGES else ("",):
@@ -147,14 +162,16 @@ class JudgeScale:
                 axes.set_ylim(bottom=0)
                 axes.set_title(task, fontsize=9)
             lines, labels = panels[0].get_legend_handles_labels()
-            figure.legend(lines, labels, fontsize=7, ncols=2, loc="outside lower center", frameon=False)
+            columns = min(2, len(tasks))
+            figure.legend(lines, labels, fontsize=7, ncols=columns, loc="outside lower center", frameon=False)
 
-        return FigureWithData(make_panels(len(TASKS), paint, "", size=(4.8, 4.0)), tuple(rows))
+        size = (4.8, 4.0) if len(tasks) > 1 else (6.0, 5.6)
+        return FigureWithData(make_panels(len(tasks), paint, "", size=size), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
         out = [self._data_line(first), ""]
-        for task in TASKS:
+        for task in measured_tasks(seeds):
             n = sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]
             names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, LONG, "")]
@@ -178,6 +195,8 @@ class JudgeScale:
         return out
 
     def _data_line(self, first: SeedData) -> str:
+        if first["model"] == "tiny":
+            return self._sums_line(first)
         learned = first["learned from"]
         total = sum(x["answers"] for x in learned.values())
         each = ", ".join(
@@ -197,6 +216,21 @@ class JudgeScale:
             " mean over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's"
             " own. An answer that states nothing is never chosen."
         ).strip()
+
+    def _sums_line(self, first: SeedData) -> str:
+        (x,), s = first["learned from"].values(), ON_TINY
+        return (
+            "The model is a transformer of two layers of width 64 after 300 steps of 64 worked sums of five digits. Of"
+            f" its answers to training problems {x['answers']:,} have verdicts (in the first seed {x['problems']:,}"
+            f" draws of {x['different problems']:,} different sums, {s['samples']} answers to each,"
+            f" {100 * x['right'] / x['answers']:.1f} % of them right; {x['different answers']:,} of them differ);"
+            " judges learn from nine tenths of the problems, or from a tenth of these, each answer once, in"
+            f" {s['steps']} or {s['steps'] // 10} steps of {s['batch_size']} draws at the learning rate of the other"
+            f" recipes (1e-3). The implicit model's beta is {s['betas'][0]:g}, as theirs. No other setting was tried."
+            " All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's, of"
+            " arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
+            " chosen."
+        )
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
         judges = ("best orm", "best ratio", "best log pi")
@@ -219,13 +253,18 @@ class JudgeScale:
 
 
 def measure_judges(
-    folder: Path, job: Any, device: str = "auto", dtype: str = "auto", judges: Sequence[str] = JUDGE_STAGES
+    folder: Path,
+    job: Any,
+    device: str = "auto",
+    dtype: str = "auto",
+    judges: Sequence[str] = JUDGE_STAGES,
+    tasks: Sequence[str] = TASKS,
 ) -> dict[str, dict[str, Any]]:
     """By task and split, what these judges choose and tell apart: stages of the recipe's run in this folder."""
-    tasks = {stage.name: stage.job.task for stage in job.stages if stage.name.startswith(SPLITS)}
-    names = {(task, split): f"{split}{'' if task == TASKS[0] else f'-{task}'}" for task in TASKS for split in SPLITS}
-    scored = score_splits(folder, {name: tasks[name] for name in names.values()}, device, dtype, judges)
-    return {task: {split: measure_answers(scored[names[task, split]], False) for split in SPLITS} for task in TASKS}
+    solved = {stage.name: stage.job.task for stage in job.stages if stage.name.startswith(SPLITS)}
+    names = {(task, split): f"{split}{'' if task == tasks[0] else f'-{task}'}" for task in tasks for split in SPLITS}
+    scored = score_splits(folder, {name: solved[name] for name in names.values()}, device, dtype, judges)
+    return {task: {split: measure_answers(scored[names[task, split]], False) for split in SPLITS} for task in tasks}
 
 
 def score_splits(
@@ -244,10 +283,11 @@ def score_splits(
     found = score_stored_sets({folder / split: task for split, task in splits.items()}, orms, readers, device, dtype)
     for scored, sums in found:
         for stage in (name for name in readers if name != "reference"):
+            name, _, beta = stage.rpartition("-") if stage in implicit else (stage, "", "1")
             reference = sums["reference" if stage in implicit else stage]
-            read = implicit_scores(sums[stage], reference, scored.lengths, BETA)
+            read = implicit_scores(sums[stage], reference, scored.lengths, float(beta))
             for reading in READINGS if stage in implicit else READINGS[1:]:  # the tuned model is read by log pi alone
-                scored.scores[f"{stage.removesuffix(f'-{BETA:g}')} {reading}"] = read[reading]
+                scored.scores[f"{name} {reading}"] = read[reading]
     return {split: scored for split, (scored, _) in zip(splits, found, strict=True)}
 
 
@@ -296,6 +336,10 @@ def row_curves(seeds: Mapping[int, SeedData], task: str, row: str) -> list[list[
 def row_title(row: str) -> str:
     prefix, name = split_row(row)
     return f"{JUDGES[name]}, from {SIZES[prefix]}" if name in JUDGES else OTHERS[name]
+
+
+def measured_tasks(seeds: Mapping[int, SeedData]) -> tuple[str, ...]:
+    return tuple(next(iter(seeds.values()))["tasks"])
 
 
 def sizes(seeds: Mapping[int, SeedData], task: str) -> list[int]:

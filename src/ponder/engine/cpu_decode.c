@@ -5,6 +5,9 @@
  *
  * Matrices are panels of 16 outputs, [outputs / 16][inputs][16]. Keys and values are [2, heads, slots, head size].
  */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns") /* on ARM it takes more registers than there are for the sums of `multiply` */
+#endif
 #include "cpu_decode.h"
 
 #define PANEL 16

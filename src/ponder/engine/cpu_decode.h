@@ -104,9 +104,13 @@ static inline vec fused(vec a, vec b, vec c) {
 static inline vec4 splat4(float x) { return (vec4){x, x, x, x}; }
 
 static inline vec splat(float x) {
+#if LANES == 4
+    return (vec)splat4(x); /* one instruction: gcc makes four of the loop below */
+#else
     vec v;
     for (int i = 0; i < LANES; i++) v[i] = x;
     return v;
+#endif
 }
 
 #define MIN_EXPONENT -87.3f /* a float32 of its normal range */

@@ -45,6 +45,7 @@ from ponder.runs.data_files import FILTER_REPORT_FILE, filter_report_lines
 from ponder.settings import Named, When
 from ponder.train import checkpoint
 from ponder.train.distributed import current_group
+from ponder.train.equal_answers import answer_count
 from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.ranks import join_ranks
@@ -165,6 +166,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
+        merge_equal=job.algorithm.merges_equal_answers and not job.residual_dropout,  # dropout differs by answer
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if net.head.logprob_weights:
@@ -208,7 +210,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
                             metrics["best_step"] = best.load(state.objective_state)
                     net.head = replace(net.head, temperature=state.objective_state["temperature"])
 
-                state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                state.num_tokens += sum(len(s.token_ids) * answer_count(s) for t in traces for s in t.steps)
                 metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 session.record(state, metrics, traces)
     if best is not None:
@@ -218,7 +220,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
 
 def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, scorer: str) -> tuple[float, ...]:
     """The weights of sampled log-probabilities' features and a constant that fit the labels best."""
-    features, labels = [], []
+    features, labels, counts = [], [], []
     for trace in traces:
         for i, target in objective.targets(trace, scorer):
             found = features_at(trace, i, [-1])
@@ -229,7 +231,8 @@ def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, sco
                 )
             features.append(found[0])
             labels.append(target)
-    return tuple(fit_logistic(features, labels).tolist())
+            counts.append(answer_count(trace.steps[i]))
+    return tuple(fit_logistic(np.repeat(features, counts, axis=0), np.repeat(labels, counts)).tolist())
 
 
 def note_logprob_offsets(traces: Iterable[Trace], weights: Sequence[float]) -> None:

@@ -23,6 +23,7 @@ from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
 from ponder.reason.operators.logprob_features import LOGPROB_FEATURES
 from ponder.train.credit import has_branches
+from ponder.train.equal_answers import answer_count
 from ponder.train.losses import sum_per_sequence
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
 from ponder.train.readouts import (
@@ -48,6 +49,7 @@ class RewardObjective(BaseObjective, ABC):
     predicts: ClassVar[Literal["preference", "label", "value"]] = "label"  # which metrics it gets on held-out data
     needs_both_labels: ClassVar[bool] = False  # are labels that are all right, or all wrong, useless?
     reads_whole_answers: ClassVar[bool] = False  # every token of an answer is read, so no two answers may share a step
+    merges_equal_answers: ClassVar[bool] = False  # may one answer stand for all with its tokens and label?
     needs_group = False
     learns_from_samples = False
     learns_from_given = True
@@ -85,10 +87,11 @@ class RewardObjective(BaseObjective, ABC):
         for trace in traces:
             _clear_targets(trace)
         targets_by_trace = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
-        total = sum(len(places) for _, places in targets_by_trace)
+        total = sum(answer_count(trace.steps[i]) for trace, places in targets_by_trace for i, _ in places)
         for trace, places in targets_by_trace:
             for i, target in places:
-                part = 1 / (len(targets_by_trace) * len(places)) if self.pairwise else 1 / total
+                share = answer_count(trace.steps[i]) / total
+                part = 1 / (len(targets_by_trace) * len(places)) if self.pairwise else share
                 _write_target(trace.steps[i], target, part)
         return {"labels": float(total)}
 
@@ -159,6 +162,7 @@ class OutcomeReward(RewardObjective):
 
     paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
     needs_both_labels = True
+    merges_equal_answers = True
     bias: bool = False
     reads_logprobs: bool = False
 
@@ -200,16 +204,17 @@ class TokenOutcomeReward(OutcomeReward):
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         metrics = super().credit(traces, scorer, state)
-        written: dict[bool, list[Step]] = {True: [], False: []}  # steps of right answers, and of others
+        written: dict[bool, list[tuple[Step, int]]] = {True: [], False: []}  # steps of right answers, and of others
         for trace, leaf in _credited_answers(traces):
             before, end = _steps_before(trace, leaf), trace.steps[leaf]
             for step in before:
                 _write_target(step, float("nan"), 0.0)
-            written[bool(end.notes[TARGET_NOTE][-1] > 0.5)] += [*before, end]
-        total = sum(len(step.token_ids) for step in written[True])
+            written[bool(end.notes[TARGET_NOTE][-1] > 0.5)] += [(step, answer_count(end)) for step in (*before, end)]
+        total = sum(count * len(step.token_ids) for step, count in written[True])
         for right, steps in written.items():
-            for step in steps:
-                step.notes[LM_SHARE_NOTE] = np.full(len(step.token_ids), 1 / total if right else 0.0, np.float32)
+            for step, count in steps:
+                share = count / total if right else 0.0
+                step.notes[LM_SHARE_NOTE] = np.full(len(step.token_ids), share, np.float32)
         return metrics
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
@@ -235,6 +240,7 @@ class ProcessReward(OutcomeReward):
     is hard (0, 1) or soft."""
 
     paper: ClassVar[str] = "Lightman et al. 2023, arXiv:2305.20050; Wang et al. 2024, arXiv:2312.08935"
+    merges_equal_answers = False
     bias: bool = True
 
     @property
@@ -258,6 +264,7 @@ class ImplicitReward(RewardObjective):
     paper: ClassVar[str] = "Yuan et al. 2024, arXiv:2412.01981; Cui et al. 2025, arXiv:2502.01456"
     needs_both_labels = True
     reads_whole_answers = True
+    merges_equal_answers = True
     beta: float = 0.05
     reading: LogprobReading = "ratio"
 
@@ -301,6 +308,8 @@ class ImplicitProcessReward(ImplicitReward):
     """Implicit reward model that learns from labels of steps: at the end of each step, binary cross-entropy of
     sigmoid(beta (log pi - log pi_ref)) over the answer up to there with the step's label, which is about that prefix.
     An answer's score is the one at its end."""
+
+    merges_equal_answers = False
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         return _check_range(_step_targets(trace, scorer, trace.step_score), trace, 0.0, 1.0)

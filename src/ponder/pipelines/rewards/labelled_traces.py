@@ -26,6 +26,7 @@ from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces
 from ponder.tasks.step_labels.step_split import split_steps
 from ponder.trace_json import trace_from_json
+from ponder.train.equal_answers import merge_equal_answers
 from ponder.types import Cost, Trace, ids, problem_key
 
 MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that become one trace
@@ -229,13 +230,15 @@ def prepare_labels(
     must_differ: bool = False,
     whole_answers: bool = False,
     train_tenths: int = 10,
+    merge_equal: bool = False,
 ) -> LabelledTraces:
     """The traces in the policy's tokens, split into training and test data.
 
     `places`: the labelled positions of a trace. `pairwise`: answers are compared, so those to one prompt become one
     trace. `must_differ`: raise if all labels are equal. `whole_answers`: no two answers share a step, and no step has
     another reference's log-probabilities beside it. `train_tenths`: of the questions that are not held out, so many
-    tenths are learned from.
+    tenths are learned from. `merge_equal`: of a training problem's answers with the same tokens and label one is kept,
+    with their number.
     """
     report, name = labels.filter_report, labels.scorer
     ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
@@ -256,6 +259,8 @@ def prepare_labels(
         raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
+    if merge_equal:
+        train = [merge_equal_answers(trace, dict(places(trace, name))) for trace in train]
     return LabelledTraces(train, test, name, report)
 
 

@@ -1,0 +1,40 @@
+"""Equal answers to one prompt as one: of many samples many have the same tokens, and each text is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ponder.types import Step, Trace
+
+COUNT_NOTE = "count"  # the note with the number of equal answers that a step stands for; none: one
+
+
+def answer_count(step: Step) -> int:
+    """How many equal answers a step stands for."""
+    count = step.notes.get(COUNT_NOTE)
+    return 1 if count is None else int(count[-1])
+
+
+def merge_equal_answers(trace: Trace, targets: Mapping[int, float]) -> Trace:
+    """The trace with one of the answers that have the same tokens and target, and their number beside it: a loss that
+    is a sum over answers is the same, and each text is computed once. A trace with deeper steps stays as it is."""
+    if any(step.parent != 0 or step.cites for step in trace.steps[1:]):
+        return trace
+    same: dict[tuple[bytes, float], list[int]] = {}
+    for i, target in targets.items():
+        same.setdefault((trace.steps[i].token_ids.tobytes(), target), []).append(i)
+    if len(same) == len(targets):
+        return trace
+    counts = {alike[0]: len(alike) for alike in same.values()}
+    out = Trace(trace.problem, [trace.steps[0]], trace.cost)
+    out.oracle = trace.oracle
+    for i, step in enumerate(trace.steps):
+        if i in counts:
+            count = np.full(len(step.token_ids), counts[i], np.float32)
+            out.add(replace(step, notes={**step.notes, COUNT_NOTE: count}))
+        elif i and i not in targets:
+            out.add(step)
+    return out
