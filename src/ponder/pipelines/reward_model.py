@@ -166,7 +166,8 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
-        merge_equal=job.algorithm.merges_equal_answers and not job.residual_dropout,  # dropout differs by answer
+        # Answers with the same tokens differ by dropout, and by the log-probabilities that they were sampled with.
+        merge_equal=job.algorithm.merges_equal_answers and not (job.residual_dropout or net.head.logprob_weights),
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if net.head.logprob_weights:
@@ -220,7 +221,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
 
 def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, scorer: str) -> tuple[float, ...]:
     """The weights of sampled log-probabilities' features and a constant that fit the labels best."""
-    features, labels, counts = [], [], []
+    features, labels = [], []
     for trace in traces:
         for i, target in objective.targets(trace, scorer):
             found = features_at(trace, i, [-1])
@@ -231,8 +232,7 @@ def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, sco
                 )
             features.append(found[0])
             labels.append(target)
-            counts.append(answer_count(trace.steps[i]))
-    return tuple(fit_logistic(np.repeat(features, counts, axis=0), np.repeat(labels, counts)).tolist())
+    return tuple(fit_logistic(features, labels).tolist())
 
 
 def note_logprob_offsets(traces: Iterable[Trace], weights: Sequence[float]) -> None:
