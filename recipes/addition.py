@@ -13,6 +13,8 @@ Before answers ended at a newline (seeds 0, 1, 2, one H200, those 300 problems):
 spacing for weights above 1/64, so these do not move at once. Hence float32 is the default on every device.
 """
 
+from typing import Annotated
+
 from ponder.pipelines.rl import RL
 from ponder.tasks import Addition
 from ponder.train.optimizer import AdamW
@@ -23,15 +25,17 @@ from ponder.types import Sampling
 FORMS = ("bare", "boxed", "tag", "hash", "line")
 # An answer is one line: what would follow earns nothing, and costs most of the tokens.
 STOP = ("\n",)
+# The prompt as it is, and the space before the answer: SmolLM2 has a token for it, which every answer would begin with.
+TEMPLATE = "{% for message in messages %}{{ message.content + ' ' }}{% endfor %}"
 
 
 def recipe(
     digits: int = 2,
-    steps: int = 24,
+    steps: int = 28,
     problems_per_step: int = 64,
     group_size: int = 4,
-    lr: float = 6e-5,
-    max_tokens: int = 10,
+    lr: float = 5e-5,
+    max_tokens: Annotated[int | None, "of an answer; None: what a sum, the end of its line and one more take"] = None,
     frozen_layers: int = 12,
     seed: int = 0,
     model: str = "smollm2",
@@ -39,17 +43,17 @@ def recipe(
     dtype: str = "float32",
 ) -> RL:
     return RL(
-        task=Addition(digits=digits, prompt="What is {a} + {b}?", forms=FORMS),
+        task=Addition(digits=digits, prompt="Addition: {a} + {b} =", forms=FORMS),
         model=model,
-        template="qa",
+        template=TEMPLATE,
         group_size=group_size,
-        sampling=Sampling(max_tokens=max_tokens, stop=STOP),
+        sampling=Sampling(max_tokens=digits + 3 if max_tokens is None else max_tokens, stop=STOP),
         algorithm=GRPO(kl=None),
         optimizer=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,
         problems_per_step=problems_per_step,
         frozen_layers=frozen_layers,
-        save_every=24,
+        save_every=28,
         seed=seed,
         device=device,
         dtype=dtype,
