@@ -42,9 +42,9 @@ from ponder.tasks.split import hashes_to_test, stable_hash
 from ponder.types import Sampling
 from roofline import cpu_matmul_rate
 
-# What the recipe was before answers ended at a newline.
+# What the recipe was when it asked a question in the template qa.
 BEFORE: dict[str, Any] = {"steps": 24, "problems_per_step": 64, "group_size": 4, "lr": 6e-5, "frozen_layers": 12}
-BEFORE_SAMPLING = Sampling(max_tokens=10)
+BEFORE_MAX_TOKENS, BEFORE_PROMPT, BEFORE_TEMPLATE = 10, "What is {a} + {b}?", "qa"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,12 @@ def make_job(args: Any) -> RL:
     job: RL = load_recipe(find_recipe("addition"))(
         **(BEFORE if args.before else {}) | settings, seed=args.seed, device=args.device
     )
-    sampling = BEFORE_SAMPLING if args.before else job.sampling
+    assert isinstance(job.task, Addition)
+    if args.before:
+        task = replace(job.task, prompt=BEFORE_PROMPT)
+        sampling = replace(job.sampling, max_tokens=BEFORE_MAX_TOKENS)
+        job = replace(job, task=task, sampling=sampling, template=BEFORE_TEMPLATE)
+    sampling = job.sampling
     if args.max_tokens is not None:
         sampling = replace(sampling, max_tokens=args.max_tokens)
     if args.no_stop:
@@ -114,7 +119,6 @@ def make_job(args: Any) -> RL:
     optimizer = replace(job.optimizer, **json.loads(args.optimizer))
     algorithm = replace(job.algorithm, **json.loads(args.algorithm))
     job = replace(job, sampling=sampling, optimizer=optimizer, algorithm=algorithm, **json.loads(args.more))
-    assert isinstance(job.task, Addition)
     prompt = job.task.prompt if args.prompt is None else args.prompt.encode().decode("unicode_escape")
     task = replace(TASKS[args.split](), digits=job.task.digits, prompt=prompt, forms=job.task.forms)
     return replace(job, task=task, template=job.template if args.template is None else args.template)
@@ -285,7 +289,7 @@ def main() -> None:
     flags.add_argument("--max-tokens", type=int)
     flags.add_argument("--no-stop", action="store_true")
     flags.add_argument("--temperature", type=float)
-    flags.add_argument("--prompt", help="such as 'What is {a} + {b}?'")
+    flags.add_argument("--prompt", help="such as 'Addition: {a} + {b} ='")
     flags.add_argument("--template", help="around the prompt: a name or jinja2 text")
     flags.add_argument("--algorithm", default="{}", help='settings of GRPO as JSON, such as {"entropy_coef": 0.01}')
     flags.add_argument("--optimizer", default="{}", help='settings of AdamW as JSON, such as {"betas": [0.9, 0.99]}')

@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import demo_settings
 from demo_training import TASKS
+from ponder.cli.recipe_files import find_recipe, load_recipe
+from ponder.models.chat_templates import render_chat
 from ponder.nets.decoder import Decoder
 from ponder.train import credit
 from ponder.train.flops import pass_flops
@@ -43,6 +45,25 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(folder: Path) -> demo_settings.Model:
     return demo_settings.Model(folder, "cpu")
+
+
+def test_the_recipe_is_the_setting_that_was_chosen() -> None:
+    chosen = demo_settings.TRIED["s-add5"]
+    job = load_recipe(find_recipe("addition"))()
+    for problem in job.task.test[:20]:
+        a, b = demo_settings._numbers(problem.question)
+        assert render_chat(job.template, problem.messages) == chosen.prompt.format(a=a, b=b)
+    made = (job.steps, job.problems_per_step, job.group_size, job.sampling.max_tokens, job.sampling.temperature)
+    assert made == (chosen.steps, chosen.problems, chosen.group, chosen.max_tokens, chosen.temperature)
+    assert (job.frozen_layers, job.optimizer.lr, job.optimizer.betas) == (chosen.frozen, chosen.lr, chosen.betas)
+    assert (chosen.reward, chosen.advantage, chosen.lr_shape) == ("exact", "group", "linear")
+
+
+def test_an_answer_of_the_recipe_has_room_for_its_sum_and_the_end_of_the_line() -> None:
+    recipe = load_recipe(find_recipe("addition"))
+    for digits in range(1, 8):
+        assert recipe(digits=digits).sampling.max_tokens > len(str(2 * (10**digits - 1)) + "\n")
+    assert recipe(max_tokens=9).sampling.max_tokens == 9
 
 
 def logprobs(model: demo_settings.Model, prompt: list[int], tokens: list[int], temperature: float) -> torch.Tensor:

@@ -157,6 +157,23 @@ def test_readme_speeds_are_those_of_kept_runs() -> None:
             assert float(text.replace(",", "")) in [round(value, digits) for value in measured], (path, peer, text)
 
 
+def test_the_demos_accuracies_are_those_of_the_kept_runs() -> None:
+    (path,) = (ROOT / "bench" / "results").glob("demo_training_accuracy-*.json")
+    kept = json.loads(path.read_text())["details"]
+    shown = [
+        f"{100 * run['accuracy']:.1f} % [{100 * run['low']:.1f}, {100 * run['high']:.1f}]"
+        f" ({round(run['accuracy'] * run['problems'])} of {run['problems']})"
+        for run in (kept["start"][0], *kept["now"])
+    ]
+    for page in (ROOT / "README.md", DOCS / "demo.md"):
+        block = page.read_text().partition("```text\nbefore  ")[2].partition("```")[0]
+        assert re.findall(r"\d[\d.]* % \[[^]]+\] \([^)]+\)", block) == shown, page
+    assert path.name in (DOCS / "demo.md").read_text()
+    told = " ".join((ROOT / "recipes" / "addition.py").read_text().split())
+    first, *after = (f"{100 * run['accuracy']:.1f}" for run in (kept["start"][0], *kept["now"]))
+    assert f"{first} % before; {after[0]}, {after[1]} and {after[2]} % after" in told
+
+
 def test_distinct_children_are_those_of_the_kept_run() -> None:
     kept = json.loads((ROOT / "bench" / "results" / "distinct_children-intel-xeon-2.json").read_text())["details"][
         "how"

@@ -25,6 +25,12 @@ def job(here: Path, model: Path) -> RL:
     return replace(made, model=str(model), strategy=Samples(8, Sampling(max_tokens=3, stop=("\n", "is"))))
 
 
+def test_the_trained_model_is_asked_as_it_was_trained(here: Path, model: Path) -> None:
+    made = recipe_files.load_recipe(recipe_files.find_recipe("addition"))()
+    assert demo._question(made, 27, 58) == "Addition: 27 + 58 ="
+    assert demo._question(job(here, model), 27, 58) == "What is 27 + 58?"
+
+
 def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demo.run_demo(job(here, model), Path("out"), GracefulStop())
     output = capsys.readouterr().out

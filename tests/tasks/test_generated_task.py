@@ -179,6 +179,8 @@ def test_prompts_say_which_form_is_read_and_the_measured_recipe_keeps_its_own():
     assert Arithmetic().train[0].messages[-1]["content"].endswith("Answer with the number only.")
     assert "####" in Sums().train[0].messages[-1]["content"]
     job = recipe_files.build_job(recipe_files.load_recipe(recipe_files.shipped_recipes()["addition"]), {})
-    assert job.task.prompt == "What is {a} + {b}?" and job.template == "qa"
+    own, plain = job.task.train[0], Addition().train[0]  # the same sum, in the recipe's words
+    assert plain.question == f"What is {own.question.removeprefix('Addition: ').removesuffix(' =')}?"
+    assert own.question.startswith("Addition: ") and own.question.endswith(" =") and own.answer == plain.answer
+    assert [job.task.verifier.grade(text, "85").value for text in ("85", " 85", "85.", "84", "")] == [1, 1, 1, 0, 0]
     assert set(job.task.forms) == {"bare", "boxed", "tag", "hash", "line"}
-    assert job.task.train[0] == Addition().train[0]  # what it trains is what `ponder eval addition` asks

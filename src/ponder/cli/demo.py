@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
     from ponder.pipelines.rl import RL
 
-QUESTION = "What is 27 + 58?"
+ASKED, SUGGESTED = (27, 58), (31, 46)  # sums
 
 
 def demo(argv: Sequence[str]) -> int:
@@ -90,9 +90,9 @@ def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False, log_
     answer = _ask_trained_model(folder / "model", job, stop)
     whole = time.perf_counter() - clock.began
     shown = one_line(answer.answer or "(nothing)", 80)
-    say(f"asked     {QUESTION}", f"answered  {shown} (vote: {answer.votes} of {answer.n})", "")
+    say(f"asked     {_question(job, *ASKED)}", f"answered  {shown} (vote: {answer.votes} of {answer.n})", "")
     say(*_timing_lines(clock, whole), "", f"model     {folder / 'model'}")
-    say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
+    say(f"try it    {solve_hint(_question(job, *SUGGESTED), folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
         measured = {"seconds": spent, "peak_memory_bytes": peak_memory()}
@@ -213,6 +213,12 @@ class DemoResult:
         }
 
 
+def _question(job: RL, a: int, b: int) -> str:
+    """The sum as the task asks it: a model this small seldom answers another prompt than that of its training."""
+    prompt: str = getattr(job.task, "prompt", "What is {a} + {b}?")
+    return prompt.format(a=a, b=b)
+
+
 def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     from ponder.models.load import load_policy
     from ponder.pipelines.ask import decide
@@ -221,7 +227,7 @@ def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.on_tokens = lambda tokens: stop.check()
     policy.reseed(job.seed)
-    question_job = solve.QuestionJob(QUESTION, str(model), None, "majority-vote", "", job.seed)
+    question_job = solve.QuestionJob(_question(job, *ASKED), str(model), None, "majority-vote", "", job.seed)
     strategy = MajorityVote(8, sampling=replace(job.rollout_sampling, max_tokens=32))
     return decide(solve.solve_question(question_job, strategy, policy, None, None, None))
 
