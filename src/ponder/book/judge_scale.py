@@ -181,11 +181,12 @@ class JudgeScale:
                 curves = row_curves(seeds, task, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([row_title(name), *cells])
+            reading = f" Log pi is read by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation"
             out += [
                 f"### {task}",
                 "",
-                f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each. Log pi is read"
-                f" by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation problems.",
+                f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each."
+                + (f"{reading} problems." if has_row(seeds, task, "best log pi") else ""),
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, task),
                 *lines_above_at_every_n(
@@ -233,7 +234,11 @@ class JudgeScale:
         )
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
-        judges = ("best orm", "best ratio", "best log pi")
+        judges = [
+            row
+            for row in ("best orm", "best ratio", "best log pi")
+            if any(has_row(seeds, task, f"{p}{row}") for p in SIZES)
+        ]
         prefixes = [p for p in (FEW, LONG, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
         for row in judges:
@@ -296,7 +301,8 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
 
     def worth(reading: str) -> float:
         splits = [data["tasks"][task]["validation"] for data in seeds.values()]
-        return sum(s["best"][f"implicit {reading}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits)
+        known = [s for s in splits if f"implicit {reading}" in s["best"]]
+        return sum(s["best"][f"implicit {reading}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in known)
 
     return max(READINGS[1:], key=worth)
 
