@@ -220,14 +220,16 @@ class JudgeScale:
 
     def _sums_line(self, first: SeedData) -> str:
         (x,), s = first["learned from"].values(), ON_TINY
+        known = first["tasks"][TINY_TASKS[0]]["test"]["best"]  # a run that was stopped lacks judges
+        few = f", or from a tenth of these in {s['steps'] // 10}" if f"{FEW}orm" in known else ""
+        beta = f" The implicit model's beta is {s['betas'][0]:g}, as theirs." if "implicit ratio" in known else ""
         return (
             "The model is a transformer of two layers of width 64 after 300 steps of 64 worked sums of five digits. Of"
             f" its answers to training problems {x['answers']:,} have verdicts (in the first seed {x['problems']:,}"
             f" draws of {x['different problems']:,} different sums, {s['samples']} answers to each,"
             f" {100 * x['right'] / x['answers']:.1f} % of them right; {x['different answers']:,} of them differ);"
-            " judges learn from nine tenths of the problems, or from a tenth of these, each answer once, in"
-            f" {s['steps']} or {s['steps'] // 10} steps of {s['batch_size']} draws at the learning rate of the other"
-            f" recipes (1e-3). The implicit model's beta is {s['betas'][0]:g}, as theirs. No other setting was tried."
+            f" judges learn from nine tenths of the problems in {s['steps']} steps of {s['batch_size']} draws{few},"
+            f" each answer once, at the learning rate of the other recipes (1e-3).{beta} No other setting was tried."
             " All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's, of"
             " arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
             " chosen."
