@@ -106,6 +106,18 @@ def test_judges_that_a_seed_lacks_are_left_out() -> None:
     assert f"best by implicit reward model, by log pi, from {SIZES[LONG]}" not in labels
 
 
+def test_page_without_implicit_models() -> None:
+    seeds = {0: seed_data(), 1: seed_data()}
+    for data in seeds.values():
+        for task in TASKS:
+            for split in ("validation", "test"):
+                for kind in ("best", "weighted", "auroc", "auroc within problems"):
+                    known = data["tasks"][task][split][kind]
+                    data["tasks"][task][split][kind] = {k: v for k, v in known.items() if "implicit" not in k}
+    text = "\n".join(FIGURE.report(seeds))
+    assert "implicit" not in text and "Log pi is read by" not in text and "| outcome reward model |" in text
+
+
 def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
     stages = {s.name: s.job for s in build("judges", model="smollm2", task="mawps", **SETTINGS).stages}
     assert {"validation", "test", "validation-gsm8k", "test-gsm8k"} <= set(stages) and "test-svamp" not in stages

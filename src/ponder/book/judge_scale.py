@@ -181,11 +181,12 @@ class JudgeScale:
                 curves = row_curves(seeds, task, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([row_title(name), *cells])
+            reading = f" Log pi is read by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation"
             out += [
                 f"### {task}",
                 "",
-                f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each. Log pi is read"
-                f" by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation problems.",
+                f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each."
+                + (f"{reading} problems." if has_row(seeds, task, "best log pi") else ""),
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, task),
                 *lines_above_at_every_n(
@@ -219,21 +220,27 @@ class JudgeScale:
 
     def _sums_line(self, first: SeedData) -> str:
         (x,), s = first["learned from"].values(), ON_TINY
+        known = first["tasks"][TINY_TASKS[0]]["test"]["best"]  # a run that was stopped lacks judges
+        few = f", or from a tenth of these in {s['steps'] // 10}" if f"{FEW}orm" in known else ""
+        beta = f" The implicit model's beta is {s['betas'][0]:g}, as theirs." if "implicit ratio" in known else ""
         return (
             "The model is a transformer of two layers of width 64 after 300 steps of 64 worked sums of five digits. Of"
             f" its answers to training problems {x['answers']:,} have verdicts (in the first seed {x['problems']:,}"
             f" draws of {x['different problems']:,} different sums, {s['samples']} answers to each,"
             f" {100 * x['right'] / x['answers']:.1f} % of them right; {x['different answers']:,} of them differ);"
-            " judges learn from nine tenths of the problems, or from a tenth of these, each answer once, in"
-            f" {s['steps']} or {s['steps'] // 10} steps of {s['batch_size']} draws at the learning rate of the other"
-            f" recipes (1e-3). The implicit model's beta is {s['betas'][0]:g}, as theirs. No other setting was tried."
+            f" judges learn from nine tenths of the problems in {s['steps']} steps of {s['batch_size']} draws{few},"
+            f" each answer once, at the learning rate of the other recipes (1e-3).{beta} No other setting was tried."
             " All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's, of"
             " arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
             " chosen."
         )
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
-        judges = ("best orm", "best ratio", "best log pi")
+        judges = [
+            row
+            for row in ("best orm", "best ratio", "best log pi")
+            if any(has_row(seeds, task, f"{p}{row}") for p in SIZES)
+        ]
         prefixes = [p for p in (FEW, LONG, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
         for row in judges:
@@ -296,7 +303,8 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
 
     def worth(reading: str) -> float:
         splits = [data["tasks"][task]["validation"] for data in seeds.values()]
-        return sum(s["best"][f"implicit {reading}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in splits)
+        known = [s for s in splits if f"implicit {reading}" in s["best"]]
+        return sum(s["best"][f"implicit {reading}"][s["n"].index(min(CHOICE_N, max(s["n"])))] for s in known)
 
     return max(READINGS[1:], key=worth)
 
