@@ -131,8 +131,8 @@ class Judges:
             for name, colour in drawn.items():
                 points = [over_seeds([curves[name][s][k] for s in seeds]) for k in range(len(n))]
                 mean = [100 * p[0] for p in points]
-                style = "--" if name == DASHED else "-"
-                axes.plot(n, mean, style, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name])
+                look = {"ls": "--", "mfc": "white"} if name == DASHED else {}
+                axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name], **look)
                 for seed in seeds if len(seeds) > 1 else ():
                     axes.plot(n, [100 * x for x in curves[name][seed]], color=COLOURS[colour], lw=0.6, alpha=0.4)
                 rows.extend({"judge": ROWS[name], "n": k, "accuracy": m / 100} for k, m in zip(n, mean, strict=True))
