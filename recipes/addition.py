@@ -30,7 +30,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content + ' ' }}{% endfor %}
 
 def recipe(
     digits: int = 2,
-    steps: int = 28,
+    steps: int = 33,
     problems_per_step: int = 64,
     group_size: int = 4,
     lr: float = 5e-5,
@@ -52,7 +52,7 @@ def recipe(
         steps=steps,
         problems_per_step=problems_per_step,
         frozen_layers=frozen_layers,
-        save_every=28,
+        save_every=33,
         seed=seed,
         device=device,
         dtype=dtype,
