@@ -147,7 +147,7 @@ class TrainRewardModel(LearnerFields, BaseJob):
         labels = int(test.pop("labels"))
         few = ", too few to be precise" if labels < 500 else ""
         out.append(f"measured  on {labels} labels of held-out questions{few}")
-        out += [f"  {name.replace('_', ' '):<12}{value:.3f}" for name, value in test.items()]
+        out += [f"  {name.replace('_', ' '):<20}{value:.3f}" for name, value in test.items()]
         return [*out, f"use it    --guide reward:{folder} with ponder eval or ponder solve"]
 
 
