@@ -18,6 +18,7 @@ from ponder.book.judge_scale import (
     FIGURE,
     JUDGE_STAGES,
     JUDGES,
+    LONG,
     ON_TINY,
     OTHERS,
     READINGS,
@@ -44,7 +45,7 @@ def build(name: str, **settings: Any) -> Any:
     return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
 
 
-NAMES = ["logprob_sum", "logprob", "token-orm", "logprob-orm", "tuned logprob", "tuned likelihood"]
+NAMES = ["logprob_sum", "logprob", "token-orm", "tuned logprob", "tuned likelihood"]
 NAMES += [f"{prefix}orm" for prefix in SIZES]
 NAMES += [f"{prefix}implicit {reading}" for prefix in SIZES for reading in READINGS]
 
@@ -75,7 +76,8 @@ def test_rows_have_the_judge_that_they_name() -> None:
         and row_curves(other, "mawps", "best orm")[0][-1] == 0.0
     )
     assert row_curves(other, "mawps", f"{FEW}weighted orm")[0][-1] == 1.0
-    assert row_curves({0: seed_data("logprob-orm")}, "mawps", "best logprob-orm")[0][-1] == 1.0
+    assert row_curves(other, "mawps", f"{LONG}best orm")[0][-1] == 0.0
+    assert row_curves({0: seed_data("long-tenth-orm")}, "mawps", f"{LONG}best orm")[0][-1] == 1.0
     assert row_curves({0: seed_data("tuned logprob")}, "mawps", "tuned")[0][-1] in (0.0, 1.0)
 
 
@@ -93,15 +95,15 @@ def test_judges_that_a_seed_lacks_are_left_out() -> None:
     seeds = {0: seed_data(), 1: seed_data()}
     for task in TASKS:
         for kind in ("best", "weighted", "auroc", "auroc within problems"):
-            for name in [name for name in seeds[1]["tasks"][task]["test"][kind] if name.startswith(f"{FEW}implicit")]:
+            for name in [name for name in seeds[1]["tasks"][task]["test"][kind] if name.startswith(f"{LONG}implicit")]:
                 del seeds[1]["tasks"][task]["test"][kind][name]
     text = "\n".join(FIGURE.report(seeds))
-    assert f"| best by implicit reward model, by its ratio, from {SIZES[FEW]} |" not in text
-    assert f"| best by outcome reward model, from {SIZES[FEW]} |" in text
+    assert f"| best by implicit reward model, by its ratio, from {SIZES[LONG]} |" not in text
+    assert f"| best by outcome reward model, from {SIZES[LONG]} |" in text
     assert "not measured" in text, "in the table of AUROC"
     labels = {row["line"] for row in FIGURE.draw(seeds).rows}
-    assert f"best by outcome reward model, from {SIZES[FEW]}" in labels
-    assert f"best by implicit reward model, by log pi, from {SIZES[FEW]}" not in labels
+    assert f"best by outcome reward model, from {SIZES[LONG]}" in labels
+    assert f"best by implicit reward model, by log pi, from {SIZES[LONG]}" not in labels
 
 
 def test_page_without_implicit_models() -> None:
@@ -123,12 +125,14 @@ def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
     assert (whole.train_tenths, few.train_tenths) == (10, 1) and few.steps == whole.steps // 10
     assert whole.data == few.data and len(whole.data) == 3
     assert set(JUDGE_STAGES) <= set(stages)
-    reads = stages["logprob-orm"].algorithm
-    assert isinstance(reads, OutcomeReward) and reads.reads_logprobs and not whole.algorithm.reads_logprobs
+    for name in ("orm", "implicit-0.05"):
+        long, other = stages[f"{LONG}{name}"], stages[name]
+        assert long.train_tenths == 1 and long.steps == other.steps
+        assert (long.optimizer, long.algorithm, long.eval_every) == (other.optimizer, other.algorithm, other.eval_every)
     token = stages["token-orm"]
     assert isinstance(token.algorithm, TokenOutcomeReward) and token.algorithm.lm_weight == SETTINGS["lm_weight"]
     assert type(whole.algorithm) is type(few.algorithm) is OutcomeReward and token.train_tenths == 10
-    assert stages["rl"].task.name == "mawps+svamp+gsm8k" and stages["tuned"].steps == SETTINGS["tuned_steps"]
+    assert stages["rl"].task.name == "mawps+svamp" and stages["tuned"].steps == SETTINGS["tuned_steps"]
     implicit = stages["implicit-0.05"]
     assert isinstance(implicit.algorithm, ImplicitReward) and implicit.residual_dropout == 0.0 and implicit.keep_best
     assert whole.eval_every * 3 >= whole.steps
@@ -141,15 +145,6 @@ def test_figure_has_its_own_tasks(tmp_path: Path) -> None:
     for model in ("tiny", "smollm2"):
         with pytest.raises(UsageError, match="leave out --task"):
             find_figure("judge-scale").run(FigureRun(model, 0, tmp_path, build, "svamp"))
-
-
-def test_long_tenth_trains_on_a_tenth_for_as_many_steps() -> None:
-    few = {"problems": 40, "samples": 4, "steps": 30, "betas": (0.05,)}
-    stages = {s.name: s.job for s in build("judges", model="tiny", long_tenth=True, **few).stages}
-    for name in ("orm", "implicit-0.05"):
-        long, other = stages[f"long-tenth-{name}"], stages[name]
-        assert (long.train_tenths, other.train_tenths) == (1, 10) and long.steps == other.steps
-        assert (long.optimizer, long.algorithm, long.eval_every) == (other.optimizer, other.algorithm, other.eval_every)
 
 
 def test_tiny_model_has_half_a_million_answers_of_all_its_problems() -> None:
@@ -185,7 +180,7 @@ def test_figure_on_the_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("judges", "scores"),
     [
         (("tuned",), {"tuned logprob": -4.0, "tuned likelihood": -2.0}),
-        (("tenth-orm",), {"tenth-orm": 0.25}),
+        (("long-tenth-orm",), {"long-tenth-orm": 0.25}),
         (
             ("tenth-implicit-0.05", "tuned"),
             {"tenth-implicit ratio": 1 / (1 + math.exp(-0.05 * 3)), "tenth-implicit logprob": -4.0}

@@ -1,6 +1,6 @@
 """What are ten times the problems worth to a judge? Judges from all of a policy's answers to training problems, and
-from those to a tenth of the problems, choose among the very same samples: SmolLM2's on two sets of word problems, and
-the tiny model's on sums."""
+from those to a tenth of the problems, each once or for as many steps, choose among the very same samples: SmolLM2's on
+two sets of word problems, and the tiny model's on sums."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ BETA = 0.05
 CHOICE_N = 16  # how log pi is read is chosen by best of so many on the validation split
 READINGS = ("ratio", "logprob", "likelihood")
 FEW = "tenth-"  # before the name of a judge from a tenth of the problems, each once
-SIZES = {"": "all", FEW: "a tenth"}
+LONG = "long-tenth-"  # of one from a tenth, for as many steps as from all
+SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps"}
 SETTINGS: dict[str, Any] = {
-    "rl_steps": 120, "more_tasks": ("svamp", "gsm8k"), "test_tasks": ("gsm8k",), "problems": 8000, "samples": 60,
-    "batch_size": 32, "steps": 240, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5,
-    "betas": (BETA,), "token_orm": True, "lm_weight": 0.1, "logprob_orm": True, "keep_best": True, "tenth": True,
-    "limit": 256, "n": 64, "validation_n": CHOICE_N,
+    "rl_steps": 60, "more_tasks": ("svamp", "gsm8k"), "rl_tasks": ("svamp",), "test_tasks": ("gsm8k",),
+    "problems": 4000, "samples": 8, "batch_size": 32, "steps": 160, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4,
+    "implicit_lr": 2e-5, "betas": (BETA,), "token_orm": True, "lm_weight": 0.1, "keep_best": True, "tenth": True,
+    "long_tenth": True, "limit": 128, "n": 64, "validation_n": CHOICE_N,
 }  # fmt: skip
 # Half a million answers of the tiny model: 64 to each draw of a training problem, of some 2,550 that there are.
 # Judges read each once, 8 draws a step, at the base's learning rate.
@@ -58,8 +59,7 @@ JUDGES = {
     "weighted ratio": "vote weighted by implicit reward model",
 }
 JUDGE_STAGES = (
-    *(f"{prefix}{judge}" for prefix in SIZES for judge in ("orm", f"implicit-{BETA:g}")), "token-orm", "logprob-orm",
-    "tuned",
+    *(f"{prefix}{judge}" for prefix in SIZES for judge in ("orm", f"implicit-{BETA:g}")), "token-orm", "tuned",
 )  # fmt: skip
 TINY_JUDGES = tuple(
     f"{prefix}{judge}" for prefix in (FEW, "") for judge in ("orm", f"implicit-{ON_TINY['betas'][0]:g}")
@@ -67,8 +67,6 @@ TINY_JUDGES = tuple(
 OTHERS = {
     "best token-orm": "best by outcome reward model at every token, from all",
     "weighted token-orm": "vote weighted by outcome reward model at every token, from all",
-    "best logprob-orm": "best by outcome reward model that reads log-probabilities, from all",
-    "weighted logprob-orm": "vote weighted by outcome reward model that reads log-probabilities, from all",
     "tuned": "best by log pi of the model tuned on right answers",
     "logprob_sum": "best by the policy's own log-probability, sum",
     "majority": "majority",
@@ -76,15 +74,18 @@ OTHERS = {
 }
 COMPARED = (
     ("best orm", "majority"), ("best token-orm", "majority"), ("best token-orm", "best orm"),
-    ("best logprob-orm", "majority"), ("best logprob-orm", "best orm"), ("best logprob-orm", "logprob_sum"),
-    ("weighted logprob-orm", "majority"), ("weighted orm", "majority"), ("best ratio", "majority"),
-    ("best log pi", "majority"), ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
+    ("weighted orm", "majority"), ("best ratio", "majority"), ("best log pi", "majority"),
+    ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
     ("best orm", f"{FEW}best orm"), ("weighted orm", f"{FEW}weighted orm"), ("best ratio", f"{FEW}best ratio"),
     ("best log pi", f"{FEW}best log pi"), ("weighted ratio", f"{FEW}weighted ratio"),
+    ("best orm", f"{LONG}best orm"), ("weighted orm", f"{LONG}weighted orm"), (f"{LONG}best orm", f"{FEW}best orm"),
+    ("best ratio", f"{LONG}best ratio"), ("best log pi", f"{LONG}best log pi"),
+    ("weighted ratio", f"{LONG}weighted ratio"), (f"{LONG}best log pi", f"{FEW}best log pi"),
 )  # fmt: skip
 DRAWN = {
     "best orm": 1, "best token-orm": 2, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
 }  # fmt: skip
+STYLES = {FEW: "--", LONG: ":"}
 
 
 class JudgeScale:
@@ -145,7 +146,7 @@ class JudgeScale:
                             continue
                         curves = row_curves(seeds, task, f"{prefix}{name}")
                         mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
-                        look = {"ls": "--", "lw": 1.0, "mfc": "white"} if prefix else {}
+                        look = {"ls": STYLES[prefix], "lw": 1.0, "mfc": "white"} if prefix else {}
                         label = row_title(f"{prefix}{name}")
                         if not prefix:
                             paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
@@ -173,7 +174,7 @@ class JudgeScale:
         for task in measured_tasks(seeds):
             n = sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]
-            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, "")]
+            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, LONG, "")]
             known = [name for name in (*names, *OTHERS) if has_row(seeds, task, name)]
             rows = []
             for name in known:
@@ -207,14 +208,14 @@ class JudgeScale:
         start = start_line(TASKS[0]).strip() if first["model"] == "smollm2" else ""
         s = SETTINGS
         return (
-            f"{start} Then came {s['rl_steps']} steps of GRPO on MAWPS, SVAMP and GSM8K, 512 answers each. Of the"
-            f" policy's answers to training problems {total:,} have verdicts (in the first seed {each}); judges learn"
-            " from nine tenths of the problems, or from a tenth of these, each problem once. An outcome reward model"
-            " learns at the end of an answer; one that learns at every token has a language-model loss of right answers"
-            f" beside it, of weight {s['lm_weight']:g}. Of every judge the best of three measurements on the held-out"
-            " tenth is kept. All choose among the same samples. In every cell the mean over seeds, its 95 % interval"
-            " (Student's, of arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing"
-            " is never chosen."
+            f"{start} Then came {s['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each. Of the policy's"
+            f" answers to training problems {total:,} have verdicts (in the first seed {each}); judges learn from nine"
+            " tenths of the problems, or from a tenth of these, each problem once; or from that tenth for as many steps"
+            " as from all. An outcome reward model learns at the end of an answer; one that learns at every token has a"
+            f" language-model loss of right answers beside it, of weight {s['lm_weight']:g}. Of every judge the best of"
+            " three measurements on the held-out tenth is kept. All choose among the same samples. In every cell the"
+            " mean over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's"
+            " own. An answer that states nothing is never chosen."
         ).strip()
 
     def _sums_line(self, first: SeedData) -> str:
@@ -240,7 +241,7 @@ class JudgeScale:
             for row in ("best orm", "best ratio", "best log pi")
             if any(has_row(seeds, task, f"{p}{row}") for p in SIZES)
         ]
-        prefixes = [p for p in (FEW, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
+        prefixes = [p for p in (FEW, LONG, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
         for row in judges:
             cells = []
@@ -310,7 +311,7 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
 
 def split_row(row: str) -> tuple[str, str]:
     """The size of data that a row's judge learned from, and the row's name without it."""
-    prefix = FEW if row.startswith(FEW) else ""
+    prefix = next((p for p in (LONG, FEW) if row.startswith(p)), "")
     return prefix, row.removeprefix(prefix)
 
 
