@@ -117,7 +117,7 @@ def test_programs_that_read_a_tail_together_repeat_to_the_bit(
     assert torch.equal(logprobs(net, 8, others)[0], together[0])
 
 
-@pytest.mark.parametrize(("rows", "has_shared"), [(128, False), (512, False), (512, True)])
+@pytest.mark.parametrize(("rows", "has_shared"), [(128, False), (384, False), (384, True), (512, False), (512, True)])
 def test_parts_that_run_at_the_same_time_sample_the_same(
     rows: int, has_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +130,7 @@ def test_parts_that_run_at_the_same_time_sample_the_same(
     b = graph_buffers.GraphBuffers(net, rows, null)
     b.tail_slots[:, :40] = torch.arange(null, device="cuda").view(rows, 40)
     b.tail_starts.fill_(16 if has_shared else 0)
-    prompts = [np.arange(20, 36, dtype=np.int32) + 40 * group for group in range(rows // 12 + 1)]  # of twelve rows each
+    prompts = [np.arange(20, 36, dtype=np.int32) + 40 * group for group in range(-(-rows // 12))]  # of twelve rows each
     segments = [KVSegment(list(range(12 * i, min(12 * i + 12, rows))), 0, [slots]) for i, slots in enumerate(prompts)]
     plan = AttentionPlan(segments, [], [])
     b.uniforms.uniform_(generator=torch.Generator("cuda").manual_seed(1))
