@@ -19,10 +19,11 @@ from ponder.models.load import load_policy
 from ponder.models.load_scorer import load_policy_with_head, load_scorer
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets.decoder_with_head import DecoderWithHead, ScoreHead
-from ponder.pipelines.reward_model import TrainRewardModel
+from ponder.pipelines.reward_model import TrainRewardModel, fit_logprob_weights
 from ponder.reason.operators.logprob_features import features_at, logprob_features
 from ponder.runs import newest_checkpoint, read_metrics
 from ponder.trace_json import trace_to_json
+from ponder.train.equal_answers import merge_equal_answers
 from ponder.train.optimizer import AdamW
 from ponder.train.packed_reading import answer_scores
 from ponder.train.reward_objectives import OutcomeReward, ProcessReward, TokenOutcomeReward
@@ -177,3 +178,18 @@ def test_a_head_with_invalid_weights_is_refused() -> None:
     for wrong in ({"logprob_weights": (math.inf,)}, {"form": "number", "logprob_weights": (1.0, 0.0)}):
         with pytest.raises(UsageError, match="log-probabilities"):
             ScoreHead(**{"predicts": "outcome", "form": "logit", **wrong})  # type: ignore[arg-type]
+
+
+def test_fitted_weights_count_equal_answers() -> None:
+    traces = []
+    for trace in sampled_traces(20):
+        for step in trace.steps[1:]:
+            for _ in range(2):
+                again = replace(step, scores=dict(step.scores))
+                trace.add(again)
+        traces.append(trace)
+    rule = OutcomeReward(reads_logprobs=True)
+    merged = [merge_equal_answers(t, dict(rule.targets(t, "gold")), same_logprobs=True) for t in traces]
+    assert sum(len(t.steps) for t in merged) < sum(len(t.steps) for t in traces) / 2
+    wanted = fit_logprob_weights(traces, rule, "gold")
+    np.testing.assert_allclose(fit_logprob_weights(merged, rule, "gold"), wanted, rtol=1e-6)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +53,22 @@ def test_answers_with_equal_tokens_and_labels_become_one() -> None:
     assert [first.score(i, "wanted") for i in first.answers()] == [1.0, 0.0, 0.0]
     assert second is given[1], "nothing to merge"
     assert len(given[0].steps) == 7 and all(answer_count(step) == 1 for step in given[0].steps), "left as it was"
+
+
+def test_answers_sampled_with_other_logprobs_stay_apart() -> None:
+    trace = groups()[0]
+    for i, step in enumerate(trace.steps[1:], 1):
+        other = 0.4 if i == 3 else 0.001 * i  # the third answer is another policy's
+        trace.steps[i] = replace(step, logprobs=np.full(len(step.token_ids), -1.0 - other, np.float32))
+    targets = dict(OutcomeReward().targets(trace, "wanted"))
+    found = merge_equal_answers(trace, targets, same_logprobs=True)
+    assert [answer_count(step) for step in found.steps[1:]] == [2, 2, 1, 1]
+    assert [round(float(step.logprobs[0]), 3) for step in found.steps[1:] if step.logprobs is not None] == [
+        -1.001, -1.002, -1.4, -1.006,
+    ]  # fmt: skip
+    assert [answer_count(step) for step in merge_equal_answers(trace, targets).steps[1:]] == [3, 2, 1]
+    unknown = groups()[0]
+    assert len(merge_equal_answers(unknown, targets, same_logprobs=True).steps) == 4, "none has any"
 
 
 def test_trace_with_deeper_steps_stays() -> None:

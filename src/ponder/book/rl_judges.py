@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,13 +34,13 @@ class RLJudges(Judges):
         return super().run(replace(run, task=run.task or TASK))
 
     def _start_line(self, first: SeedData) -> str:
-        return policy_line(first)
+        return policy_line(first, self.on_word_problems)
 
 
-def policy_line(first: SeedData) -> str:
+def policy_line(first: SeedData, settings: Mapping[str, Any] = ON_WORD_PROBLEMS) -> str:
     """What a page says of the policy, from the data of one seed."""
     line = start_line(first.get("task")) if first["model"] == "smollm2" else ""
-    steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
+    steps, others = settings["rl_steps"], ", ".join(settings.get("rl_tasks") or settings["more_tasks"])
     return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
 
 

@@ -166,8 +166,9 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         raw_labels, policy, job.algorithm.targets, job.held_out_tenths, job.separator,
         pairwise=job.algorithm.pairwise, must_differ=job.algorithm.needs_both_labels,
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
-        # Answers with the same tokens differ by dropout, and by the log-probabilities that they were sampled with.
-        merge_equal=job.algorithm.merges_equal_answers and not (job.residual_dropout or net.head.logprob_weights),
+        # Answers with the same tokens differ by dropout, and where they are read by their sampled log-probabilities.
+        merge_equal=job.algorithm.merges_equal_answers and not job.residual_dropout,
+        same_logprobs=bool(net.head.logprob_weights),
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if net.head.logprob_weights:
@@ -230,8 +231,9 @@ def fit_logprob_weights(traces: Sequence[Trace], objective: RewardObjective, sco
                     f"{trace.problem.id}, step {i}: it has a label but no log-probabilities that it was sampled with:"
                     " leave out reads_logprobs, or learn from answers that ponder sampled"
                 )
-            features.append(found[0])
-            labels.append(target)
+            count = answer_count(trace.steps[i])
+            features += [found[0]] * count
+            labels += [target] * count
     return tuple(fit_logistic(features, labels).tolist())
 
 

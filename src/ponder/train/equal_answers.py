@@ -10,6 +10,7 @@ import numpy as np
 from ponder.types import Step, Trace
 
 COUNT_NOTE = "count"  # the note with the number of equal answers that a step stands for; none: one
+SAME_LOGPROBS = 0.05  # nats a token, in the mean: one policy's log-probabilities of one text differ by rounding alone
 
 
 def answer_count(step: Step) -> int:
@@ -18,17 +19,25 @@ def answer_count(step: Step) -> int:
     return 1 if count is None else int(count[-1])
 
 
-def merge_equal_answers(trace: Trace, targets: Mapping[int, float]) -> Trace:
+def merge_equal_answers(trace: Trace, targets: Mapping[int, float], same_logprobs: bool = False) -> Trace:
     """The trace with one of the answers that have the same tokens and target, and their number beside it: a loss that
-    is a sum over answers is the same, and each text is computed once. A trace with deeper steps stays as it is."""
+    is a sum over answers is the same, and each text is computed once. A trace with deeper steps stays as it is.
+
+    `same_logprobs`: only those sampled with the same log-probabilities, to rounding; another policy's differ.
+    """
     if any(step.parent != 0 or step.cites for step in trace.steps[1:]):
         return trace
-    same: dict[tuple[bytes, float], list[int]] = {}
+    same: dict[tuple[bytes, float], list[int]] = {}  # to the first of each kind of answer
+    counts: dict[int, int] = {}
     for i, target in targets.items():
-        same.setdefault((trace.steps[i].token_ids.tobytes(), target), []).append(i)
-    if len(same) == len(targets):
+        firsts = same.setdefault((trace.steps[i].token_ids.tobytes(), target), [])
+        like = (j for j in firsts if not same_logprobs or _have_same_logprobs(trace.steps[i], trace.steps[j]))
+        first = next(like, i)
+        if first == i:
+            firsts.append(i)
+        counts[first] = counts.get(first, 0) + 1
+    if len(counts) == len(targets):
         return trace
-    counts = {alike[0]: len(alike) for alike in same.values()}
     out = Trace(trace.problem, [trace.steps[0]], trace.cost)
     out.oracle = trace.oracle
     for i, step in enumerate(trace.steps):
@@ -38,3 +47,9 @@ def merge_equal_answers(trace: Trace, targets: Mapping[int, float]) -> Trace:
         elif i and i not in targets:
             out.add(step)
     return out
+
+
+def _have_same_logprobs(one: Step, other: Step) -> bool:
+    if one.logprobs is None or other.logprobs is None:
+        return one.logprobs is other.logprobs
+    return float(np.abs(one.logprobs - other.logprobs).mean()) <= SAME_LOGPROBS

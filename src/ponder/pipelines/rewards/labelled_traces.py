@@ -231,6 +231,7 @@ def prepare_labels(
     whole_answers: bool = False,
     train_tenths: int = 10,
     merge_equal: bool = False,
+    same_logprobs: bool = False,
 ) -> LabelledTraces:
     """The traces in the policy's tokens, split into training and test data.
 
@@ -238,7 +239,7 @@ def prepare_labels(
     trace. `must_differ`: raise if all labels are equal. `whole_answers`: no two answers share a step, and no step has
     another reference's log-probabilities beside it. `train_tenths`: of the questions that are not held out, so many
     tenths are learned from. `merge_equal`: of a training problem's answers with the same tokens and label one is kept,
-    with their number.
+    with their number; with `same_logprobs` only of those that were sampled with the same log-probabilities.
     """
     report, name = labels.filter_report, labels.scorer
     ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
@@ -260,7 +261,7 @@ def prepare_labels(
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     if merge_equal:
-        train = [merge_equal_answers(trace, dict(places(trace, name))) for trace in train]
+        train = [merge_equal_answers(trace, dict(places(trace, name)), same_logprobs) for trace in train]
     return LabelledTraces(train, test, name, report)
 
 
