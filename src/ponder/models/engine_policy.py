@@ -114,7 +114,7 @@ class EnginePolicy(BasePolicy):
                 flops_per_token[context] = self._flops(context)
             flops = flops_per_token[context] * (prefilled + written - 1)
             cost = Cost(prefilled, prompt - prefilled, written, seq.discarded_tokens, flops, seq.seconds)
-            notes = {name: np.asarray(values, np.float32) for name, values in seq.notes.items()}
+            notes = {name: np.asarray(values, np.float32) for name, values in seq.notes.items()} if seq.notes else {}
             if len(seq.version_runs) > 1:
                 notes["version"] = np.asarray(seq.versions, np.float32)
             version, top = seq.version_runs[0][0], stack_top_logprobs(seq.top_logprobs)
