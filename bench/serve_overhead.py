@@ -69,7 +69,7 @@ class PacedRunner(ModelRunner):
         return seqs, self.max_steps(seqs)
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs) - ahead))
+        return max(1, min(STEPS_PER_LAUNCH, max(seq.sampling.max_tokens - seq.num_tokens for seq in seqs) - ahead))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return True

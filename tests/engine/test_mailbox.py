@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,16 @@ class FakeSequence:
     """An item that a fake step finishes, with the fields that `emit` reads."""
 
     index: int = 0
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    sampled_ids: array[int] = field(default_factory=lambda: array("i"))
+    sampled_logprobs: array[float] = field(default_factory=lambda: array("f"))
     top_logprobs: list[Any] = field(default_factory=list)
     stop: str | None = None
     emitted_tokens: int = 0
     emitted_at: float = -math.inf
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.sampled_ids)
 
 
 class FakeWorker:
@@ -52,9 +57,9 @@ class FakeWorker:
         finished: list[Any] = []
         items: list[Any] = list(self.mailbox.calls)
         for item in items:
-            item.token_ids.append(7)
-            item.logprobs.append(-0.5)
-            if len(item.token_ids) >= self.steps:
+            item.sampled_ids.append(7)
+            item.sampled_logprobs.append(-0.5)
+            if len(item.sampled_ids) >= self.steps:
                 item.stop = "length"
                 finished.append(item)
             self.mailbox.emit(item)

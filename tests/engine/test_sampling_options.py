@@ -83,7 +83,9 @@ def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int]
 
 def row(rule: Sampling, uniform: float = 0.5, written: Sequence[int] = WRITTEN) -> SequenceState:
     (made,) = SequenceState.from_request(Request(ids(PROMPT), rule, 1, 0))
-    made.token_ids, made.rng_key = list(written), key_of(uniform, len(written))
+    made.rng_key = key_of(uniform, len(written))
+    for token in written:
+        made.append(token, 0.0, 0)
     return made
 
 
@@ -252,3 +254,30 @@ def test_with_ignore_eos_the_end_of_sequence_is_a_token_like_others() -> None:
     tokens = np.array([[1, 2, 3, 2], [1, 2, 3, 2]], np.int32)
     assert not append_sampled(tokens, np.zeros((2, 4), np.float32), rows, ends, lambda row: False)
     assert [(row.token_ids, row.stop) for row in rows] == [([1, 2, 3, 2], None), ([1, 2], "eos")]
+
+
+@given(st.data())
+def test_launches_append_what_single_tokens_do(data: st.DataObject) -> None:
+    """Tokens, log-probabilities and versions of launches of random sizes, against a list of single tokens."""
+    tokens = data.draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40))
+    sampling = Sampling(max_tokens=len(tokens))
+    logprobs = (-np.arange(len(tokens)) / 7).astype(np.float32)
+    seq, single = (SequenceState(Request(ids([5]), sampling, 1, 0), 0, 0) for _ in range(2))
+    versions, at = list[int](), 0
+    while at < len(tokens):
+        version, steps = data.draw(st.integers(0, 2)), data.draw(st.integers(1, 16))
+        part = tokens[at : at + steps]
+        padded = np.zeros((1, steps), np.int32), np.zeros((1, steps), np.float32)
+        padded[0][0, : len(part)], padded[1][0, : len(part)] = part, logprobs[at : at + steps]
+        assert not append_sampled(*padded, [seq], frozenset(), lambda row: False, version)
+        for token, logprob in zip(part, logprobs[at : at + steps].tolist(), strict=True):
+            single.append(token, logprob, version)
+        versions += [version] * len(part)
+        at += steps
+    assert (seq.token_ids, seq.logprobs) == (tokens, logprobs.tolist()) == (single.token_ids, single.logprobs)
+    assert seq.versions == versions == single.versions
+    assert seq.stop == "length" and seq.discarded_tokens == at - len(tokens)
+    assert (seq.num_tokens, seq.newest_token, seq.tokens.tolist()) == (len(tokens), tokens[-1], [5, *tokens])
+    own_ids, own_logprobs = seq.arrays()
+    assert own_ids.dtype == np.int32 and own_ids.tolist() == tokens and own_ids.flags.writeable
+    assert own_logprobs.dtype == np.float32 and own_logprobs.tolist() == logprobs.tolist()

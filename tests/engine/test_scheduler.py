@@ -63,7 +63,7 @@ class FakeRunner:
         for seq in seqs:
             assert seq.node is not None
             self.check([*(s for n in seq.node.path() for s in n.slots.tolist()), *seq.slots], seq.tokens.tolist())
-            seq.token_ids.append(next_token(tuple(seq.tokens.tolist())))
+            seq.append(next_token(tuple(seq.tokens.tolist())), 0.0, 0)
 
     def turn(self, schedule: Scheduler, turn: StepPlan | None) -> tuple[list[ReadRequest], list[SequenceState]]:
         """One pass; who is complete with it."""

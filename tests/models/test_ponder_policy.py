@@ -390,7 +390,7 @@ def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
     shown = [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)]
     text, expected = b"", None
     for i, token in enumerate(script):
-        row.token_ids.append(token)
+        row.append(token, 0.0, 0)
         if i >= forced:
             piece = bytes(shown.index(c) for c in policy.tokenizer.token(token) or "")
             new = range(len(text) + 1, len(text) + len(piece) + 1)  # where a string may end that was not there before

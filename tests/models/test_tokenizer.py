@@ -124,6 +124,20 @@ def test_decoding_from_a_table_is_the_librarys(small: Tokenizer) -> None:
     assert small.decode([-5, *small.encode("é")], keep_special=True) == "é"
 
 
+def test_decoding_many_at_once_is_decoding_each(small: Tokenizer) -> None:
+    """Few and many tokens, empty sequences, characters that are cut between two of them, ids that arrays cannot do."""
+    draw, size = random.Random(0), small.vocab_size
+    gap = Tokenizer.from_json(small.to_json(), "here")
+    gap._token_bytes[7] = b""  # as of an id without a token
+    outside = [(small, [[-5, 3]]), (small, [[size + 1, 3]]), (Tokenizer.from_alphabet("ab"), [[3, 4]])]
+    for tokenizer, odd in [(small, []), (gap, [[7, 7], [7]]), *outside]:
+        for count in (0, 1, 3, 200):
+            sizes = [draw.choice((0, 1, draw.randint(0, 30))) for _ in range(count)]
+            lists = [[draw.randrange(min(256, tokenizer.vocab_size)) for _ in range(n)] for n in sizes] + odd
+            many = tokenizer.decode_many([np.asarray(tokens, np.int32) for tokens in lists])
+            assert many == [tokenizer.decode(tokens, keep_special=True) for tokens in lists]
+
+
 def test_special_tokens_from_a_published_folder(small: Tokenizer, tmp_path: Path) -> None:
     """Llama's spelling: objects for tokens, several ends, named templates, a first token, stale truncation."""
     small.inner.save(str(tmp_path / "tokenizer.json"))

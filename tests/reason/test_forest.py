@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fakes import FakePolicy
 from ponder.errors import ModelError, UsageError
-from ponder.protocols import Scorer
+from ponder.protocols import GenerateCall, Scorer
 from ponder.reason.strategies import BeamSearch, Chain, Forest, MajorityVote, Samples
-from ponder.reason.strategies.forest import split_forest
+from ponder.reason.strategies.forest import ReseededPolicy, split_forest
 from ponder.runs.job_json import decode, encode
 from ponder.trace_json import trace_from_json, trace_to_json
-from ponder.types import Completion, Ids, Sampling, Trace
+from ponder.types import Completion, Ids, Sampling, Trace, ids
 
 from .scripted_policy import LINES, ScriptedPolicy, TableScorer, question_trace, tree_lines
 
@@ -105,6 +106,37 @@ def test_forest_grows_more_trees_later() -> None:
         think(Forest(BeamSearch(2, 2, cut=LINES), 3), ScriptedPolicy(TREE), GUIDE)
     )
     assert [len(t.steps) for t in split_forest(trace)] == [5, 5, 5]
+
+
+def test_trees_pass_several_calls_on_at_once() -> None:
+    """Where the policy takes them, with the seeds that single calls would have."""
+
+    class Counted(FakePolicy):
+        sizes: list[int] = []  # noqa: RUF012
+
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            return await FakePolicy([f"{prefix.tolist()} {sampling.seed}"]).generate(prefix, sampling, n)
+
+        async def generate_many(self, calls: Sequence[GenerateCall]) -> list[list[Completion]]:
+            self.sizes.append(len({id(sampling) for _, sampling, _ in calls}))
+            return [await self.generate(*call) for call in calls]
+
+    policy, same = Counted([""]), Sampling(seed=7)
+    calls = [(ids([i]), sampling, 1 + i) for i, sampling in enumerate([same, same, Sampling(), Sampling(seed=8)])]
+    for number in (1, 2):
+        tree = ReseededPolicy(policy, number)
+        assert tree.generate_many is not None
+
+        async def texts(tree: ReseededPolicy = tree) -> list[list[list[str]]]:
+            assert tree.generate_many is not None
+            groups = await tree.generate_many(calls), [await tree.generate(*call) for call in calls]
+            return [[[c.text for c in group] for group in side] for side in groups]
+
+        many, each = asyncio.run(texts())
+        assert many == each and [len(group) for group in many] == [1, 2, 3, 4]
+        assert many[0][0] != "[0] 7" and many[2][0] == "[2] None"
+    assert policy.sizes == [3, 3], "calls with one sampling still have one, which is checked once"
+    assert ReseededPolicy(FakePolicy([""]), 1).generate_many is None
 
 
 def test_seeded_trees_differ() -> None:

@@ -129,7 +129,7 @@ class CompiledStepsRunner(ModelRunner):
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
         if not self.can_launch(seqs):
             return 1
-        return max(1, min(_STEPS_PER_CALL, max(seq.sampling.max_tokens - len(seq.token_ids) for seq in seqs)))
+        return max(1, min(_STEPS_PER_CALL, max(seq.sampling.max_tokens - seq.num_tokens for seq in seqs)))
 
     def can_launch(self, seqs: Sequence[SequenceState], chunks: Sequence[PrefillChunk] = ()) -> bool:
         return self._is_usable(len(seqs)) and not any(map(_needs_host, seqs))
@@ -177,12 +177,11 @@ class CompiledStepsRunner(ModelRunner):
             raise MemoryError("no memory for a decoding step")
 
     def _row(self, seq: SequenceState) -> tuple[Any, ...]:
-        s, written = seq.request.sampling, len(seq.token_ids)
-        token = seq.token_ids[-1] if written else int(seq.request.prefix[-1])
+        s, written = seq.request.sampling, seq.num_tokens
         slots = self._tables[seq].address(seq)
         ends = self._end_table(s.ignore_eos, s.stop_token_ids).ctypes.data
         left = s.max_tokens - written
-        return slots, ends, seq.rng_key, written, seq.length - 1, left, s.temperature, token
+        return slots, ends, seq.rng_key, written, seq.length - 1, left, s.temperature, seq.newest_token
 
     def _keep_tables(self, seqs: Sequence[SequenceState]) -> None:
         old = self._tables
@@ -364,7 +363,7 @@ def _count_first_inputs(seqs: Sequence[SequenceState], steps: int) -> None:
     counted: set[tuple[int, int]] = set()
     for seq in seqs:
         if len(seq.slots) == steps:
-            key = id(seq.node), seq.token_ids[-1] if seq.token_ids else int(seq.request.prefix[-1])
+            key = id(seq.node), seq.newest_token
             seq.prefill_tokens += key not in counted
             counted.add(key)
 

@@ -177,7 +177,7 @@ class CudaGraphRunner(ModelRunner):
         return not self.ready.is_set() or tokens * self._parameters >= _MIN_MIXED_WORK
 
     def max_steps(self, seqs: Sequence[SequenceState], ahead: int = 0) -> int:
-        left = max([seq.request.sampling.max_tokens - len(seq.token_ids) for seq in seqs]) - ahead
+        left = max([seq.request.sampling.max_tokens - seq.num_tokens for seq in seqs]) - ahead
         most = STEPS_PER_LAUNCH if len(seqs) > _FEW_SEQUENCES else min(_STEPS_OF_FEW, STEPS_PER_LAUNCH)
         if len(seqs) >= _MANY_SEQUENCES and left <= LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH:
             most = left
@@ -190,7 +190,7 @@ class CudaGraphRunner(ModelRunner):
         """Whether there are kernels for such a step."""
         if not self.ready.is_set() or len(seqs) > self.max_batch:
             return False
-        if self._sees and any(not seq.token_ids and seq.request.prefix[-1] < 0 for seq in seqs):
+        if self._sees and any(not seq.num_tokens and seq.request.prefix[-1] < 0 for seq in seqs):
             return False  # the newest token is a place of a picture, which a graph cannot embed
         return self.columns.fits(_adapter_names(seqs, chunks))
 
@@ -227,7 +227,7 @@ class CudaGraphRunner(ModelRunner):
         key = self.columns.prepare(_adapter_names(seqs, chunks))
         b, places = batch.buffers, batch.lay_out(seqs, steps, ahead, key)
         keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
-        starts = np.asarray([len(seq.token_ids) for seq in seqs]) + ahead
+        starts = np.asarray([seq.num_tokens for seq in seqs]) + ahead
         uniforms = np.zeros((batch.bucket, b.max_steps))
         uniforms[places, :steps] = rng.uniforms(keys[:, None], starts[:, None] + np.arange(steps))
         copy_to_device_async(uniforms, b.uniforms[: batch.bucket])

@@ -330,7 +330,7 @@ class Engine:
 
     def _run_plan(self, plan: StepPlan, scheduler: Scheduler, runner: ModelRunner, start_time: float) -> None:
         chunks, seqs, prefilling = plan.chunks, plan.seqs, list(scheduler.prefilling)
-        lengths = [len(seq.token_ids) for seq in seqs]
+        lengths = [seq.num_tokens for seq in seqs]
         failed: dict[SequenceState, Exception] = {}
         if not seqs:
             runner.prefill(chunks)
@@ -350,7 +350,7 @@ class Engine:
     def _choose_sequences(self, seqs: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
         assert self._runner is not None
         chosen, steps = self._runner.choose_sequences(seqs)
-        is_new = any(not seq.token_ids and self._is_heard(seq) for seq in chosen)
+        is_new = any(not seq.num_tokens and self._is_heard(seq) for seq in chosen)
         if is_new and self._launches_since_single_step >= _LAUNCHES_PER_SINGLE_STEP:
             return chosen, 1
         steps = self._streaming_steps(chosen, steps)
@@ -379,7 +379,7 @@ class Engine:
         seqs = [seq for seq in in_flight.seqs if seq.stop is None and seq in self.mailbox.calls]
         if len(seqs) < len(scheduler.decoding):  # the others are next
             return None
-        seqs = [seq for seq in seqs if seq.sampling.max_tokens - len(seq.token_ids) > in_flight.steps]
+        seqs = [seq for seq in seqs if seq.sampling.max_tokens - seq.num_tokens > in_flight.steps]
         if not seqs:
             return None
         steps = self._streaming_steps(seqs, runner.max_steps(seqs, in_flight.steps))
@@ -442,7 +442,7 @@ class Engine:
         seqs = in_flight.seqs
         if len(rows) < len(seqs):
             seqs, tokens_BS, logprobs_BS = [seqs[i] for i in rows], tokens_BS[rows], logprobs_BS[rows]
-        lengths = [len(seq.token_ids) for seq in seqs]
+        lengths = [seq.num_tokens for seq in seqs]
         discards = self._runner is None or not self._runner.stops_at_end
         failed = append_sampled(tokens_BS, logprobs_BS, seqs, self.eos, self.stop_check, in_flight.version, discards)
         now = time.perf_counter()
@@ -460,7 +460,7 @@ class Engine:
         """Pass new tokens, results and errors to the callers. `lengths`: tokens of each sequence before this step."""
         scheduler, calls = self._scheduler, self.mailbox.calls
         assert scheduler is not None
-        self.on_tokens(sum(len(seq.token_ids) for seq in seqs) - sum(lengths))  # may raise: before any delivery
+        self.on_tokens(sum(seq.num_tokens for seq in seqs) - sum(lengths))  # may raise: before any delivery
         closed: dict[asyncio.AbstractEventLoop, bool] = {}
         for seq in seqs:
             call = calls.get(seq)
@@ -580,7 +580,7 @@ class Engine:
 
 def _all_end(seqs: Sequence[SequenceState], steps: int) -> bool:
     """Whether each sequence ends within so many steps."""
-    return max([seq.request.sampling.max_tokens - len(seq.token_ids) for seq in seqs]) <= steps
+    return max([seq.request.sampling.max_tokens - seq.num_tokens for seq in seqs]) <= steps
 
 
 def _cache_tokens_needed(item: SequenceState | ReadRequest) -> int:

@@ -84,7 +84,7 @@ class GraphBatch:
             self._write_adapters(seqs)
         if not ahead:
             newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
-            newest[places] = [seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs]
+            newest[places] = [seq.newest_token for seq in seqs]
             positions[places] = (self._starts + self._lengths)[places] - (0 if continuing else steps)
             copy_to_device_async(newest, b.last_tokens[: self.bucket])
             copy_to_device_async(positions, b.positions[: self.bucket])
@@ -125,7 +125,7 @@ class GraphBatch:
         fit_plan_to_kernels(plan, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers, self.parts)
         self.row_of, self._adapter_layout = {seq: i for i, seq in enumerate(seqs)}, 0
         for seq in seqs:
-            seq.prefill_tokens += not seq.token_ids
+            seq.prefill_tokens += not seq.num_tokens
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
         self._lengths[: len(seqs)], self._starts[: len(seqs)] = [len(tail) for tail in plan.tails], plan.tail_starts
         table = np.full((bucket, max(STEPS_PER_LAUNCH, int(self._lengths.max()))), self.null_slot, np.int32)

@@ -226,7 +226,7 @@ class Mailbox:
     def emit(self, seq: SequenceState) -> None:
         """Pass the new tokens of a sequence to the caller's `on_chunk`, at the next `flush`."""
         call = self.calls[seq]
-        if call.on_chunk is not None and len(seq.token_ids) > seq.emitted_tokens:
+        if call.on_chunk is not None and seq.num_tokens > seq.emitted_tokens:
             self._emitted.setdefault(call.loop, []).append((call.on_chunk, seq))
 
     def flush(self) -> None:
@@ -278,8 +278,9 @@ class Mailbox:
 
 
 def _next_chunk(seq: SequenceState, now: float) -> TokenChunk:
-    since, seq.emitted_tokens, seq.emitted_at = seq.emitted_tokens, len(seq.token_ids), now
-    return TokenChunk(seq.index, seq.token_ids[since:], seq.logprobs[since:], seq.top_logprobs[since:])
+    since, seq.emitted_tokens, seq.emitted_at = seq.emitted_tokens, seq.num_tokens, now
+    token_ids, logprobs = seq.sampled_ids[since:].tolist(), seq.sampled_logprobs[since:].tolist()
+    return TokenChunk(seq.index, token_ids, logprobs, seq.top_logprobs[since:])
 
 
 def _pass_on(chunks: Sequence[tuple[Callable[[TokenChunk], None], TokenChunk]]) -> None:

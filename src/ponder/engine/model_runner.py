@@ -138,7 +138,7 @@ class ModelRunner:
             self._attention.grow(np.asarray([seq.slots[-1] for seq in seqs]))
         else:
             self._attention, self._last_batch = self._make_attention(plan_attention(seqs)), list(seqs)
-        tokens = np.asarray([seq.token_ids[-1] if seq.token_ids else seq.request.prefix[-1] for seq in seqs], np.int64)
+        tokens = np.asarray([seq.newest_token for seq in seqs], np.int64)
         attend: DecodeAttention | MixedAttention = self._attention
         names, sizes = [seq.adapter for seq in seqs], [1] * len(seqs)
         if chunks:
@@ -211,5 +211,4 @@ class ModelRunner:
 
 def _dedup_key(seq: SequenceState) -> tuple[int, int] | int:
     """Equal for sequences whose next step computes the same: one token after one path of the tree."""
-    newest = seq.token_ids[-1] if seq.token_ids else int(seq.request.prefix[-1])
-    return (id(seq.node), newest) if len(seq.slots) == 1 else id(seq)
+    return (id(seq.node), seq.newest_token) if len(seq.slots) == 1 else id(seq)

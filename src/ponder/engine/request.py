@@ -49,10 +49,10 @@ class SequenceState:
     request: Request
     index: int  # which of the request's n
     rng_key: int  # of its random numbers, see rng.py
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    sampled: tuple[Ids, Floats] | None = None  # tokens and log-probabilities as arrays, where one launch sampled all
+    num_tokens: int = 0  # that were sampled
+    sampled_ids: array[int] = field(default_factory=lambda: array("i"))
+    sampled_logprobs: array[float] = field(default_factory=lambda: array("f"))
+    version_runs: list[tuple[int, int]] = field(default_factory=list)  # of the weights, each with its first token
     notes: dict[str, list[float]] = field(default_factory=dict)
     top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
     grammar: GrammarMatcher | None = None
@@ -98,15 +98,57 @@ class SequenceState:
     def adapter(self) -> str:
         return self.request.adapter
 
+    def append(self, token: int, logprob: float, version: int) -> None:
+        """A token was sampled, with weights of this version."""
+        if not self.version_runs or self.version_runs[-1][0] != version:
+            self.version_runs.append((version, self.num_tokens))
+        self.sampled_ids.append(token)
+        self.sampled_logprobs.append(logprob)
+        self.num_tokens += 1
+
+    def extend(self, count: int, token_ids: bytes, logprobs: bytes, version: int) -> None:
+        """So many tokens were sampled: their int32 and the float32 of their log-probabilities."""
+        if not self.version_runs or self.version_runs[-1][0] != version:
+            self.version_runs.append((version, self.num_tokens))
+        self.sampled_ids.frombytes(token_ids)
+        self.sampled_logprobs.frombytes(logprobs)
+        self.num_tokens += count
+
+    @property
+    def token_ids(self) -> list[int]:
+        """A new list; `sampled_ids` are the tokens themselves."""
+        return self.sampled_ids.tolist()
+
+    @property
+    def logprobs(self) -> list[float]:
+        return self.sampled_logprobs.tolist()
+
+    @property
+    def versions(self) -> list[int]:
+        """Of the weights, for each token."""
+        ends = [*[start for _, start in self.version_runs[1:]], self.num_tokens]
+        runs = zip(self.version_runs, ends, strict=True)
+        return [version for (version, start), end in runs for _ in range(start, end)]
+
+    @property
+    def newest_token(self) -> int:
+        """The input of the next step."""
+        return self.sampled_ids[-1] if self.num_tokens else int(self.request.prefix[-1])
+
+    def arrays(self) -> tuple[Ids, Floats]:
+        """Tokens and log-probabilities of a finished sequence, without a copy."""
+        assert self.stop is not None
+        return np.frombuffer(self.sampled_ids, np.int32), np.frombuffer(self.sampled_logprobs, np.float32)
+
     @property
     def tokens(self) -> Ids:
-        if not self.token_ids:
+        if not self.num_tokens:
             return self.request.prefix
-        return np.concatenate([self.request.prefix, np.array(array("i", self.token_ids))])
+        return np.concatenate([self.request.prefix, np.array(self.sampled_ids)])
 
     @property
     def length(self) -> int:
-        return len(self.request.prefix) + len(self.token_ids)
+        return len(self.request.prefix) + self.num_tokens
 
     @property
     def start(self) -> int:

@@ -29,7 +29,7 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
         seen = _ids(np.unique(seq.tokens[seq.tokens >= 0]), logits_V)  # pictures are no tokens
         old = logits_V[seen]
         logits_V[seen] = torch.where(old > 0, old / s.repetition_penalty, old * s.repetition_penalty)
-    if (s.presence_penalty or s.frequency_penalty) and seq.token_ids:
+    if (s.presence_penalty or s.frequency_penalty) and seq.num_tokens:
         tokens, counts = np.unique(seq.token_ids, return_counts=True)
         logits_V[_ids(tokens, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(counts).to(
             logits_V
@@ -39,7 +39,7 @@ def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) ->
     banned = (
         list(_tokens_completing_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
     )
-    if len(seq.token_ids) < s.min_tokens:
+    if seq.num_tokens < s.min_tokens:
         banned += [*eos, *s.stop_token_ids]
     if banned:
         logits_V[_ids(np.asarray(banned), logits_V)] = -torch.inf

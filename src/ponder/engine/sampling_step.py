@@ -36,9 +36,7 @@ def sample_and_append(
             if not math.isfinite(logprob) and not (sampled.forced[b] >= 0 and logprob == -math.inf):
                 failed[seq] = _sampling_error(bool(torch.isfinite(own_BV[b]).all()))
                 continue
-            seq.token_ids.append(token)
-            seq.logprobs.append(logprob)
-            seq.versions.append(version)
+            seq.append(token, logprob, version)
             if not seq.samples_on_device:
                 _record_token(seq, b, sampled, eos)
             seq.stop = finish_reason(seq, eos, stopped)
@@ -49,8 +47,8 @@ def sample_and_append(
 
 def _record_token(seq: SequenceState, b: int, sampled: _SampledBatch, eos: frozenset[int]) -> None:
     """Tell the grammar of a sequence its newest token, and keep what was recorded about it."""
-    if seq.grammar is not None and seq.token_ids[-1] not in eos:
-        seq.grammar.accept_token(seq.token_ids[-1])
+    if seq.grammar is not None and seq.newest_token not in eos:
+        seq.grammar.accept_token(seq.newest_token)
     for name in seq.sampling.token_stats:
         seq.notes.setdefault(name, []).append(sampled.recorded[name][b])
     if k := seq.sampling.logprobs:
@@ -72,53 +70,53 @@ def append_sampled(
     failed: dict[SequenceState, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos)) if eos else np.zeros(tokens_BS.shape, np.bool_)
     steps = tokens_BS.shape[1]
-    left_B = np.zeros(len(seqs), np.int64)
+    assert tokens_BS.dtype == np.int32 and logprobs_BS.dtype == np.float32
+    left = [0] * len(seqs)
     for b, seq in enumerate(seqs):
         try:
             sampling = seq.request.sampling
-            left_B[b] = sampling.max_tokens - len(seq.token_ids)
+            left[b] = sampling.max_tokens - seq.num_tokens
             if sampling.ignore_eos:
                 ends_BS[b] = False
             if sampling.stop_token_ids:
                 ends_BS[b] |= np.isin(tokens_BS[b], sampling.stop_token_ids)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
+    left_B = np.asarray(left)
     end_B = np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps + 1)
     counts_B = np.minimum(np.minimum(end_B, steps), left_B)
     finite_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= counts_B[:, None])).all(1)
     no_end_B = finite_B & (counts_B < end_B)  # no token ends it; a stop string may
     goes_on_B = steps < left_B
-    same_versions = [version] * steps
-    columns = (x.tolist() for x in (tokens_BS, logprobs_BS, counts_B, finite_B, no_end_B, goes_on_B))
-    for b, (seq, tokens, logprobs, count, finite, no_end, goes_on) in enumerate(zip(seqs, *columns, strict=True)):
+    columns = (x.tolist() for x in (counts_B, finite_B, no_end_B, goes_on_B))
+    all_tokens, all_logprobs = tokens_BS.tobytes(), logprobs_BS.tobytes()
+    row_bytes = steps * tokens_BS.itemsize
+    for b, (seq, count, finite, no_end, goes_on) in enumerate(zip(seqs, *columns, strict=True)):
         if seq in failed:
             continue
         if not finite:
             failed[seq] = _sampling_error(False)
             continue
+        start, end = b * row_bytes, b * row_bytes + count * tokens_BS.itemsize
         if no_end and not seq.request.sampling.stop:  # the usual case
             if not goes_on:
-                if not seq.token_ids:
-                    seq.sampled = tokens_BS[b, :count].copy(), logprobs_BS[b, :count].copy()
                 seq.stop = "length"
-                if count < steps:
-                    tokens, logprobs = tokens[:count], logprobs[:count]
-                    seq.discarded_tokens += discards * (steps - count)
-            seq.token_ids += tokens
-            seq.logprobs += logprobs
-            seq.versions += same_versions[:count] if count < steps else same_versions
+                seq.discarded_tokens += discards * (steps - count)
+            seq.extend(count, all_tokens[start:end], all_logprobs[start:end], version)
             continue
         try:
-            length, size = len(seq.token_ids), 1 if seq.sampling.stop else count
-            for i in range(0, count, size):
-                seq.token_ids += tokens[i : min(i + size, count)]
-                seq.logprobs += logprobs[i : min(i + size, count)]
-                seq.versions += [version] * (min(i + size, count) - i)
+            length = seq.num_tokens
+            if seq.sampling.stop:  # its text is looked at after each token
+                for token, logprob in zip(tokens_BS[b, :count].tolist(), logprobs_BS[b, :count].tolist(), strict=True):
+                    seq.append(token, logprob, version)
+                    seq.stop = finish_reason(seq, eos, stopped)
+                    if seq.stop is not None:
+                        break
+            else:
+                seq.extend(count, all_tokens[start:end], all_logprobs[start:end], version)
                 seq.stop = finish_reason(seq, eos, stopped)
-                if seq.stop is not None:
-                    break
             if discards:
-                seq.discarded_tokens += steps - (len(seq.token_ids) - length)
+                seq.discarded_tokens += steps - (seq.num_tokens - length)
         except BaseException as reason:
             failed[seq] = request_errors.as_request_error(reason)
     return failed
@@ -126,13 +124,13 @@ def append_sampled(
 
 def finish_reason(seq: SequenceState, eos: frozenset[int], stopped: StopCheck) -> StopReason | None:
     """Why a sequence finishes with its newest token; None: it does not."""
-    token, s = seq.token_ids[-1], seq.request.sampling
-    sampled = len(seq.token_ids) > len(s.forced_token_ids)  # a forced token finishes nothing
+    token, s = seq.newest_token, seq.request.sampling
+    sampled = seq.num_tokens > len(s.forced_token_ids)  # a forced token finishes nothing
     if sampled and token in eos and not s.ignore_eos:
         return "eos"
-    if sampled and (token in s.stop_token_ids or (len(seq.token_ids) >= s.min_tokens and stopped(seq))):
+    if sampled and (token in s.stop_token_ids or (seq.num_tokens >= s.min_tokens and stopped(seq))):
         return "stop"
-    return "length" if len(seq.token_ids) >= s.max_tokens else None
+    return "length" if seq.num_tokens >= s.max_tokens else None
 
 
 @dataclass(slots=True)
@@ -202,7 +200,7 @@ def _sample_batch(own_BV: Tensor, logits_BV: Tensor, seqs: Sequence[SequenceStat
     sampling = [seq.request.sampling for seq in seqs]
     recorded = _record_measures(own_BV, sampling)
     logits_BV = sampler.warp(logits_BV, sampling)
-    at = [len(seq.token_ids) for seq in seqs]
+    at = [seq.num_tokens for seq in seqs]
     keys = np.asarray([seq.rng_key for seq in seqs], np.uint64)
     uniform = torch.from_numpy(rng.uniforms(keys, np.asarray(at)))
     greedy = torch.tensor([s.temperature == 0 for s in sampling], device=device)

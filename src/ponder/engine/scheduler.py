@@ -164,7 +164,7 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """The weights have changed: drop all cached prefixes. Sequences with tokens continue with the keys and values
         that they have. The prompts of others are computed again: all their tokens will be of the new weights."""
-        for item in [*self.prefilling, *(seq for seq in self.decoding if not seq.token_ids)]:
+        for item in [*self.prefilling, *(seq for seq in self.decoding if not seq.num_tokens)]:
             self._preempt(item)
         self.tree = self.tree.replace_with_empty()
 
@@ -285,8 +285,7 @@ class Scheduler:
         assert item.node is not None
         node, tree = item.node, item.node.tree
         if isinstance(item, SequenceState):
-            sampled = array("i", item.token_ids) if item.sampled is None else item.sampled[0]
-            whole = item.request.prefix.astype(np.int32, copy=False).tobytes() + sampled.tobytes()
+            whole = item.request.prefix.astype(np.int32, copy=False).tobytes() + item.sampled_ids.tobytes()
             slots: Slots = np.frombuffer(item.slots.tobytes(), np.int32)
             filled = min(len(slots), len(whole) // slots.itemsize - 1 - node.end)  # others: for tokens never sampled
             start, stop = node.end * slots.itemsize, (node.end + filled) * slots.itemsize
@@ -312,4 +311,4 @@ class Scheduler:
 
 def _same_prompt(a: SequenceState, b: SequenceState) -> bool:
     """Neither has tokens yet, and both belong to the same request."""
-    return a.request is b.request and not a.token_ids and not b.token_ids
+    return a.request is b.request and not a.num_tokens and not b.num_tokens

@@ -140,11 +140,12 @@ def build_completion(tokenizer: Tokenizer, raw: RawCompletion, version: int) -> 
         version=version,
         cost=raw.cost,
         notes={name: np.asarray(values, np.float32) for name, values in raw.notes.items()},
-        top_logprobs=_stack_top_logprobs(raw.top_logprobs),
+        top_logprobs=stack_top_logprobs(raw.top_logprobs),
     )
 
 
-def _stack_top_logprobs(rows: Sequence[tuple[Ids, Floats]]) -> tuple[Ids, Floats] | None:
+def stack_top_logprobs(rows: Sequence[tuple[Ids, Floats]]) -> tuple[Ids, Floats] | None:
+    """Of each token the likeliest ones, as arrays [tokens, k]; None where they were not asked for."""
     if not rows:
         return None
     tokens, logprobs = zip(*rows, strict=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import numpy as np
 
 from ponder.engine.request import GrammarMatcher, Request, SequenceState
-from ponder.models.base_policy import BasePolicy, RawCompletion, build_completion, gather_or_cancel
+from ponder.models.base_policy import BasePolicy, gather_or_cancel, stack_top_logprobs
 from ponder.models.grammar import GrammarCompiler
 from ponder.models.tokenizer import Tokenizer
 from ponder.protocols import GenerateCall
@@ -40,11 +41,13 @@ class EnginePolicy(BasePolicy):
     async def generate_many(self, calls: Sequence[GenerateCall], adapter: str = "") -> list[list[Completion]]:
         """Several calls of `generate` as one, for less of the host's time. If one fails, all do."""
         requests = self.requests(calls, adapter)
-        return [[self.completion(seq) for seq in seqs] for seqs in await self._generate_many(requests)]
+        groups = await self._generate_many(requests)
+        completions = iter(self.completions([seq for seqs in groups for seq in seqs]))
+        return [list(islice(completions, len(seqs))) for seqs in groups]
 
     async def complete(self, request: Request) -> list[Completion]:
         """The completions of a request."""
-        return [self.completion(seq) for seq in await self._generate(request)]
+        return self.completions(await self._generate(request))
 
     def request(self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = "") -> Request:
         """The engine's request for a call, or an error that names what cannot work."""
@@ -90,22 +93,33 @@ class EnginePolicy(BasePolicy):
         return prefix
 
     def completion(self, seq: SequenceState) -> Completion:
-        """A finished sequence as a completion. Where the weights changed while it was written, its notes have the
+        """A finished sequence as a completion."""
+        return self.completions([seq])[0]
+
+    def completions(self, seqs: Sequence[SequenceState]) -> list[Completion]:
+        """Finished sequences as completions. The text keeps a stop string, because the tokens do; only the
+        end-of-sequence token has no text. Where the weights changed while a sequence was written, its notes have the
         version of each token."""
-        assert seq.stop is not None
-        prompt, written = len(seq.request.prefix), len(seq.token_ids)
-        prefilled = min(seq.prefill_tokens, prompt)
-        flops = self._flops(prompt + written // 2) * (prefilled + written - 1)
-        cost = Cost(prefilled, prompt - prefilled, written, seq.discarded_tokens, flops, seq.seconds)
-        version = seq.versions[0]
-        if seq.sampled is not None and not seq.notes:  # the usual case: one launch sampled all of it
-            text = self.tokenizer.decode(seq.token_ids[:-1] if seq.stop == "eos" else seq.token_ids, keep_special=True)
-            return Completion(text, *seq.sampled, seq.stop, version, cost, {})
-        notes: dict[str, Sequence[float]] = {**seq.notes}
-        if len(set(seq.versions)) > 1:
-            notes["version"] = seq.versions
-        raw = RawCompletion(seq.token_ids, seq.logprobs, seq.stop, cost, seq.top_logprobs, notes)
-        return build_completion(self.tokenizer, raw, version)
+        arrays = [seq.arrays() for seq in seqs]
+        texts = self.tokenizer.decode_many(
+            [tokens[:-1] if seq.stop == "eos" else tokens for seq, (tokens, _) in zip(seqs, arrays, strict=True)]
+        )
+        flops_per_token: dict[int, float] = {}
+        done: list[Completion] = []
+        for seq, text, (tokens, logprobs) in zip(seqs, texts, arrays, strict=True):
+            assert seq.stop is not None
+            prompt, written = len(seq.request.prefix), seq.num_tokens
+            prefilled, context = min(seq.prefill_tokens, prompt), prompt + written // 2
+            if context not in flops_per_token:
+                flops_per_token[context] = self._flops(context)
+            flops = flops_per_token[context] * (prefilled + written - 1)
+            cost = Cost(prefilled, prompt - prefilled, written, seq.discarded_tokens, flops, seq.seconds)
+            notes = {name: np.asarray(values, np.float32) for name, values in seq.notes.items()} if seq.notes else {}
+            if len(seq.version_runs) > 1:
+                notes["version"] = np.asarray(seq.versions, np.float32)
+            version, top = seq.version_runs[0][0], stack_top_logprobs(seq.top_logprobs)
+            done.append(Completion(text, tokens, logprobs, seq.stop, version, cost, notes, top))
+        return done
 
     def _hit_stop_string(self, seq: SequenceState) -> bool:
         """Whether the newest token completes a stop string. Each token has at least one byte, so a match that ends in
@@ -114,10 +128,11 @@ class EnginePolicy(BasePolicy):
         if not stop:
             return False
         reach = max(len(s.encode()) for s in stop)
-        written = seq.token_ids[len(seq.sampling.forced_token_ids) :]
-        tail = self.tokenizer.decode(written[-reach - 1 :], keep_special=True)
+        first = max(len(seq.sampling.forced_token_ids), seq.num_tokens - reach - 1)
+        written = seq.sampled_ids[first:].tolist()
+        tail = self.tokenizer.decode(written, keep_special=True)
         ends = [tail.rfind(s) + len(s) for s in stop if s in tail]
         if not ends or not seq.sampling.min_tokens:
             return bool(ends)
-        before = self.tokenizer.decode(written[-reach - 1 : -1], keep_special=True)
+        before = self.tokenizer.decode(written[:-1], keep_special=True)
         return max(ends) > len(before.rstrip("\ufffd"))  # a match that was complete before `min_tokens` does not stop

@@ -78,8 +78,8 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
             if isinstance(event, tuple):
                 yield event[:2]
             else:
-                for seq in event:
-                    yield self.completion(seq)
+                for completion in self.completions(event):
+                    yield completion
 
     async def stream_chunks(
         self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
@@ -87,7 +87,7 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         """Yield the tokens that each look at the device brought; then the completions."""
         async with aclosing(self.engine.stream_chunks(self.request(prefix, sampling, n, adapter))) as events:
             async for event in events:
-                yield event if isinstance(event, TokenChunk) else [self.completion(seq) for seq in event]
+                yield event if isinstance(event, TokenChunk) else self.completions(event)
 
     async def generate_with_chunks(
         self, prefix: Ids, sampling: Sampling, n: int, on_chunk: Callable[[TokenChunk], None], adapter: str = ""
@@ -95,7 +95,7 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         """The completions. `on_chunk` is called in the event loop with the tokens that each look at the device brought,
         which costs less than `stream_chunks`; it must not raise."""
         request = self.request(prefix, sampling, n, adapter)
-        return [self.completion(seq) for seq in await self.engine.generate(request, on_chunk)]
+        return self.completions(await self.engine.generate(request, on_chunk))
 
     async def hidden_states(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, pre_tokenizers
 
 from ponder.errors import ModelError, UsageError
@@ -29,6 +31,7 @@ def byte_level_alphabet() -> dict[int, str]:
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
+_MANY_TOKENS = 128  # that are decoded faster as arrays
 _BYTE_OF_CHARACTER = {char: byte for byte, char in byte_level_alphabet().items()}
 
 
@@ -68,6 +71,28 @@ class Tokenizer:
                 return self.inner.decode([int(i) for i in ids if i >= 0], skip_special_tokens=not keep_special)
         except RustPanic as reason:
             raise ModelError(f"the tokenizer cannot decode these tokens: {reason}") from None
+
+    def decode_many(self, sequences: Sequence[Ids]) -> list[str]:
+        """`decode` of each, special tokens kept: of many tokens in a third of the time."""
+        sizes = [len(tokens) for tokens in sequences]
+        if sum(sizes) >= _MANY_TOKENS and self.joins_bytes:
+            whole, starts, lengths = self._joined_bytes
+            tokens = np.concatenate(sequences)
+            if tokens.min() >= 0 and tokens.max() < len(starts):
+                written = lengths[tokens]
+                ends = np.cumsum(written)
+                places = np.repeat(starts[tokens] - (ends - written), written)  # of each byte, less its index
+                places += np.arange(len(places))
+                text = whole[places].tobytes()
+                cuts = [0, *np.concatenate([[0], ends])[np.cumsum(sizes)].tolist()]
+                return [text[start:end].decode(errors="replace") for start, end in pairwise(cuts)]
+        return [self.decode(tokens.tolist(), keep_special=True) for tokens in sequences]
+
+    @cached_property
+    def _joined_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+        """The bytes of all tokens one after the other, and where each token's begin and how many they are."""
+        lengths = np.asarray([len(written) for written in self._token_bytes], np.int64)
+        return np.frombuffer(b"".join(self._token_bytes), np.uint8), np.cumsum(lengths) - lengths, lengths
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:

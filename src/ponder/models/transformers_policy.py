@@ -196,7 +196,7 @@ def decode(
         if len(alive) < len(rows):
             forward.keep(torch.tensor(alive, device=logits_PV.device))
             rows = [rows[i] for i in alive]
-        logits_BV = forward.next([row.token_ids[-1] for row in rows])
+        logits_BV = forward.next([row.newest_token for row in rows])
 
 
 class _Forward:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ponder.errors import BudgetExhausted, Interrupted, PonderError, UnknownName, UsageError
-from ponder.protocols import Policy, PolicyWrapper, Scorer, Strategy
+from ponder.protocols import GenerateCall, GenerateMany, Policy, PolicyWrapper, Scorer, Strategy
 from ponder.reason import answer_extraction
 from ponder.reason.concurrency import gather_within_budget
 from ponder.reason.operators import evaluate, majority_step, vote
@@ -159,7 +159,22 @@ class ReseededPolicy(PolicyWrapper):
     number: int
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        if sampling.seed is not None:
-            (seed,) = np.random.SeedSequence([sampling.seed, self.number]).generate_state(1)
-            sampling = replace(sampling, seed=int(seed))
-        return await self.policy.generate(prefix, sampling, n)
+        return await self.policy.generate(prefix, self._reseed(sampling), n)
+
+    @property
+    def generate_many(self) -> GenerateMany | None:
+        """Where the policy takes several calls at once."""
+        return None if getattr(self.policy, "generate_many", None) is None else self._generate_many
+
+    async def _generate_many(self, calls: Sequence[GenerateCall]) -> list[list[Completion]]:
+        own = {id(sampling): self._reseed(sampling) for _, sampling, _ in calls}  # calls with one object keep one
+        done: list[list[Completion]] = await self.policy.generate_many(  # type: ignore[attr-defined]
+            [(prefix, own[id(sampling)], n) for prefix, sampling, n in calls]
+        )
+        return done
+
+    def _reseed(self, sampling: Sampling) -> Sampling:
+        if sampling.seed is None:
+            return sampling
+        (seed,) = np.random.SeedSequence([sampling.seed, self.number]).generate_state(1)
+        return replace(sampling, seed=int(seed))
