@@ -150,7 +150,7 @@ def child(told: dict[str, Any]) -> None:
     seen, stop = clock.seen, threading.Event()
     from ponder.nets import hf
     from ponder.pipelines import rl
-    from ponder.pipelines.preflight import checks, run_checks
+    from ponder.pipelines.preflight import checks, gradient_probe, run_checks
     from ponder.pipelines.training import session
     from ponder.pipelines.training.session import TrainingSession
     from ponder.runs import Run, manifest
@@ -165,7 +165,7 @@ def child(told: dict[str, Any]) -> None:
         (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
         (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"),
         (Run, "write_traces"), (rl, "load_policy"), (rl, "build_learners"), (rl, "open_run"), (Learner, "restore"),
-        (checkpoint, "_load_verified"), (run_checks, "probe_gradient"), (run_checks, "gather_preflight_data"),
+        (checkpoint, "_load_verified"), (gradient_probe, "probe_gradient"), (run_checks, "gather_preflight_data"),
         (checks, "check_gradient"), (session, "check_gradient"), (Learner, "step"),
     ):  # fmt: skip
         clock.time_calls(owner, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -171,3 +173,45 @@ def test_frozen_embeddings_do_not_compile_the_first_block_apart(
     assert torch.allclose(plain, compiled, atol=1e-5) and backend.graphs == 1 + frozen
     compiled.sum().backward()
     assert all(p.grad is not None for n, p in net.named_parameters() if ".lora_" in n and p.requires_grad)
+
+
+def test_graph_of_a_size_does_not_depend_on_sizes_before(backend: CountingBackend) -> None:
+    """A resumed run compiles a whole step first, which a new run compiles after its checks. Compile caches find a graph
+    again only if it is the same."""
+    graphs: list[list[str]] = []
+
+    def keep(graph: Any, inputs: Any) -> Callable[..., Any]:
+        values = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        variables = tensors[0].fake_mode.shape_env.var_to_range
+        graphs.append([*map(str, variables), *(str(tensor.shape) for tensor in tensors)])
+        return graph.forward  # type: ignore[no-any-return]
+
+    def f(x_TE: Tensor, y_TE: Tensor) -> Tensor:
+        return x_TE + y_TE if len(x_TE) > 100 else x_TE * y_TE  # as where the compiler adds a guard on a size
+
+    def traced(*sizes: int) -> list[str]:
+        torch._dynamo.reset()
+        compile_once.cache_clear()
+        before = len(graphs)
+        for size in sizes:
+            x_TE, y_TE = torch.ones(size, 3), torch.ones(size, 3)
+            assert torch.equal(compile_once(f, keep)(x_TE, y_TE), f(x_TE, y_TE))
+        assert len(graphs) == before + len(sizes)
+        return graphs[-1]
+
+    assert traced(5, 200) == traced(200)
+
+
+def test_compiler_imported_in_a_thread_compiles() -> None:
+    program = (
+        "import sys, threading, torch; from ponder.nets.torch_compile import compile_once, start_importing_compiler\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+        "start_importing_compiler(); start_importing_compiler()\n"
+        "assert [t.name for t in threading.enumerate()].count('import') == 1\n"
+        "double = compile_once(lambda x: 2 * x, 'eager')\n"
+        "assert 'torch._inductor.compile_fx' in sys.modules and threading.active_count() == 1\n"
+        "print(double(torch.ones(3)).tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == "[2.0, 2.0, 2.0]", done.stderr

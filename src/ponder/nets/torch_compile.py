@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -16,11 +18,31 @@ MAX_RECOMPILES = 64  # variants (shapes, dtypes, with and without gradients) of 
 # them, so a graph compiled while a parameter was frozen would be used again, and the parameter would never learn.
 UNSAFE_GUARD_SHORTCUTS = ("skip_tensor_guards_with_matching_dict_tags", "use_recursive_dict_tags_for_guards")
 
+_imports: list[threading.Thread] = []  # of torch's compiler
+
+
+def start_importing_compiler() -> None:
+    """Import torch's compiler in a thread: that takes seconds, in which the caller can read files and fill a GPU's
+    memory. Until `compile_once` is called it imports no part of torch itself, since imports of modules that need each
+    other must not run in two threads."""
+    if not _imports:
+        keep_compiled_kernels()  # before the compiler looks for its folders
+        # no daemon: a thread inside torch when the interpreter exits aborts the process
+        _imports.append(threading.Thread(target=_import_compiler, name="import", daemon=False))
+        _imports[0].start()
+
+
+def _import_compiler() -> None:
+    with suppress(Exception):  # `compile_once` imports it again, and raises
+        import torch._inductor.compile_fx  # noqa: F401
+
 
 @cache
 def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
     if backend == "inductor":
         keep_compiled_kernels()
+    for thread in _imports:
+        thread.join()
     from torch._dynamo import config as tracing
     from torch._functorch import config
 
@@ -31,6 +53,9 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
     tracing.recompile_limit = max(
         tracing.recompile_limit, MAX_RECOMPILES
     )  # beyond it, torch would run the function plainly
+    # Where a size differs from an earlier call's, torch would give it a variable of its own. The graph is then another
+    # than that of a process which meets this size first, and is not found in the compile caches there.
+    tracing.automatic_dynamic_shapes = False
     # A float that is taken for a variable is traced, found to be a constant, and everything is traced a second time.
     tracing.specialize_float = True
     for shortcut in UNSAFE_GUARD_SHORTCUTS:

@@ -29,7 +29,7 @@ from ponder.pipelines.job.named_fields import OptionalStrategyOrName, TaskOrName
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.job.resolve_names import resolve_names
 from ponder.pipelines.job.tool_fields import ToolFields
-from ponder.pipelines.preflight.run_checks import PreflightReport, compile_at_check_sizes, preflight_rl, run_preflight
+from ponder.pipelines.preflight.run_checks import PreflightReport, preflight_rl, run_preflight
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.problems.prompt_style import apply_style
@@ -38,6 +38,7 @@ from ponder.pipelines.rewards.verifier_workers import VerifierWorkerCount, check
 from ponder.pipelines.sft import answer_trace
 from ponder.pipelines.training import flat_rewards
 from ponder.pipelines.training.cluster_metrics import cluster_metrics
+from ponder.pipelines.training.early_import import import_compiler_early
 from ponder.pipelines.training.held_out_accuracy import ACCURACY, START_ACCURACY, held_out_accuracy
 from ponder.pipelines.training.open_sampler import (
     ReplicaEngineName,
@@ -294,6 +295,7 @@ class RL(ToolFields, LearnerFields, BaseJob):
 async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
     watch.phase("load")
     dtype, loading = checkpoint.resume_dtype(run, job.dtype), checkpoint.start_loading(run, current_group())
+    import_compiler_early(job)
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=dtype)
     check_sampler(job, policy)
     check_shared_workers(job.task, job.verifier_workers)
@@ -309,9 +311,6 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
         if job.preflight and not session.state.step and not learner.sharded:  # whose checks need whole weights
             watch.phase("check")
             await run_preflight(job, policy, learner, critic)
-        elif session.state.step and learner.compiled and not learner.sharded:
-            watch.phase("compile")
-            await compile_at_check_sizes(job, policy, learner, critic)
         policy.on_tokens = watch.tokens
         at_start: dict[str, float] = {}
         if job.eval_every and not session.state.step:

@@ -30,6 +30,7 @@ from ponder.pipelines.problems.held_out import warn_held_out
 from ponder.pipelines.problems.prompt_style import apply_style
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.problems.step_tokens import mark_answer_steps, refuse_token_ids
+from ponder.pipelines.training.early_import import import_compiler_early
 from ponder.pipelines.training.gold_episodes import gold_traces
 from ponder.pipelines.training.session import TrainingSession
 from ponder.pipelines.training.teachers import load_teacher
@@ -151,6 +152,7 @@ def fine_tune(job: FineTune, run: Run, watch: Progress) -> PonderPolicy:
     if isinstance(job.data, str):
         warn_held_out([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
     dtype, loading = checkpoint.resume_dtype(run, job.dtype), checkpoint.start_loading(run, current_group())
+    import_compiler_early(job)
     policy = load_policy(
         job.model, template=job.template, device=job.device, dtype=dtype, added_tokens=job.added_tokens
     )  # fmt: skip

@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from ponder.errors import UsageError
 from ponder.nets.tree_attention import path_distance
@@ -166,6 +165,8 @@ class SlicedTreeAttention:
     def _mask(self, part: _TreePart, window: int | None, device: torch.device) -> Any:
         queries, keys = (s.stop - s.start for s in (part.queries, part.keys))
         if part.distance_qk is None and window is None:
+            from torch.nn.attention.bias import causal_lower_right  # imports torch's compiler, which takes seconds
+
             return causal_lower_right(queries, keys)
         back = part.distance_qk
         if back is None:

@@ -39,7 +39,6 @@ DETAIL_METRICS = (
 PHASE_TEXTS = {
     "load": "loading the model",
     "check": "checking that all is right",
-    "compile": "preparing the learner's kernels",
     "sample": "sampling",
     "learn": "learning",
     "save": "saving",

@@ -6,7 +6,6 @@ Nothing of the run changes: no step is taken, and every step of the run seeds th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +23,6 @@ from ponder.pipelines.preflight.gradient_probe import (
     add_ended_answers,
     draw_short_samples,
     gather_preflight_data,
-    probe_gradient,
     shortest_prompts,
 )
 from ponder.pipelines.preflight.picture_check import check_pictures
@@ -107,31 +105,7 @@ def first_turns(trace: Trace) -> Trace:
     return trace if all(s.parent in (None, 0) for s in trace.steps) else Trace(trace.problem, [trace.steps[0], *steps])
 
 
-async def compile_at_check_sizes(
-    job: RL, policy: PonderPolicy, learner: Learner, critic: Learner | None = None
-) -> None:
-    """For a resumed run, which skips the checks: one small pass of each compiled learner, as the checks of its start
-    made. The compiler chooses by the sizes that it meets first, so a pass over a whole step would not find in the
-    caches what the run has compiled before. Nothing of the run changes; a sample that fails is the first step's to
-    report."""
-    learners = [each for each in (learner, critic) if each is not None and each.compiled]
-    if not learners:
-        return
-    with suppress(ModelError):
-        traces, _ = await _draw_credited_traces(job, policy, learner, job.rollout_sampling)
-        for each in learners:
-            probe_gradient(each, traces)
-
-
 async def _gather_samples(job: RL, policy: PonderPolicy, learner: Learner, sampling: Sampling) -> PreflightData:
-    traces, sampled_lengths = await _draw_credited_traces(job, policy, learner, sampling)
-    return gather_preflight_data(policy, learner, traces, sampled_lengths)
-
-
-async def _draw_credited_traces(
-    job: RL, policy: PonderPolicy, learner: Learner, sampling: Sampling
-) -> tuple[list[Trace], dict[int, int]]:
-    """Short samples with credit, and how many tokens of each completion were sampled."""
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
     policy.reseed(job.seed)
     problems = shortest_prompts(policy, shuffled_problems(job.task.train, job.seed, 0, 8 * NUM_PROBLEMS))
@@ -141,4 +115,4 @@ async def _draw_credited_traces(
     with learner.unchanged():
         learner.write_reference_logprobs(traces)
     job.algorithm.credit(traces, scorer, {})
-    return traces, sampled_lengths
+    return gather_preflight_data(policy, learner, traces, sampled_lengths)
