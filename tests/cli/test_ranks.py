@@ -155,6 +155,7 @@ MEASURED: dict[str, tuple[str, int, dict[str, Any]]] = {
     "qwen2_5_1_5b_4k": ("qwen2.5-1.5b", 16384, {}),  # measured before probabilities were kept
     "qwen2_5_1_5b_4k_alone": ("qwen2.5-1.5b", 16384, {"gpu_bytes": 140 * GIB}),
     "qwen3_0_6b_16k": ("qwen3-0.6b", 16384, {}),
+    "qwen3_0_6b_16k_alone": ("qwen3-0.6b", 16384, {"gpu_bytes": 140 * GIB}),
 }
 
 
