@@ -34,7 +34,16 @@ from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network, 
 from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
-from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
+from ponder.train.pack import (
+    PackedBatch,
+    TraceChains,
+    chains,
+    drop_unread_ends,
+    group_by_trace,
+    pack,
+    plan,
+    split_microbatches,
+)
 from ponder.train.readouts import LogprobReadout, Readout
 from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
 from ponder.train.sequence_parallel import SequenceGroup, SlicedTreeAttention
@@ -398,6 +407,8 @@ class Learner:
         """Those that this rank computes, and which of the N they are; None: all."""
         sequences = self.sequences
         compiled = self.compiled and lora.can_compile(net)
+        if net.device.type == "cpu":  # elsewhere the number of tokens is a multiple of a block
+            batch = drop_unread_ends(batch)
         local = net.local_ids(batch.ids_T)
         if sequences is None:
             attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
