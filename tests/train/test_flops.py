@@ -22,7 +22,6 @@ from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, Objective
 from ponder.train.optimizer import AdamW
-from ponder.train.pack import drop_unread_ends
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.train.readouts import LogprobReadout
@@ -65,7 +64,7 @@ def test_forward_is_the_formula_of_sampling() -> None:
 
 
 def test_learner_step_counted_by_hand() -> None:
-    """A prompt of 3 tokens and completions of 2 and 4: 9 tokens, of which 6 are read by the head and 7 computed."""
+    """A prompt of 3 tokens and completions of 2 and 4: 9 tokens, of which 6 are read by the head."""
     net = tiny_decoder("untied")
     c = net.config
     traces = [trace_group([5, 6, 7], [[1, 2], [3, 4, 5, 2]], [1.0, 0.0])]
@@ -75,20 +74,20 @@ def test_learner_step_counted_by_hand() -> None:
     layer = (
         c.width * c.head_dim * (c.heads + 2 * c.kv_heads) + c.heads * c.head_dim * c.width + 3 * c.width * c.mlp_width
     )
-    seen = (1 + 2 + 3) + 4 + (4 + 5 + 6)  # a completion's last token predicts nothing and is not computed
-    forward = c.layers * (2 * 7 * layer + 2 * 2 * c.heads * c.head_dim * seen) + 2 * 6 * c.vocab * c.width
+    seen = (1 + 2 + 3) + (4 + 5) + (4 + 5 + 6 + 7)
+    forward = c.layers * (2 * 9 * layer + 2 * 2 * c.heads * c.head_dim * seen) + 2 * 6 * c.vocab * c.width
     assert learner.flops == 3 * forward
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
 @pytest.mark.parametrize("kind", ["llama", "untied", "gemma"])
-def test_products_are_those_that_torch_runs(kind: str, frozen: int) -> None:
+def test_products_are_those_that_torch_runs(kind: str, frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but attention, and the logits that the backward pass computes again."""
+    monkeypatch.setattr("ponder.train.learner.drop_unread_ends", lambda batch: batch)
     net, traces = tiny_decoder(kind), credited()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9), frozen_layers=frozen)
     work = product_flops(lambda: learner.gradient(traces))
     ((batch, _),) = learner.loss_inputs(traces, 4096)
-    batch = drop_unread_ends(batch)
     again = 2.0 * len(batch.source_N) * net.lm_head.weight.numel()
     attention = attention_flops(net, batch.lengths, batch.parents) / net.config.layers
     passes = [1 if i < frozen else 3 for i in range(net.config.layers)]
@@ -96,15 +95,15 @@ def test_products_are_those_that_torch_runs(kind: str, frozen: int) -> None:
     assert learner.flops - forward - sum(passes) * attention == work - again
 
 
-def test_adapters_alone_cost_less_than_all_weights() -> None:
+def test_adapters_alone_cost_less_than_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen weights pass gradients on and get none. Torch also spares the first layer's inputs, which have none."""
+    monkeypatch.setattr("ponder.train.learner.drop_unread_ends", lambda batch: batch)
     net, traces = tiny_decoder(), credited()
     lora.attach(net, LoRA(2), seed=0)
     learner = Learner(net, PLAIN, AdamW(lr=1e-9))
     work = product_flops(lambda: learner.gradient(traces))
     counted = learner.flops
     ((batch, _),) = learner.loss_inputs(traces, 4096)
-    batch = drop_unread_ends(batch)
     again = 2.0 * len(batch.source_N) * net.lm_head.weight.numel()
     attention = 3 * attention_flops(net, batch.lengths, batch.parents)
     own = net.layers[0].self_attn
