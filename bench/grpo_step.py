@@ -30,6 +30,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import ponder  # noqa: F401 - before torch, whose allocator then keeps freed memory as in `ponder train`
+
+# isort: split
 import torch
 
 from harness import RESULTS, make_parser, report

@@ -1,9 +1,12 @@
 """The public surface: `from ponder import ...`."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import ponder
 
@@ -35,6 +38,14 @@ def test_import_loads_no_heavy_library():
     code = "import sys, ponder; print([m for m in ('torch', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("given", "kept"), [({}, "30000"), ({"MIMALLOC_PURGE_DELAY": "7"}, "7")])
+def test_import_sets_how_long_freed_memory_is_kept_unless_the_user_did(given: dict[str, str], kept: str):
+    code = "import os, ponder; print(os.environ['MIMALLOC_PURGE_DELAY'])"
+    others = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=others | given)
+    assert done.stdout.strip() == kept
 
 
 def test_an_unknown_name_is_an_attribute_error():

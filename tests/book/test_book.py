@@ -31,9 +31,8 @@ from ponder.book.first_errors import STEP_LENGTH, first_error_lines, measure_fir
 from ponder.book.judges import FIGURE as JUDGES
 from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
-from ponder.book.many_answers import FIGURE as MANY_ANSWERS
 from ponder.book.score_answers import ScoredAnswers
-from ponder.cli import main, recipe_files
+from ponder.cli import main
 from ponder.errors import UnknownName, UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, make_panels
@@ -373,22 +372,11 @@ def test_judges_after_rl_are_of_language_models(tmp_path: Path) -> None:
         find_figure("rl-judges").run(run_of(tmp_path))
 
 
-def test_half_a_million_answers_are_of_three_sets_and_grpo_of_two() -> None:
-    settings = {"model": "smollm2", "task": "mawps", **MANY_ANSWERS.on_word_problems}
-    job = recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("judges")), settings)
-    stages = {s.name: s.job for s in job.stages}
-    sampled = [stages[name] for name in ("outcomes", "outcomes-svamp", "outcomes-gsm8k")]
-    assert [job.task.name for job in sampled] == ["mawps", "svamp", "gsm8k"] and stages["rl"].task.name == "mawps+svamp"
-    assert {job.strategy.n for job in sampled} == {60} and {job.limit for job in sampled} == {8000}
-    assert len(stages["orm"].data) == 3 and not any(name.startswith("tenth") for name in stages)
-    line = MANY_ANSWERS._start_line({"model": "smollm2", "task": "mawps"})
-    assert "50 steps of GRPO on mawps and svamp, 512" in line and "60 to every training problem of mawps, svamp" in line
-
-
 @pytest.mark.nightly
 def test_judges_from_scratch(tmp_path: Path) -> None:
     """The whole figure, with few steps: its judges are those that a guide by name is."""
     from fakes import run_async
+    from ponder.cli import recipe_files
     from ponder.models.guides import load_guide
     from ponder.runs import read_traces
 

@@ -81,8 +81,9 @@ def test_learner_step_counted_by_hand() -> None:
 
 @pytest.mark.parametrize("frozen", [0, 1])
 @pytest.mark.parametrize("kind", ["llama", "untied", "gemma"])
-def test_products_are_those_that_torch_runs(kind: str, frozen: int) -> None:
+def test_products_are_those_that_torch_runs(kind: str, frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but attention, and the logits that the backward pass computes again."""
+    monkeypatch.setattr("ponder.train.learner.drop_unread_ends", lambda batch: batch)
     net, traces = tiny_decoder(kind), credited()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9), frozen_layers=frozen)
     work = product_flops(lambda: learner.gradient(traces))
@@ -94,8 +95,9 @@ def test_products_are_those_that_torch_runs(kind: str, frozen: int) -> None:
     assert learner.flops - forward - sum(passes) * attention == work - again
 
 
-def test_adapters_alone_cost_less_than_all_weights() -> None:
+def test_adapters_alone_cost_less_than_all_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frozen weights pass gradients on and get none. Torch also spares the first layer's inputs, which have none."""
+    monkeypatch.setattr("ponder.train.learner.drop_unread_ends", lambda batch: batch)
     net, traces = tiny_decoder(), credited()
     lora.attach(net, LoRA(2), seed=0)
     learner = Learner(net, PLAIN, AdamW(lr=1e-9))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fakes import CONFIGS, mixed_groups, tiny_decoder, trace_group
 from ponder.errors import UsageError
 from ponder.nets.tree_attention import make_tree_attention
-from ponder.train import losses, pack
+from ponder.train import learner, losses, pack
 from ponder.train.learner import Learner
 from ponder.train.pack import PackedBatch, StepChain, TraceChains
 from ponder.train.policy_gradient import GRPO
@@ -82,19 +82,48 @@ def test_each_token_is_predicted_from_the_one_before_it(traces: list[Trace]) -> 
     if not work:
         return
     batch = pack.pack(work, CPU)
+    trimmed = pack.drop_unread_ends(batch)
     paths = []
     for w in work:
         for c in w.chains:
             for i in c.steps:
                 path = w.trace.token_ids(i).tolist()
                 paths += [path[: len(path) - n] for n in range(len(w.trace.steps[i].token_ids), 0, -1)]
-    starts = np.cumsum([0, *batch.lengths])
-    for source, target, before in zip(batch.source_N.tolist(), batch.target_N.tolist(), paths, strict=True):
+    for b in (batch, trimmed):
+        assert paths_read(b) == paths and min(b.target_N.tolist()) >= 3
+    leaves = set(range(len(trimmed.parents))) - set(trimmed.parents)
+    read, ends = set(trimmed.source_N.tolist()), np.cumsum(trimmed.lengths)
+    assert min(trimmed.lengths) > 0 and len(trimmed.ids_T) == ends[-1]
+    assert all(int(ends[s]) - 1 in read for s in leaves), "every branch ends in a token that is read"
+
+
+def paths_read(batch: PackedBatch) -> list[list[int]]:
+    """The tokens that each trained token is predicted from."""
+    starts, out = np.cumsum([0, *batch.lengths]), []
+    for source in batch.source_N.tolist():
         segment = int(np.searchsorted(starts, source, side="right")) - 1
         seen = batch.ids_T[starts[segment] : source + 1].tolist()
         while (segment := batch.parents[segment]) >= 0:
             seen = batch.ids_T[starts[segment] : starts[segment + 1]].tolist() + seen
-        assert seen == before and target >= 3
+        out.append(seen)
+    return out
+
+
+def test_gradient_without_unread_ends_is_that_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = credited(mixed_groups())
+    trimmed = Learner(tiny_decoder(), GRPO(kl=None)).gradient(traces)
+    monkeypatch.setattr(learner, "drop_unread_ends", lambda batch: batch)
+    whole = Learner(tiny_decoder(), GRPO(kl=None)).gradient(traces)
+    assert all(torch.allclose(trimmed[n], g, atol=1e-6) for n, g in whole.items())
+
+
+def test_drop_unread_ends_leaves_out_the_last_token_of_each_completion() -> None:
+    trace = trace_group([1, 5], [[6, 7, 8], [9]], [1.0, 0.0])
+    for step in trace.steps[1:]:
+        step.advantages = np.ones(len(step.token_ids), np.float32)
+    batch = pack.drop_unread_ends(pack.pack(every([trace]), CPU))
+    assert batch.ids_T.tolist() == [1, 5, 6, 7] and batch.lengths == [2, 2] and batch.parents == [-1, 0]
+    assert batch.source_N.tolist() == [1, 2, 3, 1] and batch.target_N.tolist() == [6, 7, 8, 9]
 
 
 @given(forests())
@@ -181,6 +210,7 @@ def test_padding_of_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     plain = [pack.pack(part, CPU) for part in work]
     expected = Learner(tiny_decoder(), GRPO(kl=None), max_tokens_per_microbatch=60).gradient(traces)
     monkeypatch.setattr(pack, "_pad_multiple", lambda device: 128)
+    monkeypatch.setattr(learner, "drop_unread_ends", lambda batch: batch)  # it would drop the padding
     filled = [pack.pack(part, CPU) for part in work]
     assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
     for a, b in zip(plain, filled, strict=True):

@@ -11,7 +11,6 @@ from ponder.errors import UnknownName
 FIGURES: dict[str, str] = {
     "judges": "ponder.book.judges",
     "rl-judges": "ponder.book.rl_judges",
-    "many-answers": "ponder.book.many_answers",
     "judge-scale": "ponder.book.judge_scale",
     "step-judges": "ponder.book.step_judges",
     "search": "ponder.book.search",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,13 +33,13 @@ class RLJudges(Judges):
         return super().run(replace(run, task=run.task or TASK))
 
     def _start_line(self, first: SeedData) -> str:
-        return policy_line(first, self.on_word_problems)
+        return policy_line(first)
 
 
-def policy_line(first: SeedData, settings: Mapping[str, Any] = ON_WORD_PROBLEMS) -> str:
+def policy_line(first: SeedData) -> str:
     """What a page says of the policy, from the data of one seed."""
     line = start_line(first.get("task")) if first["model"] == "smollm2" else ""
-    steps, others = settings["rl_steps"], ", ".join(settings.get("rl_tasks") or settings["more_tasks"])
+    steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
     return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
 
 

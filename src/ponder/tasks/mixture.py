@@ -45,8 +45,9 @@ class WeightedRewardTask(WrappedTask):
 
 @dataclass(frozen=True)
 class TaskMixture:
-    """Problems of several tasks in turn, each judged by its own task's verifier. A question that one of them tests with
-    is none that another trains on."""
+    """The problems of several tasks, each judged by its own task's verifier. A question that one of them tests with is
+    none that another trains on. In their own order tasks take turns as long as all have problems left; a training run
+    shuffles them, so that a task's share is that of its problems."""
 
     tasks: tuple[Task, ...]
 

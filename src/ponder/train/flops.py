@@ -5,6 +5,7 @@ pass takes as many again for the gradients of activations, and as many for those
 whole costs 3 forward passes. Where weights are frozen, their gradients are not computed and not counted, and below the
 lowest weight that learns there is no backward pass at all. Not counted are norms, biases and the softmax, padding, and
 what is computed a second time to save memory (gradient checkpointing, logits in chunks, a pass that ran out of memory).
+Every packed token is counted on every device, also a completion's last, which is not computed on a CPU.
 """
 
 from __future__ import annotations

@@ -34,7 +34,16 @@ from ponder.train.fsdp import copy_whole_weights, drop_gathered, shard_network, 
 from ponder.train.metrics import MetricSums, average_metrics
 from ponder.train.objective import Objective, Stats, Tokens
 from ponder.train.optimizer import AdamW, GuardedStep, MasterWeights
-from ponder.train.pack import PackedBatch, TraceChains, chains, group_by_trace, pack, plan, split_microbatches
+from ponder.train.pack import (
+    PackedBatch,
+    TraceChains,
+    chains,
+    drop_unread_ends,
+    group_by_trace,
+    pack,
+    plan,
+    split_microbatches,
+)
 from ponder.train.readouts import LogprobReadout, Readout
 from ponder.train.rollout_correction import RolloutCorrection, correct_rollouts
 from ponder.train.sequence_parallel import SequenceGroup, SlicedTreeAttention
@@ -398,18 +407,21 @@ class Learner:
         """Those that this rank computes, and which of the N they are; None: all."""
         sequences = self.sequences
         compiled = self.compiled and lora.can_compile(net)
+        whole = batch
+        if net.device.type == "cpu":  # elsewhere the number of tokens is a multiple of a block
+            batch = drop_unread_ends(batch)
         local = net.local_ids(batch.ids_T)
         if sequences is None:
             attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
             positions = net.tree_positions(local, attend.positions_T, batch.lengths, batch.parents)
             hidden_NE = net(local, positions, attend, compiled, self.fp8)[batch.source_N]
-            self.count_flops(net, batch)  # while a GPU computes
+            self.count_flops(net, whole)  # while a GPU computes
             return hidden_NE, None
         sliced = SlicedTreeAttention(batch.lengths, batch.parents, sequences, net.device)
         own = sliced.slice
         positions = net.tree_positions(local, sliced.positions_T, batch.lengths, batch.parents)[..., own]
         hidden_tE = net(local[own], positions, sliced, compiled, self.fp8)
-        self.count_flops(net, batch)
+        self.count_flops(net, whole)
         rows = ((batch.source_N >= own.start) & (batch.source_N < own.stop)).nonzero()[:, 0]
         return hidden_tE[batch.source_N[rows] - own.start], rows
 

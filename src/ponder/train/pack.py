@@ -9,7 +9,7 @@ Shapes: T tokens, N trained tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -220,6 +220,33 @@ def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str
         {name: joined([_floats_or_nan(s, s.notes.get(name)) for s in layout.steps], np.float32) for name in notes},
         layout.steps,
         bool(over),
+    )
+
+
+def drop_unread_ends(batch: PackedBatch) -> PackedBatch:
+    """The batch without tokens at the ends of branches from which nothing is predicted: that is the last token of each
+    completion, which no other token sees."""
+    source = batch.source_N.cpu().numpy()
+    past = np.cumsum(batch.lengths)
+    segment = np.searchsorted(past, source, side="right")  # of each token that is read
+    lengths = np.zeros(len(batch.lengths), np.int64)
+    np.maximum.at(lengths, segment, source - (past - batch.lengths)[segment] + 1)
+    for s in range(len(lengths) - 1, -1, -1):  # what lies above a token that is read is whole
+        if lengths[s] and (parent := batch.parents[s]) >= 0:
+            lengths[parent] = batch.lengths[parent]
+    if (kept := int(lengths.sum())) == past[-1]:
+        return batch
+    first, number = np.cumsum(lengths) - lengths, np.cumsum(lengths > 0) - 1
+    starts = past - batch.lengths
+    whole = np.arange(kept) + np.repeat(starts - first, lengths)  # the place of each kept token in the whole batch
+    used = np.flatnonzero(lengths)
+    return replace(
+        batch,
+        ids_T=batch.ids_T[torch.from_numpy(whole).to(batch.ids_T.device)],
+        lengths=lengths[used].tolist(),
+        parents=[int(number[p]) if (p := batch.parents[s]) >= 0 else -1 for s in used],
+        source_N=torch.from_numpy(source - (starts - first)[segment]).to(batch.source_N.device),
+        has_padding=False,
     )
 
 
