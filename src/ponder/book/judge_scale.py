@@ -75,7 +75,7 @@ OTHERS = {
 COMPARED = (
     ("best orm", "majority"), ("best token-orm", "majority"), ("best token-orm", "best orm"),
     ("weighted orm", "majority"), ("best ratio", "majority"), ("best log pi", "majority"),
-    ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"),
+    ("weighted ratio", "majority"), ("tuned", "majority"), ("best log pi", "best orm"), ("best log pi", "logprob_sum"),
     ("best orm", f"{FEW}best orm"), ("weighted orm", f"{FEW}weighted orm"), ("best ratio", f"{FEW}best ratio"),
     ("best log pi", f"{FEW}best log pi"), ("weighted ratio", f"{FEW}weighted ratio"),
     ("best orm", f"{LONG}best orm"), ("weighted orm", f"{LONG}weighted orm"), (f"{LONG}best orm", f"{FEW}best orm"),
