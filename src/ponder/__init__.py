@@ -7,7 +7,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Milliseconds for which torch's allocator on ARM keeps freed memory (mimalloc, which reads this when torch is loaded).
+# Milliseconds for which torch's allocator on ARM keeps freed memory (mimalloc, which reads this when torch is loaded);
+# of large blocks it keeps unused memory ten times as long, 300 s, and an idle process keeps it until it works again.
 # With its own 10 a training step's memory is given back while the step runs, and mapped page by page again.
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "30000")
 

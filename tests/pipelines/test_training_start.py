@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from fakes import tiny_decoder, trace_group
+from ponder.nets import torch_compile
 from ponder.pipelines.training import early_import
 from ponder.pipelines.training.early_import import import_compiler_early
+from ponder.train.learner import Learner
+from ponder.train.policy_gradient import GRPO
 
 
 def test_training_on_a_cpu_does_not_import_torchs_compiler(tmp_path: Path) -> None:
@@ -49,3 +54,15 @@ def test_compiler_is_imported_early_where_blocks_will_be_compiled(
     monkeypatch.setattr(early_import, "current_group", lambda: SimpleNamespace(size=ranks))
     import_compiler_early(SimpleNamespace(device=device, lora=adapter))
     assert len(starts) == expected
+
+
+def test_learner_waits_for_the_import_before_any_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a plain pass makes torch import its compiler; two such imports at once can fail."""
+    joined: list[int] = []
+    monkeypatch.setattr(torch_compile, "_imports", [SimpleNamespace(join=lambda: joined.append(1))])
+    trace = trace_group([1, 5], [[6, 7, 8]], [1.0])
+    trace.steps[1].advantages = np.ones(3, np.float32)
+    learner = Learner(tiny_decoder(), GRPO(kl=None))
+    assert not joined
+    learner.gradient([trace])
+    assert joined

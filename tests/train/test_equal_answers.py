@@ -71,6 +71,19 @@ def test_answers_sampled_with_other_logprobs_stay_apart() -> None:
     assert len(merge_equal_answers(unknown, targets, same_logprobs=True).steps) == 4, "none has any"
 
 
+@pytest.mark.filterwarnings("error")
+def test_answers_with_equal_infinite_logprobs_become_one() -> None:
+    """A forced token's can be -inf. One that is -inf for one answer alone keeps them apart."""
+    trace = groups()[0]
+    for i, step in enumerate(trace.steps[1:], 1):
+        first = -1.0 if i == 3 else -np.inf
+        logprobs = np.asarray([first, *[-1.0] * (len(step.token_ids) - 1)], np.float32)
+        trace.steps[i] = replace(step, logprobs=logprobs)
+    targets = dict(OutcomeReward().targets(trace, "wanted"))
+    found = merge_equal_answers(trace, targets, same_logprobs=True)
+    assert [answer_count(step) for step in found.steps[1:]] == [2, 2, 1, 1]
+
+
 def test_trace_with_deeper_steps_stays() -> None:
     trace = groups()[0]
     last = Step(1, "", ids([3, 2]), stop="eos")

@@ -23,8 +23,8 @@ _imports: list[threading.Thread] = []  # of torch's compiler
 
 def start_importing_compiler() -> None:
     """Import torch's compiler in a thread: that takes seconds, in which the caller can read files and fill a GPU's
-    memory. Until `compile_once` is called it imports no part of torch itself, since imports of modules that need each
-    other must not run in two threads."""
+    memory. Until `wait_for_compiler` or `compile_once` is called it imports no part of torch itself, since imports of
+    modules that need each other must not run in two threads."""
     if not _imports:
         keep_compiled_kernels()  # before the compiler looks for its folders
         # no daemon: a thread inside torch when the interpreter exits aborts the process
@@ -37,12 +37,17 @@ def _import_compiler() -> None:
         import torch._inductor.compile_fx  # noqa: F401
 
 
+def wait_for_compiler() -> None:
+    """Call it before what makes torch import its compiler: `mark_static`, `allow_in_graph`, `checkpoint`."""
+    for thread in _imports:
+        thread.join()
+
+
 @cache
 def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
     if backend == "inductor":
         keep_compiled_kernels()
-    for thread in _imports:
-        thread.join()
+    wait_for_compiler()
     from torch._dynamo import config as tracing
     from torch._functorch import config
 

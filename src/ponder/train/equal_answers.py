@@ -52,4 +52,6 @@ def merge_equal_answers(trace: Trace, targets: Mapping[int, float], same_logprob
 def _have_same_logprobs(one: Step, other: Step) -> bool:
     if one.logprobs is None or other.logprobs is None:
         return one.logprobs is other.logprobs
-    return float(np.abs(one.logprobs - other.logprobs).mean()) <= SAME_LOGPROBS
+    differ = one.logprobs != other.logprobs  # equal ones may be -inf, as a forced token's
+    apart = np.abs(one.logprobs[differ] - other.logprobs[differ]).sum()
+    return bool(apart <= SAME_LOGPROBS * len(differ))

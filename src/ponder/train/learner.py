@@ -25,6 +25,7 @@ from ponder.nets import fp8_linear, lora
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.model_parts import freeze_other_parts
+from ponder.nets.torch_compile import wait_for_compiler
 from ponder.nets.tree_attention import make_tree_attention
 from ponder.train import losses
 from ponder.train.activation_memory import gpu_microbatch_tokens
@@ -405,6 +406,7 @@ class Learner:
 
     def own_hidden_states(self, net: Decoder, batch: PackedBatch) -> tuple[Tensor, Tensor | None]:
         """Those that this rank computes, and which of the N they are; None: all."""
+        wait_for_compiler()  # plain passes import it too, with gradient checkpointing or marked sizes
         sequences = self.sequences
         compiled = self.compiled and lora.can_compile(net)
         whole = batch
