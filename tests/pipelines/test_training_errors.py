@@ -146,15 +146,17 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
 ) -> None:
     """The template drops what stands before the last "?" of an answer, as thinking templates drop their thoughts."""
     if broken:
-        real = EnginePolicy.completion
+        real = EnginePolicy.completions
 
-        def rendered(self: EnginePolicy, *args: Any) -> Completion:
-            result = real(self, *args)
+        def render(self: EnginePolicy, result: Completion) -> Completion:
             tokens = self.encode([{"role": "assistant", "content": result.text}])
             text = np.resize(result.logprobs, len(tokens)) if len(tokens) else result.logprobs
             return replace(result, token_ids=tokens if len(tokens) else result.token_ids, logprobs=text)
 
-        monkeypatch.setattr(EnginePolicy, "completion", rendered)
+        def rendered(self: EnginePolicy, *args: Any) -> list[Completion]:
+            return [render(self, result) for result in real(self, *args)]
+
+        monkeypatch.setattr(EnginePolicy, "completions", rendered)
     samples = Samples(16, Sampling(max_tokens=6))
     job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimizer=AdamW(lr=1e-9))
     policy = job(tmp_path / "run")

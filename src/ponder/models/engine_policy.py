@@ -92,10 +92,6 @@ class EnginePolicy(BasePolicy):
         """A prefix as the engine takes it."""
         return prefix
 
-    def completion(self, seq: SequenceState) -> Completion:
-        """A finished sequence as a completion."""
-        return self.completions([seq])[0]
-
     def completions(self, seqs: Sequence[SequenceState]) -> list[Completion]:
         """Finished sequences as completions. The text keeps a stop string, because the tokens do; only the
         end-of-sequence token has no text. Where the weights changed while a sequence was written, its notes have the
