@@ -23,7 +23,8 @@ ORDER_INDEX_BYTES = 16  # of an index in a shuffled order, in two epochs
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take of the machine's memory."""
+    """Bytes that this process may still take of the machine's memory. Freed memory that torch's allocator keeps counts
+    as taken: on ARM, where it is kept for minutes (`ponder/__init__.py`), there may be more."""
     try:
         meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(meminfo["MemAvailable"].split()[0]) << 10

@@ -183,10 +183,9 @@ def test_a_head_with_invalid_weights_is_refused() -> None:
 def test_fitted_weights_count_equal_answers() -> None:
     traces = []
     for trace in sampled_traces(20):
-        for step in trace.steps[1:]:
-            for _ in range(2):
-                again = replace(step, scores=dict(step.scores))
-                trace.add(again)
+        for i, step in enumerate(trace.steps[1:]):
+            for _ in range(5 * (i % 2)):  # equal counts would fit the same weights
+                trace.add(replace(step, scores=dict(step.scores)))
         traces.append(trace)
     rule = OutcomeReward(reads_logprobs=True)
     merged = [merge_equal_answers(t, dict(rule.targets(t, "gold")), same_logprobs=True) for t in traces]

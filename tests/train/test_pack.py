@@ -111,7 +111,16 @@ def paths_read(batch: PackedBatch) -> list[list[int]]:
 
 def test_gradient_without_unread_ends_is_that_of_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = credited(mixed_groups())
+    sizes: list[tuple[int, int]] = []
+
+    def measured(batch: pack.PackedBatch) -> pack.PackedBatch:
+        kept = pack.drop_unread_ends(batch)
+        sizes.append((len(kept.ids_T), len(batch.ids_T)))
+        return kept
+
+    monkeypatch.setattr(learner, "drop_unread_ends", measured)
     trimmed = Learner(tiny_decoder(), GRPO(kl=None)).gradient(traces)
+    assert sizes and all(kept < whole for kept, whole in sizes)
     monkeypatch.setattr(learner, "drop_unread_ends", lambda batch: batch)
     whole = Learner(tiny_decoder(), GRPO(kl=None)).gradient(traces)
     assert all(torch.allclose(trimmed[n], g, atol=1e-6) for n, g in whole.items())

@@ -57,7 +57,7 @@ def test_ranks_that_share_tokens_learn_as_one_process(case: tuple[int, str, str,
     assert turned(weights, one["weights"]) < 1e-5
     assert metrics.keys() == one["metrics"].keys()
     for name, value in one["metrics"].items():
-        if name == "rewards/accuracies":
+        if case[1] == "dpo" and name == "rewards/accuracies":
             continue  # before the first step margins are 0 up to rounding, whose sign it would be; they are compared
         assert metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
     for mine, wanted in zip(notes, one["notes"], strict=True):

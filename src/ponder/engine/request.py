@@ -126,8 +126,8 @@ class SequenceState:
     @property
     def versions(self) -> list[int]:
         """Of the weights, for each token."""
-        ends = [*[start for _, start in self.version_runs[1:]], self.num_tokens]
-        runs = zip(self.version_runs, ends, strict=True)
+        ends = [*(start for _, start in self.version_runs[1:]), self.num_tokens]
+        runs = zip(self.version_runs, ends, strict=False)  # nothing sampled yet: no run, and an end
         return [version for (version, start), end in runs for _ in range(start, end)]
 
     @property

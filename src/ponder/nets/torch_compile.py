@@ -59,7 +59,8 @@ def compile_once(function: Callable[..., Any], backend: str | Callable[..., Any]
         tracing.recompile_limit, MAX_RECOMPILES
     )  # beyond it, torch would run the function plainly
     # Where a size differs from an earlier call's, torch would give it a variable of its own. The graph is then another
-    # than that of a process which meets this size first, and is not found in the compile caches there.
+    # than that of a process which meets this size first, and is not found in the compile caches there. This is set for
+    # the whole process: a function of the caller's own has to be compiled with `dynamic=True`.
     tracing.automatic_dynamic_shapes = False
     # A float that is taken for a variable is traced, found to be a constant, and everything is traced a second time.
     tracing.specialize_float = True
