@@ -56,6 +56,8 @@ def test_gradient_of_ranks_is_that_of_one_process(size: int, case: str, kind: st
     # a moment that rounds to the next level of its 8 bits differs by more than its gradient does
     assert turned(ranks[0]["weights"], one["weights"]) < max(near, 1e-4 if case == "int8 states" else 1e-5)
     for name, value in one["metrics"].items():
+        if case == "dpo" and name == "rewards/accuracies":
+            continue  # before the first step margins are 0 up to rounding, whose sign it would be; they are compared
         got = {rank["metrics"][name] for rank in ranks}
         assert len(got) == 1 and got.pop() == pytest.approx(value, rel=max(1e-5, 10 * near), abs=1e-5), name
 
