@@ -50,13 +50,19 @@ def median_seconds(work: Callable[[], Any], *, repeats: int = 5, warmup: int = 1
 
 
 def hardware(device: str = "cpu") -> str:
-    """The processor's name and the cores this process may use, or the GPU's name; fit for a file: neoverse-n1-2."""
+    """The processor's name and the cores this process may use, or the GPU's name; fit for a file: neoverse-n1-2.
+
+    Many generations of Xeons give no better name than "Intel Xeon Processor": those with AVX-512 and without AMX, which
+    multiply bfloat16 no faster than float32, are told apart from later ones.
+    """
     if device == "cuda":
         import torch
 
         return slug(torch.cuda.get_device_name())
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return slug(f"{_processor()} {cores}")
+    flags = set(_output("lscpu").split())
+    vectors = "avx512" if "avx512f" in flags and "amx_tile" not in flags else ""
+    return slug(f"{_processor()} {vectors} {cores}")
 
 
 def slug(name: str) -> str:
