@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from ponder.book.sampled_answers import (
     sampling_cost_line,
     vote_counts,
 )
+from ponder.book.shared_settings import GSM8K_START, MIXED_SUMS, PRUNED
 from ponder.book.word_problem_start import WORD_PROBLEMS, start_line
 from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
 from ponder.measure.figures.canvas import (
@@ -42,6 +44,8 @@ from ponder.measure.figures.canvas import (
     set_k_axis,
 )
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.reason.price import Price
+from ponder.types import Cost
 
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
@@ -53,8 +57,11 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "best": "best by log-probability",
     "weighted": "vote weighted by probability",
 }
+PRICES_FILE = '`{"model": {"prompt": 0.2, "generated": 0.8}, "smaller": {"prompt": 0.1, "generated": 0.4}}`'
 BY_CHANCE = "the model's answers to other problems"
 MODEL_SIZES = ("large", "small")
+MODEL, SMALLER = "model", "smaller"  # their names in a table of prices
+PRICED = {"large": MODEL, "small": SMALLER}
 
 TRIED = {
     "tiny": [
@@ -66,7 +73,16 @@ TRIED = {
 }
 
 
+# Not the prices of any API: some dollars, half of them for the smaller model.
+EXAMPLE_PRICES = {MODEL: Price(prompt=0.2, generated=0.8), SMALLER: Price(prompt=0.1, generated=0.4)}
+
+
+@dataclass(frozen=True)
 class Monkeys:
+    """`prices` of the model and of the smaller one, in dollars per million tokens; None: the example's."""
+
+    prices: Mapping[str, Price] | None = None
+
     name = "monkeys"
     title = "Coverage over a thousand samples"
     source = "Brown et al. 2024, arXiv:2407.21787 (Large Language Monkeys)"
@@ -76,6 +92,7 @@ class Monkeys:
         " more samples can reach more for the same FLOPs, or for less money; and the curves of a family are one curve,"
         " shifted along log k."
     )
+    settings = f"{MIXED_SUMS}. Samples, subsets and k of the fit had one value. {GSM8K_START}. {PRUNED}"
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -213,6 +230,7 @@ class Monkeys:
             f" k = {FIT_UP_TO} at the k above, in points:",
             *markdown_table(["", "a", "b", "error", "error of the prediction"], laws),
             *self._cost_lines(data),
+            *self._dollar_lines(data),
             *self._verdict_lines(data, k, of),
         ]
 
@@ -247,6 +265,54 @@ class Monkeys:
             " to know; the last column says at which price of a token, in that of the model's, both cost the same:",
             *markdown_table(["samples of the model", "of the smaller one", "FLOPs, in the model's", "price"], rows),
         ]
+
+    def _dollar_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """What an API would take for so many samples of each problem, and for each problem that they cover."""
+        sizes = [(size, label) for size, label in _sizes(data) if self._price(size) is not None]
+        if not sizes:
+            return []
+        k, prompts = data[0]["large"]["k"], all("prompt tokens" in d[size] for d in data for size, _ in sizes)
+        rows: list[list[str]] = []
+        first = float("nan")
+        for size, label in sizes:
+            for n in [n for n in (*EQUAL_FLOPS, k[-1]) if n <= k[-1]]:
+                dollars = float(np.mean([self._dollars(d, size, n) for d in data]))
+                first = dollars if not rows else first
+                covered = float(np.mean([np.mean(covered_problems(d[size], n)) for d in data]))
+                rows.append([
+                    label, _dollar_amount(dollars / n), f"{n:,}", f"{100 * covered:.1f}", _dollar_amount(dollars),
+                    _dollar_amount(dollars / first), _dollar_amount(dollars / covered) if covered else "",
+                ])  # fmt: skip
+        head = ["1,000 problems", "an attempt, $", "attempts", "covered, %", "all attempts, $", "relative"]
+        head.append("1,000 covered problems, $")
+        asked = "; ".join(
+            f"{label} {price.prompt:g} and {price.generated:g}"
+            for size, label in sizes
+            if (price := self._price(size)) is not None
+        )
+        mark = "given prices" if self.prices is not None else "an example, which is the price of no API"
+        prompt = (
+            "A prompt is charged once for all samples of a problem."
+            if prompts
+            else "Prompts are left out: these runs did not keep their lengths; a new run does, and charges one once for"
+            " all samples of a problem."
+        )
+        own = "" if self.prices is not None else f" Your own: `--prices FILE`, with {PRICES_FILE}."
+        return [
+            f"In dollars, at {mark}: per million prompt and generated tokens, {asked}. {prompt}{own}",
+            *markdown_table(head, rows),
+        ]
+
+    def _price(self, size: str) -> Price | None:
+        prices = EXAMPLE_PRICES if self.prices is None else self.prices
+        return prices.get(PRICED[size])
+
+    def _dollars(self, d: SeedData, size: str, n: int) -> float:
+        """For n samples of each of 1,000 problems."""
+        price, own = self._price(size), d[size]
+        assert price is not None
+        generated = round(1000 * n * own["tokens per sample"])
+        return price.dollars(Cost(round(1000 * own.get("prompt tokens", 0.0)), generated_tokens=generated))
 
     def _verdict_lines(self, data: Sequence[SeedData], k: Sequence[int], of: Sequence[int]) -> list[str]:
         gain = [d["large"]["coverage"][-1] - d["large"]["coverage"][0] for d in data]
@@ -313,6 +379,7 @@ def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str,
         },
         "flops per sample": sum(p.flops for p in problems) / sum(n),
         "tokens per sample": round(sum(sum(p.lengths) for p in problems) / sum(n), 2),
+        "prompt tokens": round(float(np.mean([p.prompt_tokens for p in problems])), 2),
         "share right": [round(x / y, 5) for x, y in zip(c, n, strict=True)],
         "vote right": won,
         "lost by the vote": sum(bool(x) and not w for x, w in zip(c, won, strict=True)),
@@ -341,6 +408,10 @@ def measure_selection(problems: Sequence[SampledProblem], seed: int) -> dict[str
         out[rule] = {name: np.round(values, 5).tolist() for name, values in parts.items()}
         out[rule]["by problem"] = [round(float(c.mean[0]), 5) for c in each]
     return out
+
+
+def _dollar_amount(dollars: float) -> str:
+    return f"{dollars:,.0f}" if dollars >= 100 else f"{dollars:.3g}"
 
 
 def _format_coverage(sizes: Sequence[SeedData], n: int) -> str:
