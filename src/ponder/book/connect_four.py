@@ -14,7 +14,17 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.figure import (
+    POSITIVE,
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    paint_seeds,
+)
+from ponder.book.visited_positions import WAYS, look_ahead
 from ponder.measure import elo_ratings
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -30,6 +40,7 @@ from ponder.reason.games import (
     train_value_net,
 )
 from ponder.reason.games.alpha_beta import AlphaBetaPlayer, AlphaBetaSearch
+from ponder.reason.games.game import state_after
 from ponder.reason.games.players import Player, RandomPlayer
 from ponder.reason.games.value_net import ValueNetPlayer
 
@@ -40,6 +51,10 @@ SIMULATIONS = (4, 16, 64)
 OPENINGS = 8  # of four random moves; each is played twice, with either side first
 ANCHOR = "random"  # at 0 Elo
 PRIOR_GAMES = 1.0  # drawn, of each against an average player: a clean sweep stays finite
+LEARNED_FROM = (0, 100, 200, 500, 1000, 2000)  # games of training; 0 is a net as it begins
+TEACHERS = ("random", "1 ply", "2 ply")  # who the net plays then
+LEARNING_OPENINGS = 16
+VISITED_PLIES = (1, 2, 4, 6)
 NET, PLAYOUTS = "net", "playouts"
 LABELS = {NET: "value net (TD)", PLAYOUTS: "random playouts"}
 PAIRS = (
@@ -62,6 +77,11 @@ class ConnectFour:
         "A ply more or more simulations make a stronger player; a learned value is worth many random playouts; and the"
         " same net is much stronger with search than alone (0 simulations)."
     )
+    settings = (
+        "No setting was chosen by results of this figure. Net and TD learning have the defaults of `ponder play`'s net,"
+        " the search those of its players, and games, plies and simulations had one value; from how many tries the"
+        " defaults came was not kept"
+    )
     models: tuple[str, ...] = ()
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -70,7 +90,10 @@ class ConnectFour:
         points = {}
         for number, (first, second) in enumerate(PAIRS):
             points[f"{first} - {second}"] = play_pair(first, second, net, run.seed * len(PAIRS) + number, run.folder)
-        return {"seed": run.seed, "training games": TRAINING_GAMES, "points": points, "elo": ratings(points)}
+        return {
+            "seed": run.seed, "training games": TRAINING_GAMES, "points": points, "elo": ratings(points),
+            "learning": learning_curve(run.seed, run.folder), "visited": count_positions(run.seed),
+        }  # fmt: skip
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
@@ -98,9 +121,16 @@ class ConnectFour:
             )
             panels[1].set_xticks([0, *PLIES])
             panels[1].set_xlabel("plies looked ahead")
+            panels[1].set_ylabel("Elo, random play at 0")
             panels[1].legend(fontsize=7)
+            for axes in panels[:2]:
+                axes.set_ylim(*_elo_limits(data))
+            if whole:
+                _paint_learning(panels[2], data, rows)
+                _paint_visited(panels[3], data, rows)
 
-        return FigureWithData(make_panels(2, paint, "", sharey=True), tuple(rows))
+        whole = all("visited" in d and "learning" in d for d in data)
+        return FigureWithData(make_panels(4 if whole else 2, paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -138,14 +168,136 @@ class ConnectFour:
             "",
             f"The net alone looks at every one of the {GAME.columns} moves; {SIMULATIONS[0]} simulations cannot.",
             "",
+            *_learning_lines(data),
+            *_visited_lines(data),
         ]
 
 
-def trained_net(path: Path, seed: int) -> ValueNet:
+def learning_curve(seed: int, folder: Path) -> dict[str, list[float]]:
+    """The points of the net alone against fixed players, after fewer games of training."""
+    out: dict[str, list[float]] = {name: [] for name in TEACHERS}
+    for number, games in enumerate(LEARNED_FROM):
+        place = folder / f"after-{games}"
+        place.mkdir(exist_ok=True)
+        net = trained_net(place / "net.npz", seed, games)
+        for k, other in enumerate(TEACHERS):
+            own = (seed * len(LEARNED_FROM) + number) * len(TEACHERS) + k
+            out[other].append(play_pair("net 0", other, net, own, place, LEARNING_OPENINGS))
+    return out
+
+
+def count_positions(seed: int) -> dict[str, dict[str, list[int]]]:
+    """By plies and way, the positions visited for each opening's best value, which all ways agree on."""
+    states = [state_after(GAME, drawn_opening(seed, number)) for number in range(OPENINGS)]
+    out: dict[str, dict[str, list[int]]] = {}
+    for plies in VISITED_PLIES:
+        found = {way: [look_ahead(way, GAME, state, plies) for state in states] for way in WAYS}
+        values = {tuple(value for value, _ in each) for each in found.values()}
+        assert len(values) == 1, "alpha-beta leaves out what cannot change the value"
+        out[str(plies)] = {way: [visited for _, visited in each] for way, each in found.items()}
+    return out
+
+
+def drawn_opening(seed: int, number: int) -> list[int]:
+    rng = random.Random(f"positions {seed} {number}")
+    return [rng.randrange(GAME.columns) for _ in range(4)]  # four stones end no game
+
+
+def _elo_limits(data: Sequence[SeedData]) -> tuple[float, float]:
+    """Both panels of Elo have one scale."""
+    every = [elo for d in data for elo in d["elo"].values()]
+    return min(every) - 50, max(every) + 50
+
+
+def _paint_learning(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
+    for i, other in enumerate(TEACHERS):
+        each = [[100 * x for x in d["learning"][other]] for d in data]
+        mean = np.mean(each, axis=0)
+        axes.plot(LEARNED_FROM, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=f"against {other}")
+        paint_seeds(axes, LEARNED_FROM, each, COLOURS[i])
+        rows.extend(
+            {"player": f"net 0 after {n} games against {other}", "points": float(m)}
+            for n, m in zip(LEARNED_FROM, mean, strict=True)
+        )
+    axes.set_xscale("symlog", linthresh=LEARNED_FROM[1])
+    axes.set_xticks(LEARNED_FROM, [f"{n:,}" for n in LEARNED_FROM], fontsize=7)
+    axes.set_ylim(0, 102)
+    axes.set_xlabel("games of training")
+    axes.set_ylabel("points of the net alone, %")
+    axes.legend(fontsize=7)
+
+
+def _paint_visited(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
+    for i, way in enumerate(WAYS):
+        mean = [_mean_visited(data, plies, way) for plies in VISITED_PLIES]
+        axes.plot(VISITED_PLIES, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=way)
+        rows.extend({"player": f"{way}, {n} ply", "positions": m} for n, m in zip(VISITED_PLIES, mean, strict=True))
+    axes.set_yscale("log")
+    axes.set_xticks(VISITED_PLIES)
+    axes.set_xlabel("plies looked ahead")
+    axes.set_ylabel("positions visited for a move")
+    axes.legend(fontsize=7)
+
+
+def _mean_visited(data: Sequence[SeedData], plies: int, way: str) -> float:
+    return float(np.mean([d["visited"][str(plies)][way] for d in data]))
+
+
+def _learning_lines(data: Sequence[SeedData]) -> list[str]:
+    if not all("learning" in d for d in data):
+        return []
+    rows = [
+        [f"{games:,}", *(format_interval([d["learning"][other][k] for d in data], bounds=SHARE) for other in TEACHERS)]
+        for k, games in enumerate(LEARNED_FROM)
+    ]
+    first, last = LEARNED_FROM[1], LEARNED_FROM[-1]
+    gains = {other: [d["learning"][other][-1] - d["learning"][other][1] for d in data] for other in TEACHERS}
+    cells = "; ".join(
+        f"against {other} {format_interval(each, sign=True)} points: **{held_above(each)}**"
+        for other, each in gains.items()
+    )
+    return [
+        f"The net alone after fewer games of training, anew for each number: its points in %, {2 * LEARNING_OPENINGS}"
+        " games against each:",
+        *markdown_table(["games of training", *(f"against {other}" for other in TEACHERS)], rows),
+        f"- {last:,} games of training against {first:,}, stronger? {cells}",
+        "",
+    ]
+
+
+def _visited_lines(data: Sequence[SeedData]) -> list[str]:
+    if not all("visited" in d for d in data):
+        return []
+    rows = []
+    for plies in VISITED_PLIES:
+        each = [[float(np.mean(d["visited"][str(plies)][way])) for d in data] for way in WAYS]
+        ratios = [[a / b for a, b in zip(each[0], own, strict=True)] for own in each[1:]]
+        rows.append([
+            str(plies), *(f"{np.mean(own):,.0f}" for own in each),
+            *(format_interval(own, 1, 1, bounds=POSITIVE) for own in ratios),
+        ])  # fmt: skip
+    head = ["plies", *(f"positions, {way}" for way in WAYS), *(f"times fewer, {way}" for way in WAYS[1:])]
+    less = [min(d["visited"][str(n)]["minimax"][k] / d["visited"][str(n)]["alpha-beta"][k] for k in range(OPENINGS))
+            for d in data for n in VISITED_PLIES if n > 1]  # fmt: skip
+    return [
+        f"Positions visited for one move, after {OPENINGS} random openings of four moves a seed, moves from left to"
+        " right. All three find the same value in every position; the table's positions are those of one search:",
+        *markdown_table(head, rows),
+        "- alpha-beta visits fewer positions than minimax from 2 plies on, in every position:"
+        f" **{_yes(min(less) > 1)}**",
+        "",
+    ]
+
+
+def _yes(held: bool) -> str:
+    return "yes" if held else "no"
+
+
+def trained_net(path: Path, seed: int, games: int = TRAINING_GAMES) -> ValueNet:
     """The net of a seed, trained once."""
     if not path.exists():
         partly = path.with_suffix(".part")
-        train_value_net(GAME, TRAINING_GAMES, seed=seed).save(partly)
+        train_value_net(GAME, games, seed=seed).save(partly)
         partly.replace(path)
     return ValueNet.load(GAME, path)
 
@@ -163,7 +315,7 @@ def make_player(name: str, net: ValueNet, seed: int) -> Player:
     return SearchPlayer(GAME, replace(GAME_SEARCH, simulations=int(number)), GamePolicy(GAME), guide)
 
 
-def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path) -> float:
+def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path, openings: int = OPENINGS) -> float:
     """The first player's share of the points, from every opening with either side first. It is kept for a resume."""
     kept = folder / f"{first} - {second}.json"
     if kept.exists():
@@ -171,14 +323,14 @@ def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path) -
 
     async def play() -> float:
         total = 0.0
-        for number in range(OPENINGS):
+        for number in range(openings):
             rng = random.Random(f"{seed} {number}")
             opening = [rng.randrange(GAME.columns) for _ in range(4)]  # four stones end no game
             one, other = (make_player(name, net, rng.randrange(2**30)) for name in (first, second))
             won, _ = await play_match(GAME, one, other, opening)
             lost, _ = await play_match(GAME, other, one, opening)
             total += (2 + won - lost) / 4
-        return total / OPENINGS
+        return total / openings
 
     share = event_loop.run(play())
     write_atomically(kept, json.dumps(share))
