@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fakes import run_async
-from ponder.book import connect_four
+from ponder.book import connect_four, visited_positions
 from ponder.book.connect_four import GAME, OPENINGS, PAIRS, make_player, play_pair, ratings
-from ponder.book.visited_positions import WAYS, look_ahead
+from ponder.book.visited_positions import WAYS, count_positions, look_ahead
 from ponder.reason.games import ConnectFourGame, ValueNet
 from ponder.reason.games.alpha_beta import WIN
 from ponder.reason.games.game import state_after
@@ -76,11 +76,11 @@ def test_alpha_beta_finds_the_value_of_minimax_in_fewer_positions(plies: int) ->
 
 
 def test_positions_are_counted_for_every_way_and_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_four, "VISITED_PLIES", (1, 3))
-    found = connect_four.count_positions(0)
+    monkeypatch.setattr(visited_positions, "PLIES", (1, 3))
+    found = count_positions(GAME, 0)
     assert found["1"] == {way: [7] * OPENINGS for way in WAYS}
     assert all(a > b for a, b in zip(found["3"]["minimax"], found["3"]["alpha-beta"], strict=True))
-    assert found == connect_four.count_positions(0) != connect_four.count_positions(1)
+    assert found == count_positions(GAME, 0) != count_positions(GAME, 1)
 
 
 def test_net_gets_stronger_over_games_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_net_gets_stronger_over_games_of_training(tmp_path: Path, monkeypatch: p
 def test_report_of_learning_and_visited_positions() -> None:
     points = {f"{a} - {b}": 0.0 for a, b in PAIRS}
     counts = {"minimax": [40, 60] * 4, "alpha-beta": [10, 40] * 4, "alpha-beta with a table": [5, 5] * 4}
-    visited = {str(n): counts for n in connect_four.VISITED_PLIES}
+    visited = {str(n): counts for n in visited_positions.PLIES}
     learning = {name: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6] for name in connect_four.TEACHERS}
     data = {"seed": 0, "training games": 1, "elo": ratings(points), "points": points}
     seeds = {s: data | {"visited": visited, "learning": learning} for s in (0, 1)}

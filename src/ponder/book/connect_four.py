@@ -15,7 +15,6 @@ import numpy as np
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
 from ponder.book.figure import (
-    POSITIVE,
     SHARE,
     FigureRun,
     SeedData,
@@ -24,7 +23,7 @@ from ponder.book.figure import (
     markdown_table,
     paint_seeds,
 )
-from ponder.book.visited_positions import WAYS, look_ahead
+from ponder.book.visited_positions import count_positions, paint_visited, visited_lines
 from ponder.measure import elo_ratings
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -40,7 +39,6 @@ from ponder.reason.games import (
     train_value_net,
 )
 from ponder.reason.games.alpha_beta import AlphaBetaPlayer, AlphaBetaSearch
-from ponder.reason.games.game import state_after
 from ponder.reason.games.players import Player, RandomPlayer
 from ponder.reason.games.value_net import ValueNetPlayer
 
@@ -54,7 +52,6 @@ PRIOR_GAMES = 1.0  # drawn, of each against an average player: a clean sweep sta
 LEARNED_FROM = (0, 100, 200, 500, 1000, 2000)  # games of training; 0 is a net as it begins
 TEACHERS = ("random", "1 ply", "2 ply")  # who the net plays then
 LEARNING_OPENINGS = 16
-VISITED_PLIES = (1, 2, 4, 6)
 NET, PLAYOUTS = "net", "playouts"
 LABELS = {NET: "value net (TD)", PLAYOUTS: "random playouts"}
 PAIRS = (
@@ -92,7 +89,7 @@ class ConnectFour:
             points[f"{first} - {second}"] = play_pair(first, second, net, run.seed * len(PAIRS) + number, run.folder)
         return {
             "seed": run.seed, "training games": TRAINING_GAMES, "points": points, "elo": ratings(points),
-            "learning": learning_curve(run.seed, run.folder), "visited": count_positions(run.seed),
+            "learning": learning_curve(run.seed, run.folder), "visited": count_positions(GAME, run.seed),
         }  # fmt: skip
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -127,7 +124,7 @@ class ConnectFour:
                 axes.set_ylim(*_elo_limits(data))
             if whole:
                 _paint_learning(panels[2], data, rows)
-                _paint_visited(panels[3], data, rows)
+                paint_visited(panels[3], data, rows)
 
         whole = all("visited" in d and "learning" in d for d in data)
         return FigureWithData(make_panels(4 if whole else 2, paint, ""), tuple(rows))
@@ -169,7 +166,7 @@ class ConnectFour:
             f"The net alone looks at every one of the {GAME.columns} moves; {SIMULATIONS[0]} simulations cannot.",
             "",
             *_learning_lines(data),
-            *_visited_lines(data),
+            *visited_lines(data),
         ]
 
 
@@ -184,23 +181,6 @@ def learning_curve(seed: int, folder: Path) -> dict[str, list[float]]:
             own = (seed * len(LEARNED_FROM) + number) * len(TEACHERS) + k
             out[other].append(play_pair("net 0", other, net, own, place, LEARNING_OPENINGS))
     return out
-
-
-def count_positions(seed: int) -> dict[str, dict[str, list[int]]]:
-    """By plies and way, the positions visited for each opening's best value, which all ways agree on."""
-    states = [state_after(GAME, drawn_opening(seed, number)) for number in range(OPENINGS)]
-    out: dict[str, dict[str, list[int]]] = {}
-    for plies in VISITED_PLIES:
-        found = {way: [look_ahead(way, GAME, state, plies) for state in states] for way in WAYS}
-        values = {tuple(value for value, _ in each) for each in found.values()}
-        assert len(values) == 1, "alpha-beta leaves out what cannot change the value"
-        out[str(plies)] = {way: [visited for _, visited in each] for way, each in found.items()}
-    return out
-
-
-def drawn_opening(seed: int, number: int) -> list[int]:
-    rng = random.Random(f"positions {seed} {number}")
-    return [rng.randrange(GAME.columns) for _ in range(4)]  # four stones end no game
 
 
 def _elo_limits(data: Sequence[SeedData]) -> tuple[float, float]:
@@ -227,22 +207,6 @@ def _paint_learning(axes: Any, data: Sequence[SeedData], rows: list[dict[str, An
     axes.legend(fontsize=7)
 
 
-def _paint_visited(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    for i, way in enumerate(WAYS):
-        mean = [_mean_visited(data, plies, way) for plies in VISITED_PLIES]
-        axes.plot(VISITED_PLIES, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=way)
-        rows.extend({"player": f"{way}, {n} ply", "positions": m} for n, m in zip(VISITED_PLIES, mean, strict=True))
-    axes.set_yscale("log")
-    axes.set_xticks(VISITED_PLIES)
-    axes.set_xlabel("plies looked ahead")
-    axes.set_ylabel("positions visited for a move")
-    axes.legend(fontsize=7)
-
-
-def _mean_visited(data: Sequence[SeedData], plies: int, way: str) -> float:
-    return float(np.mean([d["visited"][str(plies)][way] for d in data]))
-
-
 def _learning_lines(data: Sequence[SeedData]) -> list[str]:
     if not all("learning" in d for d in data):
         return []
@@ -263,34 +227,6 @@ def _learning_lines(data: Sequence[SeedData]) -> list[str]:
         f"- {last:,} games of training against {first:,}, stronger? {cells}",
         "",
     ]
-
-
-def _visited_lines(data: Sequence[SeedData]) -> list[str]:
-    if not all("visited" in d for d in data):
-        return []
-    rows = []
-    for plies in VISITED_PLIES:
-        each = [[float(np.mean(d["visited"][str(plies)][way])) for d in data] for way in WAYS]
-        ratios = [[a / b for a, b in zip(each[0], own, strict=True)] for own in each[1:]]
-        rows.append([
-            str(plies), *(f"{np.mean(own):,.0f}" for own in each),
-            *(format_interval(own, 1, 1, bounds=POSITIVE) for own in ratios),
-        ])  # fmt: skip
-    head = ["plies", *(f"positions, {way}" for way in WAYS), *(f"times fewer, {way}" for way in WAYS[1:])]
-    less = [min(d["visited"][str(n)]["minimax"][k] / d["visited"][str(n)]["alpha-beta"][k] for k in range(OPENINGS))
-            for d in data for n in VISITED_PLIES if n > 1]  # fmt: skip
-    return [
-        f"Positions visited for one move, after {OPENINGS} random openings of four moves a seed, moves from left to"
-        " right. All three find the same value in every position; the table's positions are those of one search:",
-        *markdown_table(head, rows),
-        "- alpha-beta visits fewer positions than minimax from 2 plies on, in every position:"
-        f" **{_yes(min(less) > 1)}**",
-        "",
-    ]
-
-
-def _yes(held: bool) -> str:
-    return "yes" if held else "no"
 
 
 def trained_net(path: Path, seed: int, games: int = TRAINING_GAMES) -> ValueNet:

@@ -21,6 +21,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.pruned_model import NAME, pruned_line, pruned_model
+from ponder.book.sample_prices import dollar_lines
 from ponder.book.sampled_answers import (
     SampledProblem,
     chance_counts,
@@ -45,7 +46,6 @@ from ponder.measure.figures.canvas import (
 )
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.reason.price import Price
-from ponder.types import Cost
 
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
@@ -57,11 +57,9 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
     "best": "best by log-probability",
     "weighted": "vote weighted by probability",
 }
-PRICES_FILE = '`{"model": {"prompt": 0.2, "generated": 0.8}, "smaller": {"prompt": 0.1, "generated": 0.4}}`'
 BY_CHANCE = "the model's answers to other problems"
 MODEL_SIZES = ("large", "small")
-MODEL, SMALLER = "model", "smaller"  # their names in a table of prices
-PRICED = {"large": MODEL, "small": SMALLER}
+
 
 TRIED = {
     "tiny": [
@@ -71,10 +69,6 @@ TRIED = {
         " very different difficulty (Schaeffer et al. 2025, arXiv:2502.17578).",
     ]
 }
-
-
-# Not the prices of any API: some dollars, half of them for the smaller model.
-EXAMPLE_PRICES = {MODEL: Price(prompt=0.2, generated=0.8), SMALLER: Price(prompt=0.1, generated=0.4)}
 
 
 @dataclass(frozen=True)
@@ -230,7 +224,7 @@ class Monkeys:
             f" k = {FIT_UP_TO} at the k above, in points:",
             *markdown_table(["", "a", "b", "error", "error of the prediction"], laws),
             *self._cost_lines(data),
-            *self._dollar_lines(data),
+            *dollar_lines(data, _sizes(data), EQUAL_FLOPS, self.prices),
             *self._verdict_lines(data, k, of),
         ]
 
@@ -265,54 +259,6 @@ class Monkeys:
             " to know; the last column says at which price of a token, in that of the model's, both cost the same:",
             *markdown_table(["samples of the model", "of the smaller one", "FLOPs, in the model's", "price"], rows),
         ]
-
-    def _dollar_lines(self, data: Sequence[SeedData]) -> list[str]:
-        """What an API would take for so many samples of each problem, and for each problem that they cover."""
-        sizes = [(size, label) for size, label in _sizes(data) if self._price(size) is not None]
-        if not sizes:
-            return []
-        k, prompts = data[0]["large"]["k"], all("prompt tokens" in d[size] for d in data for size, _ in sizes)
-        rows: list[list[str]] = []
-        first = float("nan")
-        for size, label in sizes:
-            for n in [n for n in (*EQUAL_FLOPS, k[-1]) if n <= k[-1]]:
-                dollars = float(np.mean([self._dollars(d, size, n) for d in data]))
-                first = dollars if not rows else first
-                covered = float(np.mean([np.mean(covered_problems(d[size], n)) for d in data]))
-                rows.append([
-                    label, _dollar_amount(dollars / n), f"{n:,}", f"{100 * covered:.1f}", _dollar_amount(dollars),
-                    _dollar_amount(dollars / first), _dollar_amount(dollars / covered) if covered else "",
-                ])  # fmt: skip
-        head = ["1,000 problems", "an attempt, $", "attempts", "covered, %", "all attempts, $", "relative"]
-        head.append("1,000 covered problems, $")
-        asked = "; ".join(
-            f"{label} {price.prompt:g} and {price.generated:g}"
-            for size, label in sizes
-            if (price := self._price(size)) is not None
-        )
-        mark = "given prices" if self.prices is not None else "an example, which is the price of no API"
-        prompt = (
-            "A prompt is charged once for all samples of a problem."
-            if prompts
-            else "Prompts are left out: these runs did not keep their lengths; a new run does, and charges one once for"
-            " all samples of a problem."
-        )
-        own = "" if self.prices is not None else f" Your own: `--prices FILE`, with {PRICES_FILE}."
-        return [
-            f"In dollars, at {mark}: per million prompt and generated tokens, {asked}. {prompt}{own}",
-            *markdown_table(head, rows),
-        ]
-
-    def _price(self, size: str) -> Price | None:
-        prices = EXAMPLE_PRICES if self.prices is None else self.prices
-        return prices.get(PRICED[size])
-
-    def _dollars(self, d: SeedData, size: str, n: int) -> float:
-        """For n samples of each of 1,000 problems."""
-        price, own = self._price(size), d[size]
-        assert price is not None
-        generated = round(1000 * n * own["tokens per sample"])
-        return price.dollars(Cost(round(1000 * own.get("prompt tokens", 0.0)), generated_tokens=generated))
 
     def _verdict_lines(self, data: Sequence[SeedData], k: Sequence[int], of: Sequence[int]) -> list[str]:
         gain = [d["large"]["coverage"][-1] - d["large"]["coverage"][0] for d in data]
@@ -408,10 +354,6 @@ def measure_selection(problems: Sequence[SampledProblem], seed: int) -> dict[str
         out[rule] = {name: np.round(values, 5).tolist() for name, values in parts.items()}
         out[rule]["by problem"] = [round(float(c.mean[0]), 5) for c in each]
     return out
-
-
-def _dollar_amount(dollars: float) -> str:
-    return f"{dollars:,.0f}" if dollars >= 100 else f"{dollars:.3g}"
 
 
 def _format_coverage(sizes: Sequence[SeedData], n: int) -> str:

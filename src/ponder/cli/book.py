@@ -89,7 +89,7 @@ def _at_prices(figure: Any, path: Path) -> Any:
 
     if not hasattr(figure, "prices"):
         raise UsageError(f"the figure {figure.name} has no costs in dollars: leave out --prices")
-    from ponder.book.monkeys import PRICED
+    from ponder.book.sample_prices import PRICED
 
     table = read_prices(path)
     if unknown := sorted(table.keys() - set(PRICED.values())):
