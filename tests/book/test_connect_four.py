@@ -97,12 +97,14 @@ def test_report_of_learning_and_visited_positions() -> None:
     points = {f"{a} - {b}": 0.0 for a, b in PAIRS}
     counts = {"minimax": [40, 60] * 4, "alpha-beta": [10, 40] * 4, "alpha-beta with a table": [5, 5] * 4}
     visited = {str(n): counts for n in visited_positions.PLIES}
+    more = [{"visited": visited | {"2": counts | {"alpha-beta": [70] * 8}}}]
+    assert "position: **yes**, at 1, 4, 6 plies; never more: **no**" in visited_positions.visited_lines(more)[-2]
     learning = {name: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6] for name in connect_four.TEACHERS}
     data = {"seed": 0, "training games": 1, "elo": ratings(points), "points": points}
     seeds = {s: data | {"visited": visited, "learning": learning} for s in (0, 1)}
     text = "\n".join(connect_four.FIGURE.report(seeds))
     assert "| 6 | 50 | 25 | 5 | 2.0 [2.0, 2.0] (2.0, 2.0) | 10.0 [10.0, 10.0] (10.0, 10.0) |" in text
-    assert "from 2 plies on, in every position: **yes**" in text
+    assert "in every position: **yes**, at 1, 2, 4, 6 plies; never more: **yes**" in text
     assert "against 2 ply +40.0 [+40.0, +40.0] (+40.0, +40.0) points: **yes**" in text
     rows = connect_four.FIGURE.draw(seeds).rows
     assert {"player": "minimax, 4 ply", "positions": 50.0} in rows
