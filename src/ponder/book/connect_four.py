@@ -68,11 +68,13 @@ class ConnectFour:
     source = (
         "Tesauro 1995 (TD-Gammon: a net that learns from its own games, and looks a few plies ahead); Silver et al."
         " 2017, Nature 550 (a net alone is far weaker than the net with search); Jones 2021, arXiv:2104.03113 (Elo"
-        " grows with the logarithm of test-time compute)"
+        " grows with the logarithm of test-time compute); Knuth and Moore 1975 (alpha-beta: the value of minimax from"
+        " far fewer positions)"
     )
     claim = (
         "A ply more or more simulations make a stronger player; a learned value is worth many random playouts; and the"
-        " same net is much stronger with search than alone (0 simulations)."
+        " same net is much stronger with search than alone (0 simulations). Alpha-beta finds the value of minimax in far"
+        " fewer positions."
     )
     settings = (
         "No setting was chosen by results of this figure. Net and TD learning have the defaults of `ponder play`'s net,"
