@@ -73,8 +73,8 @@ class ConnectFour:
     )
     claim = (
         "A ply more or more simulations make a stronger player; a learned value is worth many random playouts; and the"
-        " same net is much stronger with search than alone (0 simulations). Alpha-beta finds the value of minimax in far"
-        " fewer positions."
+        " same net is much stronger with search than alone (0 simulations). Alpha-beta finds the value of minimax in"
+        " far fewer positions."
     )
     settings = (
         "No setting was chosen by results of this figure. Net and TD learning have the defaults of `ponder play`'s net,"
