@@ -26,8 +26,8 @@ forgotten. From marks that mean nothing, thinking is not found in so short a tim
 
 With `--model` and `--task` a language model reads the gold answers of that task: their first `--lookahead-tokens`. Its
 marks begin as copies of `---`, as in the paper, and must each be one token that the answers do not use. A model that
-works things out already has thoughts to begin with: give `--model` a run of `cold_start` or `grpo`. Results on SmolLM2:
-docs/quiet_thoughts.md.
+works things out already has thoughts to begin with: give `--model` a run of `cold_start` or `grpo`. Results on
+SmolLM2: docs/book/quiet-star.md, and what was seen beside its numbers docs/quiet_thoughts.md.
 """
 
 from typing import Annotated, Any

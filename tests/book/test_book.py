@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -209,9 +210,14 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         (["book", "bandits", "--on", "smollm2"], "needs no model"),
         (["book", "bandits", "--device", "cpu"], "needs no model"),
         (["book", "s1", "--on", "smollm2", "--task", "gsm8k"], "has a task of its own"),
-        (["book", "gradient-noise", "--on", "smollm2"], "is made on tiny, not on smollm2"),
+        (["book", "step-judges", "--on", "smollm2"], "is made on tiny, not on smollm2"),
     ):
         assert main(argv) == 2
+        assert words in capsys.readouterr().err
+    table = tmp_path / "prices.json"
+    table.write_text('{"modell": {"generated": 1.0}}')
+    for name, words in (("bandits", "has no costs in dollars"), ("monkeys", "Did you mean 'model'")):
+        assert main(["book", name, "--prices", str(table)]) == 2
         assert words in capsys.readouterr().err
     with pytest.raises(UnknownName):
         find_figure("nothing")
@@ -235,6 +241,27 @@ def test_page_in_docs_is_that_of_the_kept_numbers(name: str, tmp_path: Path, mon
         "ponder book FIGURE --out docs/book"
     )
     assert f"({name}.md)" in (BOOK / "index.md").read_text()
+
+
+REPORT_SAYS_IT = {"judge-scale", "search", "step-judges", "over-optimisation"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_page_says_how_its_settings_were_chosen(name: str) -> None:
+    told = getattr(find_figure(name), "settings", "")
+    assert bool(told) != (name in REPORT_SAYS_IT), "a figure says how its settings were chosen"
+    if told:
+        assert re.search(r"chosen|tries|tried|one value|not kept", told) and not told.endswith(".")
+        assert f"**Settings.** {told}.\n" in (BOOK / f"{name}.md").read_text()
+
+
+def test_page_of_a_figure_without_settings_has_no_such_line(tmp_path: Path) -> None:
+    figure = Counted()
+    make_figure(figure, run_of(tmp_path), [0], tmp_path / "book", lambda seed, data: None)
+    assert "**Settings.**" not in (tmp_path / "book" / "counted.md").read_text()
+    figure.settings = "Chosen among two"  # type: ignore[attr-defined]
+    render(figure, tmp_path / "book")
+    assert "\n**Settings.** Chosen among two.\n" in (tmp_path / "book" / "counted.md").read_text()
 
 
 # bandits
@@ -299,9 +326,17 @@ def test_best_of_n_is_the_mean_over_all_subsets() -> None:
     assert result["states nothing"] == sum(a is None for g in data.answers for a in g)
 
 
+LEARNED = {"answers learned from": 8, "tokens sampled": 1234}
+
+
 def test_settings_are_chosen_on_the_validation_split_alone() -> None:
     seeds = {
-        s: {"validation": measure_answers(scored(s)), "test": measure_answers(scored(s + 9)), "answers learned from": 8}
+        s: {
+            "validation": measure_answers(scored(s)),
+            "test": measure_answers(scored(s + 9)),
+            "answers learned from": 8,
+            "tokens sampled": 1234,
+        }
         for s in range(3)
     }
     names = [name for name in seeds[0]["test"]["best"] if name.startswith("implicit-")]  # type: ignore[index]
@@ -318,10 +353,16 @@ def test_settings_are_chosen_on_the_validation_split_alone() -> None:
     assert curves["tuned"][0] == seeds[0]["test"]["best"]["tuned likelihood"]  # type: ignore[index]
     text = "\n".join(JUDGES.report(seeds))
     assert "out of 6 settings" in text and "`implicit-1 ratio`" in text and "within problems" in text
+    assert "1,234, 1,234, 1,234 tokens were sampled" in text and "FLOPs of these runs were not kept" in text
 
 
 def test_judges_of_one_seed_have_intervals_over_problems() -> None:
-    data = {"validation": measure_answers(scored(0)), "test": measure_answers(scored(9)), "answers learned from": 8}
+    data = {
+        "validation": measure_answers(scored(0)),
+        "test": measure_answers(scored(9)),
+        "answers learned from": 8,
+        "tokens sampled": 1234,
+    }
     kept = data["test"]["by problem"]  # type: ignore[index]
     assert kept["n"] == [4] and np.mean(kept["orm"][0]) == pytest.approx(data["test"]["best"]["orm"][-1], abs=1e-3)  # type: ignore[index]
     assert np.mean(kept["majority"][0]) == pytest.approx(data["test"]["majority"][-1], abs=1e-3)  # type: ignore[index]
@@ -388,6 +429,7 @@ def test_judges_from_scratch(tmp_path: Path) -> None:
     run = FigureRun("tiny", 0, tmp_path / "runs", build, device="cpu", dtype="float32")
     make_figure(JUDGES, run, [0], tmp_path / "book", lambda seed, data: None)
     data = json.loads((tmp_path / "book" / "judges-tiny" / "0.json").read_text())
+    assert all(cost["flops"] > 0 for cost in data["costs"].values()) and {"orm", "test"} <= data["costs"].keys()
     folder = tmp_path / "runs" / "judges-tiny" / "seed-0" / "judges"
     verifier = build("judges").stages[-1].job.task.verifier
     traces = [t for _, t in read_traces(folder / "test")]

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fakes import tiny_decoder, trace_group
+from fakes import char_policy, tiny_decoder, trace_group
+from ponder.book import gradient_noise
+from ponder.book.figure import FigureRun
 from ponder.book.gradient_noise import (
     GradientPool,
     advantages,
     answer_gradient,
     answer_lengths,
     center_pool,
+    inner_products,
     measure_noise,
 )
+from ponder.cli import recipe_files
+from ponder.errors import UsageError
+from ponder.nets import hf
 from ponder.train.learner import Learner
 from ponder.train.policy_gradient import REINFORCE, RLOO
-from ponder.types import Trace
+from ponder.types import Problem, Score, Trace, user_messages
 
 
 @pytest.mark.parametrize(("estimator", "rule"), [
@@ -96,3 +105,76 @@ def test_least_noisy_baseline_is_the_minimum() -> None:
     tried = np.linspace(-1, 2, 3001)
     moments = [float((((own.reward_M - b) ** 2) * square).mean()) for b in tried]
     assert tried[int(np.argmin(moments))] == pytest.approx(best, abs=2e-3)
+
+
+@pytest.mark.parametrize("kept", [1, 3, 7, 20])
+def test_inner_products_by_blocks_are_those_of_all_at_once(kept: int) -> None:
+    grads = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
+    asked: list[int] = []
+
+    def gradient(at: int) -> torch.Tensor:
+        asked.append(at)
+        return grads[at]
+
+    assert np.allclose(inner_products(gradient, 7, kept), (grads @ grads.T).numpy(), atol=1e-5)
+    assert len(asked) == sum(7 - begin for begin in range(0, 7, kept)), "each once, where all are held"
+
+
+FEW = {"problems": 2, "n": 12, "max_tokens": 3, "template": "{{ messages[-1].content }}"}
+
+
+def build_few(name: str, **settings: Any) -> Any:
+    recipe = recipe_files.load_recipe(recipe_files.find_recipe(name))
+    return recipe_files.build_job(recipe, settings | FEW)
+
+
+def test_figure_of_a_model_and_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A character model that is asked for a digit: it starts as it is, and is right now and then."""
+    policy = char_policy()
+    hf.save(policy.net, tmp_path / "mine")
+    policy.tokenizer.save(tmp_path / "mine")
+    monkeypatch.setattr(gradient_noise, "GROUP_SIZES", (2, 4))
+    monkeypatch.setattr(gradient_noise, "DRAWS", 20)
+    run = FigureRun(str(tmp_path / "mine"), 0, tmp_path / "run", build_few, f"{__file__}:EvenTask", device="cpu")
+    data = gradient_noise.FIGURE.run(run)
+    assert data["problems"] == 2 and data["answers"] == 24 and 0 < data["accuracy"] < 1
+    assert len(data["loo"]["noise"]) == 2 and data["none"]["length"][1] > 0
+    with pytest.raises(UsageError, match="has the reward 0: nothing is learned"):
+        gradient_noise.FIGURE.run(replace(run, task=f"{__file__}:NeverTask", folder=tmp_path / "never"))
+
+
+@dataclass(frozen=True)
+class EvenVerifier:
+    """Right is an answer whose first character is an even digit or no digit."""
+
+    never: bool = False
+    name: str = "even"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(trace.steps[i].text[:1] in "02468abcdef" and not self.never)) for i in steps]
+
+    def extract_answer(self, text: str) -> str | None:
+        return text or None
+
+
+@dataclass(frozen=True)
+class EvenTask:
+    name: str = "even"
+    never: bool = False
+
+    @property
+    def train(self) -> list[Problem]:
+        return [Problem(str(i), user_messages(f"{i}=")) for i in range(4)]
+
+    @property
+    def test(self) -> list[Problem]:
+        return [Problem("t", user_messages("7="))]
+
+    @property
+    def verifier(self) -> EvenVerifier:
+        return EvenVerifier(self.never)
+
+
+@dataclass(frozen=True)
+class NeverTask(EvenTask):
+    never: bool = True

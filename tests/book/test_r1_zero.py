@@ -159,6 +159,31 @@ def test_gain_at_equal_tokens_is_of_the_last_measurement_within_them() -> None:
         assert r1_zero.gain_at_tokens(run, {"length": length}) == pytest.approx(gain)
 
 
+def test_compute_of_rl_is_flops_or_tokens_up_to_each_measurement() -> None:
+    run = {"measured at": [0, 2, 4], "pass@1": [0.1, 0.3, 0.6], "steps": [1, 2, 3, 4], "length": [10, 20, 30, 40]}
+    x, y = r1_zero.compute_axis([run, {**run, "pass@1": [0.1, 0.5, 0.8]}])
+    assert x == [256 * 30.0, 256 * 100.0] and y == pytest.approx([0.4, 0.7])
+    assert r1_zero.compute_axis([{**run, "samples a step": 2}])[0] == [60.0, 200.0]
+    assert r1_zero.compute_axis([{**run, "flops at": [0.0, 1e9, 4e9]}])[0] == [1e9, 4e9]
+    assert r1_zero.compute_axis([run, {**run, "flops at": [0.0, 1e9, 4e9]}])[0] == x, "one unit for all"
+
+
+def test_report_fits_accuracy_to_the_logarithm_of_compute() -> None:
+    """Points of 10, 100 and 1,000 times the first FLOPs: on a line, and 30 points off it in the middle."""
+    own = run_data("primed", 3, 0) | {"measured at": [0, 5, 10, 20], "cons@16": [0.0] * 4}
+    own["flops at"] = [0.0, 1e9, 1e10, 1e11]
+    straight = own | {"pass@1": [0.1, 0.2, 0.4, 0.6]}
+    bent = own | {"pass@1": [0.1, 0.2, 0.7, 0.6]}
+    runs = {f"{b} {k}": straight if b == "primed" else bent for b in r1_zero.BASES for k in r1_zero.NUMBERS}
+    text = "\n".join(r1_zero.FIGURE.report({s: {"seed": s, "runs": runs} for s in range(2)}))
+    assert "3 points, 2.0 decades" in text and "in FLOPs of sampling and learning, from" in text
+    line = "points of pass@1 by a tenfold of RL's compute: **yes**; points around the line by"
+    assert f"- primed, 3 numbers: +20.0 [+20.0, +20.0] (+20.0, +20.0) {line} 0.0 [" in text
+    off = f"{100 * np.sqrt(0.1**2 + 0.2**2 + 0.1**2):.1f}"
+    assert f"- plain, 4 numbers: +20.0 [+20.0, +20.0] (+20.0, +20.0) {line} {off} [" in text
+    assert text.count("in every seed: **yes**") == text.count("in every seed: **no**") == 2
+
+
 def test_report_says_what_each_base_gains() -> None:
     seeds = {
         s: {"seed": s, "runs": {f"{b} {k}": run_data(b, k, s) for b in r1_zero.BASES for k in r1_zero.NUMBERS}}
@@ -172,4 +197,4 @@ def test_report_says_what_each_base_gains() -> None:
     assert re.search(r"its answers grow by \+9\d .*: \*\*yes\*\*; those of the plain base by \+0", text)
     assert "the first one: step 2, step 2, step 2" in text and "plain, 4 numbers: none of the samples" in text
     assert "6+2=8+3=11 wait" in text
-    assert len(r1_zero.FIGURE.draw(seeds).rows) == 4 * (3 + 3 + 20 + 20)
+    assert len(r1_zero.FIGURE.draw(seeds).rows) == 4 * (3 + 3 + 20 + 20 + 2)

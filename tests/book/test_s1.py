@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ponder.book import s1
-from ponder.book.s1 import control_metrics, sequential_minus_parallel, thinking_tokens
+from ponder.book.s1 import class_metrics, control_metrics, sequential_minus_parallel, thinking_tokens
 from ponder.cli import recipe_files
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
@@ -108,6 +108,10 @@ def test_measures_are_those_of_the_paper() -> None:
     assert forced["scaling"] == pytest.approx(0.1 / 100)
     assert control_metrics(d, "token-conditional")["control"] == pytest.approx((0 + 0.5) / 2)
     assert control_metrics(d, "rejection")["control"] == 0.5, "a problem without an answer is not controlled"
+    classes = class_metrics(d)
+    assert classes == {"control": 1.0, "gain": pytest.approx(0.2), "performance": 0.4, "sampled": 40.0}
+    d["measured"]["class-long"]["longest"] = [20, -1]  # one as long as one of the short, and one without an end
+    assert class_metrics(d)["control"] == pytest.approx((0.5 + 0 + 1 + 1) / 4)
     assert sequential_minus_parallel(d) == pytest.approx(0.5 - 0.3), "two samples have as many tokens"
 
 
@@ -116,6 +120,8 @@ def test_report_has_every_comparison() -> None:
     text = "\n".join(s1.FIGURE.report(seeds))
     assert text.count("all three criteria, against") == 3 and "controls perfectly: **yes**" in text
     assert "by +30.0 [+30.0, +30.0]" in text and "`wait`, 2 times: +0.0" in text
+    assert "| class-conditional | 100.0 [100.0, 100.0] (100.0, 100.0, 100.0) | +20.0" in text
+    assert "above that of class-conditional by +10.0" in text and "longer than asked for short: **yes**" in text
     assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 4 * 2 + 3 + 2 + 2
 
 

@@ -21,6 +21,7 @@ from ponder.book.word_problem_start import word_problem_start
 from ponder.errors import Interrupted, UsageError
 from ponder.measure import bootstrap_mean, pass_at_k, plurality_accuracy
 from ponder.protocols import NoProgress
+from ponder.reason.price import Price
 from ponder.types import Step, ids
 from ponder.verify.final_answer.number import FinalNumber
 
@@ -145,6 +146,26 @@ def test_one_seed_has_intervals_over_problems() -> None:
     assert f"below coverage at the end by {100 * lost.mean:.1f} [{least}, {most}]: **not clear**" in text
 
 
+def test_dollars_of_samples_by_hand() -> None:
+    """A prompt of 3 tokens is charged once, each of the samples has 10; two of three problems have 4 right of 8."""
+    problems = [problem(i, right, [8 - right]) for i, right in enumerate((4, 4, 0))]
+    data: dict[str, Any] = {"model": "some/model", "seed": 0, "cost": {"seconds": 1.0, "tokens": 10.0, "flops": 100.0}}
+    data |= {"large": monkeys.measure_coverage(problems, 0), "selection": monkeys.measure_selection(problems, 0)}
+    prices = {"model": Price(prompt=10.0, generated=5.0)}
+    text = "\n".join(monkeys.Monkeys(prices).report({0: data}))
+    one, four = 1000 * (3 * 10 + 10 * 5) / 1e6, 1000 * (3 * 10 + 40 * 5) / 1e6
+    covered = 2 / 3 * (1 - math.comb(4, 4) / math.comb(8, 4))
+    assert f"| the model | {one:g} | 1 | 33.3 | {one:g} | 1 | {3 * one:.3g} |" in text
+    cells = [f"{four / 4:.3g}", "4", f"{100 * covered:.1f}", *(f"{x:.3g}" for x in (four, four / one, four / covered))]
+    assert f"| {' | '.join(cells)} |" in text
+    assert "at given prices: per million prompt and generated tokens, the model 10 and 5. A prompt is charged" in text
+    example = "\n".join(monkeys.FIGURE.report({0: data}))
+    assert "an example, which is the price of no API" in example and "the model 0.2 and 0.8." in example
+    del data["large"]["prompt tokens"]
+    assert "Prompts are left out" in "\n".join(monkeys.FIGURE.report({0: data}))
+    assert "In dollars" not in "\n".join(monkeys.Monkeys({"smaller": Price()}).report({0: data}))
+
+
 def test_smollm2_answers_word_problems_after_gsm8k_solutions(tmp_path: Path) -> None:
     ran: list[tuple[Any, Path]] = []
 
@@ -236,9 +257,24 @@ def test_token_statistics_by_hand() -> None:
     assert result["kinds"]["result"]["entropy"] == 2 and result["kinds"]["result"]["share"] == 0.15
     assert result["kinds"]["copied"]["entropy"] == 0.25
     assert result["top share"] == pytest.approx((3 + 2 + 1 + 1) / 10)
-    assert result["along"]["right"][4] == 1.5 and result["along"]["wrong"][4] == 3
+    for measure in ("entropy", "varentropy", "gini"):
+        assert result["along"]["right"][measure][4] == 1.5 and result["along"]["wrong"][measure][4] == 3
+    assert result["along"]["right"]["entropy"][:4] == [pytest.approx(1 / 3, abs=1e-4)] * 4
+    assert result["along"]["wrong"]["entropy"][5:] == [0.0] * (tokens.SHOWN_TOKENS - 5)
     # within the first problem: mean entropies 0.2 and 1/3 of the right against 0.6; lengths 5 and 6 against 5
     assert result["auroc"]["entropy"] == 1.0 and result["auroc"]["length"] == 0.25
+
+
+def test_curves_of_all_three_measures_are_drawn_where_they_are_kept() -> None:
+    table = tokens.TokenTable()
+    for right in (1.0, 0.0, 1.0):
+        table.add(step("1+1=2", [0, 0, 0, 0, 1 + right]), 0, right)
+    data = {"model": "tiny", "cost": {"seconds": 1.0, "tokens": 10.0, "flops": 100.0}} | tokens.measure_tokens(table)
+    panels = {row["panel"] for row in tokens.FIGURE.draw({0: data}).rows}
+    assert panels == {"along", "varentropy along", "gini along", "kinds"}, "few answers have no panel of lengths"
+    old = data | {"along": {name: curves["entropy"] for name, curves in data["along"].items()}}
+    for seeds in ({0: old}, {0: data, 1: old}):
+        assert {row["panel"] for row in tokens.FIGURE.draw(seeds).rows} == {"along", "kinds"}
 
 
 def test_pieces_in_their_order(tmp_path: Path) -> None:

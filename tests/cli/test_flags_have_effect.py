@@ -544,7 +544,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "figure": ("book", "book judges"), "on": "| --on {model}", "task": "--on {model} | --task addition",
         "task_settings": "--on {model} --task addition | --task.digits 3", "seed": "| --seed 5", "out": "| --out kept",
         "runs": "| --runs there", "device": "| --device cpu", "dtype": "| --dtype bfloat16",
-        "json": ("book", "book --json"),
+        "prices": ("book monkeys", "book monkeys --prices monkeys.json"), "json": ("book", "book --json"),
     }),
     "processbench": ("processbench {model}", {
         "model": ("processbench {model}", "processbench {run}"), "subset": "| --subset math",
@@ -690,11 +690,12 @@ def loaded_models(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
 
     def make_figure(figure: Any, run: Any, seeds: Any, out: Path, on_seed: Any) -> None:
         settings = (run.model, run.task, dict(run.task_settings), run.device, run.dtype, str(run.folder))
-        stops(figure.name, settings, list(seeds), str(out))
+        stops(figure.name, settings, list(seeds), str(out), getattr(figure, "prices", None))
 
     monkeypatch.setattr("ponder.book.make.make_figure", make_figure)
     monkeypatch.setattr(plan, "fill_plan", lambda found, scan, probe, seen: stops(found.job, scan, probe, type(seen)))
     Path("prices.json").write_text(json.dumps({n: {"generated": 2.5} for n in ("one", "two", "MODEL")}))
+    Path("monkeys.json").write_text(json.dumps({"model": {"generated": 2.5}}))
     rows = [" ".join(f"w{(i + j) % 30}" for j in range(16)) for i in range(12)]
     Path("seen.jsonl").write_text("".join(json.dumps({"question": r, "note": "x"}) + "\n" for r in rows[:6]))
     asked = [{"question": r, "note": f"{i} " + rows[0]} for i, r in enumerate(rows[3:])]

@@ -26,6 +26,7 @@ FIGURES: dict[str, str] = {
     "connect-four": "ponder.book.connect_four",
     "r1-zero": "ponder.book.r1_zero",
     "self-improvement": "ponder.book.self_improvement",
+    "quiet-star": "ponder.book.quiet_star",
     "synthetic": "ponder.book.synthetic",
     "algorithms": "ponder.book.algorithms",
     "reward-hacking": "ponder.book.reward_hacking",

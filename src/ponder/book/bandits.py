@@ -46,6 +46,10 @@ class Bandits:
         "UCB1's regret grows with the logarithm of the plays and stays below its bound, while playing greedily, or with"
         " a fixed share of random moves, loses in proportion to the plays."
     )
+    settings = (
+        "No setting was chosen by results. The arms are of Auer et al., the constant of UCB1 is that of the paper and"
+        " of the search, and epsilon, plays and runs had one value"
+    )
     models: tuple[str, ...] = ()
 
     def run(self, run: FigureRun) -> dict[str, Any]:

@@ -14,7 +14,16 @@ import numpy as np
 
 from ponder import event_loop
 from ponder.atomic_write import write_atomically
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    paint_seeds,
+)
+from ponder.book.visited_positions import count_positions, paint_visited, visited_lines
 from ponder.measure import elo_ratings
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -40,6 +49,9 @@ SIMULATIONS = (4, 16, 64)
 OPENINGS = 8  # of four random moves; each is played twice, with either side first
 ANCHOR = "random"  # at 0 Elo
 PRIOR_GAMES = 1.0  # drawn, of each against an average player: a clean sweep stays finite
+LEARNED_FROM = (0, 100, 200, 500, 1000, 2000)  # games of training; 0 is a net as it begins
+TEACHERS = ("random", "1 ply", "2 ply")  # who the net plays then
+LEARNING_OPENINGS = 16
 NET, PLAYOUTS = "net", "playouts"
 LABELS = {NET: "value net (TD)", PLAYOUTS: "random playouts"}
 PAIRS = (
@@ -56,11 +68,18 @@ class ConnectFour:
     source = (
         "Tesauro 1995 (TD-Gammon: a net that learns from its own games, and looks a few plies ahead); Silver et al."
         " 2017, Nature 550 (a net alone is far weaker than the net with search); Jones 2021, arXiv:2104.03113 (Elo"
-        " grows with the logarithm of test-time compute)"
+        " grows with the logarithm of test-time compute); Knuth and Moore 1975 (alpha-beta: the value of minimax from"
+        " far fewer positions)"
     )
     claim = (
         "A ply more or more simulations make a stronger player; a learned value is worth many random playouts; and the"
-        " same net is much stronger with search than alone (0 simulations)."
+        " same net is much stronger with search than alone (0 simulations). Alpha-beta finds the value of minimax in"
+        " far fewer positions."
+    )
+    settings = (
+        "No setting was chosen by results of this figure. Net and TD learning have the defaults of `ponder play`'s net,"
+        " the search those of its players, and games, plies and simulations had one value; from how many tries the"
+        " defaults came was not kept"
     )
     models: tuple[str, ...] = ()
 
@@ -70,7 +89,10 @@ class ConnectFour:
         points = {}
         for number, (first, second) in enumerate(PAIRS):
             points[f"{first} - {second}"] = play_pair(first, second, net, run.seed * len(PAIRS) + number, run.folder)
-        return {"seed": run.seed, "training games": TRAINING_GAMES, "points": points, "elo": ratings(points)}
+        return {
+            "seed": run.seed, "training games": TRAINING_GAMES, "points": points, "elo": ratings(points),
+            "learning": learning_curve(run.seed, run.folder), "visited": count_positions(GAME, run.seed),
+        }  # fmt: skip
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
@@ -98,9 +120,16 @@ class ConnectFour:
             )
             panels[1].set_xticks([0, *PLIES])
             panels[1].set_xlabel("plies looked ahead")
+            panels[1].set_ylabel("Elo, random play at 0")
             panels[1].legend(fontsize=7)
+            for axes in panels[:2]:
+                axes.set_ylim(*_elo_limits(data))
+            if whole:
+                _paint_learning(panels[2], data, rows)
+                paint_visited(panels[3], data, rows)
 
-        return FigureWithData(make_panels(2, paint, "", sharey=True), tuple(rows))
+        whole = all("visited" in d and "learning" in d for d in data)
+        return FigureWithData(make_panels(4 if whole else 2, paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -138,14 +167,75 @@ class ConnectFour:
             "",
             f"The net alone looks at every one of the {GAME.columns} moves; {SIMULATIONS[0]} simulations cannot.",
             "",
+            *_learning_lines(data),
+            *visited_lines(data),
         ]
 
 
-def trained_net(path: Path, seed: int) -> ValueNet:
+def learning_curve(seed: int, folder: Path) -> dict[str, list[float]]:
+    """The points of the net alone against fixed players, after fewer games of training."""
+    out: dict[str, list[float]] = {name: [] for name in TEACHERS}
+    for number, games in enumerate(LEARNED_FROM):
+        place = folder / f"after-{games}"
+        place.mkdir(exist_ok=True)
+        net = trained_net(place / "net.npz", seed, games)
+        for k, other in enumerate(TEACHERS):
+            own = (seed * len(LEARNED_FROM) + number) * len(TEACHERS) + k
+            out[other].append(play_pair("net 0", other, net, own, place, LEARNING_OPENINGS))
+    return out
+
+
+def _elo_limits(data: Sequence[SeedData]) -> tuple[float, float]:
+    """Both panels of Elo have one scale."""
+    every = [elo for d in data for elo in d["elo"].values()]
+    return min(every) - 50, max(every) + 50
+
+
+def _paint_learning(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
+    for i, other in enumerate(TEACHERS):
+        each = [[100 * x for x in d["learning"][other]] for d in data]
+        mean = np.mean(each, axis=0)
+        axes.plot(LEARNED_FROM, mean, color=COLOURS[i], marker=MARKERS[i], ms=4, label=f"against {other}")
+        paint_seeds(axes, LEARNED_FROM, each, COLOURS[i])
+        rows.extend(
+            {"player": f"net 0 after {n} games against {other}", "points": float(m)}
+            for n, m in zip(LEARNED_FROM, mean, strict=True)
+        )
+    axes.set_xscale("symlog", linthresh=LEARNED_FROM[1])
+    axes.set_xticks(LEARNED_FROM, [f"{n:,}" for n in LEARNED_FROM], fontsize=7)
+    axes.set_ylim(0, 102)
+    axes.set_xlabel("games of training")
+    axes.set_ylabel("points of the net alone, %")
+    axes.legend(fontsize=7)
+
+
+def _learning_lines(data: Sequence[SeedData]) -> list[str]:
+    if not all("learning" in d for d in data):
+        return []
+    rows = [
+        [f"{games:,}", *(format_interval([d["learning"][other][k] for d in data], bounds=SHARE) for other in TEACHERS)]
+        for k, games in enumerate(LEARNED_FROM)
+    ]
+    first, last = LEARNED_FROM[1], LEARNED_FROM[-1]
+    gains = {other: [d["learning"][other][-1] - d["learning"][other][1] for d in data] for other in TEACHERS}
+    cells = "; ".join(
+        f"against {other} {format_interval(each, sign=True)} points: **{held_above(each)}**"
+        for other, each in gains.items()
+    )
+    return [
+        f"The net alone after fewer games of training, anew for each number: its points in %, {2 * LEARNING_OPENINGS}"
+        " games against each:",
+        *markdown_table(["games of training", *(f"against {other}" for other in TEACHERS)], rows),
+        f"- {last:,} games of training against {first:,}, stronger? {cells}",
+        "",
+    ]
+
+
+def trained_net(path: Path, seed: int, games: int = TRAINING_GAMES) -> ValueNet:
     """The net of a seed, trained once."""
     if not path.exists():
         partly = path.with_suffix(".part")
-        train_value_net(GAME, TRAINING_GAMES, seed=seed).save(partly)
+        train_value_net(GAME, games, seed=seed).save(partly)
         partly.replace(path)
     return ValueNet.load(GAME, path)
 
@@ -163,7 +253,7 @@ def make_player(name: str, net: ValueNet, seed: int) -> Player:
     return SearchPlayer(GAME, replace(GAME_SEARCH, simulations=int(number)), GamePolicy(GAME), guide)
 
 
-def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path) -> float:
+def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path, openings: int = OPENINGS) -> float:
     """The first player's share of the points, from every opening with either side first. It is kept for a resume."""
     kept = folder / f"{first} - {second}.json"
     if kept.exists():
@@ -171,14 +261,14 @@ def play_pair(first: str, second: str, net: ValueNet, seed: int, folder: Path) -
 
     async def play() -> float:
         total = 0.0
-        for number in range(OPENINGS):
+        for number in range(openings):
             rng = random.Random(f"{seed} {number}")
             opening = [rng.randrange(GAME.columns) for _ in range(4)]  # four stones end no game
             one, other = (make_player(name, net, rng.randrange(2**30)) for name in (first, second))
             won, _ = await play_match(GAME, one, other, opening)
             lost, _ = await play_match(GAME, other, one, opening)
             total += (2 + won - lost) / 4
-        return total / OPENINGS
+        return total / openings
 
     share = event_loop.run(play())
     write_atomically(kept, json.dumps(share))

@@ -19,6 +19,7 @@ from ponder.book.figure import (
     over_seeds,
     paint_seeds,
 )
+from ponder.book.shared_settings import SMOLLM2_START, TINY_START
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels, set_cost_axis
@@ -41,6 +42,11 @@ class EffortLevels:
     claim = (
         "A higher effort level is right more often; working it out beats the answer alone, a vote of 8 beats one chain,"
         " and from there each doubling of the cost gains less than the one before."
+    )
+    settings = (
+        "No setting was chosen by results of this figure: the levels are those of `--effort`, at one temperature."
+        f" {TINY_START}. {SMOLLM2_START}. That answers to sums have at most 40 tokens, as in all recipes, was added"
+        " before the kept runs"
     )
     models = ("tiny", "smollm2", "any")
 

@@ -59,7 +59,11 @@ class FigureRun:
 
 
 class BookFigure(Protocol):
-    """A figure: a claim, and the runs that show whether it holds."""
+    """A figure: a claim, and the runs that show whether it holds.
+
+    Unless its report says it, `settings` says what its settings were chosen from, on which problems, in how many tries;
+    or that none was chosen by results, or that it was not kept.
+    """
 
     @property
     def name(self) -> str: ...

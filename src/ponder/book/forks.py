@@ -21,6 +21,7 @@ from ponder.book.figure import (
     markdown_table,
     paint_error_bars,
 )
+from ponder.book.shared_settings import TINY_START
 from ponder.book.tokens import KINDS, TOP_SHARE, token_kinds
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -61,6 +62,10 @@ class SearchForks:
         "The continuations that a search samples of one prefix part at its uncertain tokens: entropy is far higher"
         " there than elsewhere, most forks lie among the most uncertain fifth of the tokens, and so do those that"
         " decide between a right and a wrong answer. Two samples part with the probability that Gini's measure gives."
+    )
+    settings = (
+        f"{TINY_START}. Width and simulations of the searches had one value; a fifth of the tokens and the 5 % within"
+        " which Gini's measure has to hold were set before the runs"
     )
     models = ("tiny", "any")
 

@@ -9,7 +9,7 @@ Shapes: M answers of all problems, P problems, G answers of a group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from ponder.book.figure import (
     over_seeds,
     paint_seeds,
 )
+from ponder.book.shared_settings import TINY_START
+from ponder.errors import UsageError
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.models.load import load_policy
@@ -39,6 +41,7 @@ from ponder.types import Score, Trace
 Floats = NDArray[np.float64]
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)
 DRAWS = 1000  # of each group size
+MAX_GRADIENT_BYTES = 8 << 30  # of gradients that are held at once
 ESTIMATORS = {
     "none": "no baseline (REINFORCE)",
     "batch": "mean of the batch (REINFORCE)",
@@ -70,11 +73,21 @@ class GradientNoise:
         "Leave-one-out is unbiased at every group size and less noisy than no baseline, more so in larger groups; a"
         " mean that includes the answer itself shrinks the gradient by 1 - 1/G."
     )
-    models = ("tiny",)
+    settings = (
+        "No setting was chosen by results of this figure: all baselines and group sizes are shown. Draws of a group"
+        f" size went from 2,000 to 1,000 before the kept runs. {TINY_START}"
+    )
+    models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder = run.run_recipe("gradient_noise")
-        pool = gradient_pool(folder / "start", folder / "sample", run.device)
+        started = (folder / "start").is_dir()  # a language model on a given task starts as it is
+        pool = gradient_pool(str(folder / "start") if started else run.model, folder / "sample", run.device)
+        if len(set(pool.reward_M.tolist())) < 2:
+            raise UsageError(
+                f"every answer of {run.model} has the reward {pool.reward_M[0]:g}: nothing is learned from those, and"
+                " there is no gradient whose noise could be measured; give a task that it solves now and then"
+            )
         out: dict[str, Any] = {"model": run.model, "seed": run.seed, "draws": DRAWS, "group sizes": list(GROUP_SIZES)}
         out |= {"problems": int(pool.problem_M.max()) + 1, "answers": len(pool.reward_M)}
         out["accuracy"] = round(float(pool.reward_M.mean()), 4)
@@ -231,28 +244,43 @@ def advantages(estimator: str, rewards: Sequence[Floats]) -> list[Floats]:
             return [group_relative(group.tolist()) for group in rewards]
 
 
-def gradient_pool(model: Path, samples: Path, device: str = "auto") -> GradientPool:
+def gradient_pool(model: str, samples: Path, device: str = "auto", max_bytes: int = MAX_GRADIENT_BYTES) -> GradientPool:
     """The gradient of log pi of every answer of a run, and their inner products; equal answers are computed once."""
-    policy = load_policy(str(model), device=device, dtype="float32")
+    policy = load_policy(model, device=device, dtype="float32")
     learner = Learner(policy.net, REINFORCE(baseline="none"))
     rewards: list[float] = []
     problems: list[int] = []
     rows: list[int] = []
-    grads: list[torch.Tensor] = []
+    distinct: list[tuple[Trace, int]] = []
     for number, (_, trace) in enumerate(read_traces(samples)):
         name = next(iter(trace.steps[trace.answers()[0]].scores))
         seen: dict[bytes, int] = {}
         for leaf in trace.answers():
             key = trace.steps[leaf].token_ids.tobytes()
             if key not in seen:
-                seen[key] = len(grads)
-                grads.append(answer_gradient(learner, trace, leaf))
+                seen[key] = len(distinct)
+                distinct.append((trace, leaf))
             rewards.append(float(trace.score(leaf, name) or 0.0))
             problems.append(number)
             rows.append(seen[key])
-    grad_DW = torch.stack(grads)
-    product_DD = (grad_DW @ grad_DW.T).double().cpu().numpy()
+    weights = sum(p.numel() for p in policy.net.parameters())
+    product_DD = inner_products(
+        lambda at: answer_gradient(learner, *distinct[at]), len(distinct), max(1, max_bytes // (4 * weights))
+    )
     return center_pool(GradientPool(np.array(rewards), np.array(problems), product_DD[np.ix_(rows, rows)]))
+
+
+def inner_products(gradient: Callable[[int], torch.Tensor], count: int, kept: int) -> Floats:
+    """Of so many gradients with each other. At most `kept` of them are held at once: where there are more, those of
+    later ones are computed again for each block."""
+    product_DD = np.zeros((count, count))
+    for begin in range(0, count, kept):
+        block = slice(begin, min(begin + kept, count))
+        grad_BW = torch.stack([gradient(at) for at in range(block.start, block.stop)])
+        product_DD[block, block] = (grad_BW @ grad_BW.T).double().cpu().numpy()
+        for later in range(block.stop, count):
+            product_DD[block, later] = product_DD[later, block] = (grad_BW @ gradient(later)).double().cpu().numpy()
+    return product_DD
 
 
 def center_pool(pool: GradientPool) -> GradientPool:

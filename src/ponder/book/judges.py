@@ -28,9 +28,11 @@ from ponder.book.first_errors import (
     score_solutions,
 )
 from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_answers
+from ponder.book.shared_settings import GSM8K_START, TINY_START
+from ponder.book.stage_costs import stage_cost_lines, stage_costs
 from ponder.book.word_problem_start import start_line, starts_with_gsm8k, word_problem_start
 from ponder.measure import auroc, auroc_within_problems, selection_curve
-from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_traces
@@ -88,6 +90,13 @@ class Judges:
         "Best of N by a judge that learned from outcomes beats majority vote, and an implicit reward model beats an"
         " outcome reward model trained on the same verdicts."
     )
+    settings = (
+        "Beta and the reading of an implicit reward model are chosen on the validation split, as said below; rates and"
+        f" steps had one value in the kept runs. {TINY_START}. With the tiny model's outcome model four other things"
+        " were tried (a rate of 3e-3, pairs, more problems with one answer each, four layers; seed 2, once each) and"
+        f" did not help. {GSM8K_START}. Problems, steps, batch and betas on word problems were changed three times"
+        " before the kept runs, by what the GPU does"
+    )
     models: tuple[str, ...] = ("tiny", "smollm2", "any")
     on_word_problems = ON_WORD_PROBLEMS
     compared: tuple[tuple[str, str], ...] = COMPARED
@@ -100,7 +109,8 @@ class Judges:
         return run.recipe_job(RECIPE, **settings)
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        folder = run.run_job(self.recipe_job(run), run.folder / RECIPE)
+        job = self.recipe_job(run)
+        folder = run.run_job(job, run.folder / RECIPE)
         task = run.build_recipe(
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
@@ -118,6 +128,7 @@ class Judges:
         outcomes = [t for path in sorted(folder.glob("outcomes*")) for _, t in read_traces(path)]
         out["answers learned from"] = sum(len(t.answers()) for t in outcomes)
         out["tokens sampled"] = sum((t.cost for t in outcomes), Cost()).generated_tokens
+        out["costs"] = stage_costs(folder, [stage.name for stage in job.stages])
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -172,6 +183,9 @@ class Judges:
             f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
             f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
             "",
+            _sampled_line(seeds),
+            "",
+            *stage_cost_lines(list(seeds.values()), _stage_title),
             *self._auroc_lines(seeds),
             *first_error_lines(seeds),
             *self._verdict_lines(curves, seeds, n),
@@ -233,6 +247,26 @@ class Judges:
                 cells.append(f"N = {n}: {format_over_problems(gap, sign=True)}, above: **{held_over_problems(gap)}**")
             out.append(f"- {ROWS[one]} less {ROWS[other]}: {'; '.join(cells)}.")
         return [*out, ""]
+
+
+STAGES = {
+    "start": "the start", "start-accuracy": "the start's own accuracy", "rl": "GRPO, sampling and learning",
+    "outcomes": "answers to learn from", "tuned": "model tuned on right answers", "orm": "outcome reward model",
+    "logprob-orm": "outcome reward model that reads log-probabilities", "validation": "answers to validation problems",
+    "test": "answers to held-out problems",
+}  # fmt: skip
+
+
+def _stage_title(name: str) -> str:
+    if name.startswith("implicit-"):
+        return f"implicit reward model, beta {name.partition('-')[2]}"
+    kind, _, task = name.partition("-")
+    return STAGES.get(name) or f"{STAGES[kind]}, {task}"
+
+
+def _sampled_line(seeds: Mapping[int, SeedData]) -> str:
+    tokens = ", ".join(format_amount(d["tokens sampled"]) for d in seeds.values())
+    return f"To learn from, {tokens} tokens were sampled (each seed). What judges read to choose is not metered."
 
 
 def _spread_line(seeds: Mapping[int, SeedData]) -> str:

@@ -62,6 +62,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
     """Draw each model's figure from what is kept, and write the page about all of them."""
     files: list[Path] = []
     parts = [f"# {figure.title}", "", f"**Claim.** {figure.claim}", "", f"**Source.** {figure.source}.", ""]
+    if settings := getattr(figure, "settings", ""):
+        parts += [f"**Settings.** {settings}.", ""]
     for folder in sorted(path for path in out.glob(f"{figure.name}-*") if path.is_dir()):
         kept = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdecimal())
         seeds = {seed: read_seed(folder / f"{seed}.json") for seed in kept}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.pruned_model import NAME, pruned_line, pruned_model
+from ponder.book.sample_prices import dollar_lines
 from ponder.book.sampled_answers import (
     SampledProblem,
     chance_counts,
@@ -31,6 +33,7 @@ from ponder.book.sampled_answers import (
     sampling_cost_line,
     vote_counts,
 )
+from ponder.book.shared_settings import GSM8K_START, MIXED_SUMS, PRUNED
 from ponder.book.word_problem_start import WORD_PROBLEMS, start_line
 from ponder.measure import extrapolate_coverage, fit_coverage_law_to_counts, pass_at_k, selection_curve
 from ponder.measure.figures.canvas import (
@@ -42,6 +45,7 @@ from ponder.measure.figures.canvas import (
     set_k_axis,
 )
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.reason.price import Price
 
 FIT_UP_TO = 64  # the law is also fitted to so many samples, and predicts the rest
 SUBSETS = 100
@@ -56,6 +60,7 @@ SELECTIONS: dict[Literal["majority", "best", "weighted"], str] = {
 BY_CHANCE = "the model's answers to other problems"
 MODEL_SIZES = ("large", "small")
 
+
 TRIED = {
     "tiny": [
         "",
@@ -66,7 +71,12 @@ TRIED = {
 }
 
 
+@dataclass(frozen=True)
 class Monkeys:
+    """`prices` of the model and of the smaller one, in dollars per million tokens; None: the example's."""
+
+    prices: Mapping[str, Price] | None = None
+
     name = "monkeys"
     title = "Coverage over a thousand samples"
     source = "Brown et al. 2024, arXiv:2407.21787 (Large Language Monkeys)"
@@ -76,6 +86,7 @@ class Monkeys:
         " more samples can reach more for the same FLOPs, or for less money; and the curves of a family are one curve,"
         " shifted along log k."
     )
+    settings = f"{MIXED_SUMS}. Samples, subsets and k of the fit had one value. {GSM8K_START}. {PRUNED}"
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -213,6 +224,7 @@ class Monkeys:
             f" k = {FIT_UP_TO} at the k above, in points:",
             *markdown_table(["", "a", "b", "error", "error of the prediction"], laws),
             *self._cost_lines(data),
+            *dollar_lines(data, _sizes(data), EQUAL_FLOPS, self.prices),
             *self._verdict_lines(data, k, of),
         ]
 
@@ -313,6 +325,7 @@ def measure_coverage(problems: Sequence[SampledProblem], seed: int) -> dict[str,
         },
         "flops per sample": sum(p.flops for p in problems) / sum(n),
         "tokens per sample": round(sum(sum(p.lengths) for p in problems) / sum(n), 2),
+        "prompt tokens": round(float(np.mean([p.prompt_tokens for p in problems])), 2),
         "share right": [round(x / y, 5) for x, y in zip(c, n, strict=True)],
         "vote right": won,
         "lost by the vote": sum(bool(x) and not w for x, w in zip(c, won, strict=True)),

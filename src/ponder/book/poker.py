@@ -42,6 +42,10 @@ class Poker:
         " Solving a subgame again improves a rough blueprint; done unsafely it can spoil a good one, done safely"
         " it does not."
     )
+    settings = (
+        "No setting was chosen by results. Games, solvers and both ways to search are the papers', and iterations,"
+        " blueprints and the limits below had one value"
+    )
     models: tuple[str, ...] = ()
 
     def run(self, run: FigureRun) -> dict[str, Any]:

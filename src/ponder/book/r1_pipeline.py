@@ -21,6 +21,8 @@ from ponder.book.figure import (
     over_seeds,
 )
 from ponder.book.pruned_model import pruned_line, pruned_model
+from ponder.book.shared_settings import GSM8K_START, PRUNED
+from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost
 from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, word_problem_start
 from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
@@ -60,6 +62,12 @@ COMPARED = (
 )  # fmt: skip
 
 
+FLOPS_ARE = (
+    "FLOPs are those of sampling and learning, by the one meter, up to the stage; those of the cold start and of the"
+    " pruned model are not among them."
+)
+
+
 class R1Pipeline:
     name = "r1-pipeline"
     title = "R1 stage by stage"
@@ -69,6 +77,10 @@ class R1Pipeline:
         " policy's verified answers, keeps most of it; RL for all scenarios, with a judge for plain questions, does not"
         " lose it; a student that imitates the result gains without RL; and a smaller student gains more from it than"
         " from RL on itself."
+    )
+    settings = (
+        "Steps, problems and rates are those of the first kept run, of one seed, and no other is kept; the rate of"
+        f" RL is that of all recipes, the first that was tried with SmolLM2. {GSM8K_START}. {PRUNED}"
     )
     models = ("smollm2", "any")
 
@@ -97,12 +109,15 @@ class R1Pipeline:
             "settings": SETTINGS,
             "stages": {},
         }
-        sampled, own = 0, {"smaller-start-accuracy": 0}
+        sampled, spent = 0, 0.0
+        own = {"smaller-start-accuracy": (0, 0.0)}
         for stage in job.stages:
             traces = [t for _, t in read_traces(folder / stage.name)] if hasattr(stage.job, "task") else []
             tokens = sum((t.cost for t in traces), Cost()).generated_tokens
+            cost = None if stage.name in STAGES else stage_cost(folder / stage.name)
+            flops = cost["flops"] if cost else 0.0
             if stage.name == OWN_RL:
-                own[f"{OWN_RL}-accuracy"] = tokens
+                own[f"{OWN_RL}-accuracy"] = (tokens, flops)
             elif stage.name in STAGES:
                 score = stage.job.task.verifier.name
                 right = [
@@ -111,10 +126,11 @@ class R1Pipeline:
                 ]
                 out["stages"][stage.name] = {
                     "samples": len(right[0]), "right by problem": [round(sum(group)) for group in right],
-                    "sampled so far": own.get(stage.name, sampled),
+                    **dict(zip(("sampled so far", "flops so far"), own.get(stage.name, (sampled, spent)), strict=True)),
                 }  # fmt: skip
             else:
                 sampled += tokens
+                spent += flops
         return out
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -137,12 +153,16 @@ class R1Pipeline:
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
         names = [name for name in STAGES if name in first["stages"]]
-        cells = []
+        cells, counted = [], all("flops so far" in data["stages"][name] for data in seeds.values() for name in names)
         for name in names:
             title, before = STAGES[name]
             gap = _gap(seeds, name, before) if before in first["stages"] else ""
             tokens = format_amount(first["stages"][name]["sampled so far"]) if before else ""
-            cells.append([title, STAGES[before][0] if gap and before else "", _right(seeds, name), gap, tokens])
+            row = [title, STAGES[before][0] if gap and before else "", _right(seeds, name), gap, tokens]
+            if counted:
+                flops = float(np.mean([data["stages"][name]["flops so far"] for data in seeds.values()]))
+                row.append(format_amount(flops) if before else "")
+            cells.append(row)
         held = [
             f"- {STAGES[one][0]} less {STAGES[other][0]}: {_gap(seeds, one, other)} points, above 0:"
             f" **{_held(seeds, one, other)}**"
@@ -169,7 +189,9 @@ class R1Pipeline:
             " those sampled to learn from, up to the stage. SFT and the students read verified answers to"
             f" training problems of {first['task']}: which part of their gain comes from the task's own form, and which"
             " from RL before them, is not separated.",
-            *markdown_table(["stage", "against", "right, %", "change, points", "tokens"], cells),
+            *markdown_table(["stage", "against", "right, %", "change, points", "tokens", *["FLOPs"] * counted], cells),
+            FLOPS_ARE if counted else f"{UNKNOWN_FLOPS} up to each stage.",
+            "",
             "**Held?**",
             "",
             *held,

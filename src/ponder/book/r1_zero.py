@@ -20,7 +20,7 @@ from ponder.book.figure import (
     markdown_table,
 )
 from ponder.book.sampled_answers import SampledProblem, read_samples
-from ponder.measure import selection_curve
+from ponder.measure import fit_log_linear, selection_curve
 from ponder.measure.diagnostics.reflection import find_correction, find_corrections
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -30,6 +30,8 @@ from ponder.verify.numeric.arithmetic import evaluate_arithmetic
 BASES = ("primed", "plain")
 NUMBERS = (3, 4)
 N_SAMPLES = 16
+SAMPLES_A_STEP = 256  # of the runs that did not keep it: 16 puzzles, 16 answers each
+STRAIGHT = 0.05  # points of a straight line lie so close to it
 MAX_SHOWN_CHARS = 600  # of the first self-correction
 
 TINY_TRIALS = (
@@ -63,6 +65,11 @@ class R1Zero:
     claim = (
         "RL on a verifier's reward alone makes a base with no worked answer in its prompt better, and its answers"
         " longer, where it takes attempts back; a base that never does gains less, and its answers do not grow."
+    )
+    settings = (
+        "Rate, warm-up and KL term were chosen with one other seed, on validation puzzles or by the training reward, as"
+        " said below for each model: among three rates with SmolLM2, among four settings with the tiny model. Before,"
+        " bases and puzzles of the tiny model were tried, too, and how many was not kept"
     )
     models = ("tiny", "smollm2", "any")
     own_task = True  # its worked answers are of countdown
@@ -100,22 +107,35 @@ class R1Zero:
                         {"panel": y, "line": name, "step": a, "value": float(b)}
                         for a, b in zip(own[0][x], mean, strict=True)
                     )
+                spent, right = compute_axis(own)
+                panels[4].plot(spent, right, marker=MARKERS[i], ms=4, **look)
+                panels[4].plot(spent, fit_log_linear(spent, right)(spent), color=COLOURS[i], ls=":", lw=1)
+                for r in own if len(own) > 1 else ():
+                    panels[4].plot(*compute_axis([r]), color=COLOURS[i], ls=look["ls"], lw=0.5, alpha=0.4)
+                rows.extend(
+                    {"panel": "compute", "line": name, "step": a, "value": b} for a, b in zip(spent, right, strict=True)
+                )
             for axes, title in zip(
                 panels,
-                ("pass@1", f"cons@{N_SAMPLES}", "tokens of an answer", "right after a correction, of all"),
+                (
+                    "pass@1", f"cons@{N_SAMPLES}", "tokens of an answer", "right after a correction, of all",
+                    "pass@1 over RL compute, with fits",
+                ),
                 strict=True,
-            ):
+            ):  # fmt: skip
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("steps of RL")
+            panels[4].set_xlabel(_compute_unit(data))
+            panels[4].set_xscale("log")
             for axes in panels:
                 axes.set_ylim(bottom=0)
-            for axes in panels[:2]:
+            for axes in (*panels[:2], panels[4]):
                 axes.set_ylim(0, 1.02)
             panels[0].set_ylabel("share of held-out puzzles")
             panels[3].set_ylabel("share of the samples of a step")
             panels[0].legend(fontsize=7)
 
-        return FigureWithData(make_panels(4, paint, ""), tuple(rows))
+        return FigureWithData(make_panels(5, paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -135,7 +155,8 @@ class R1Zero:
         ]
         for numbers in NUMBERS:
             lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]
-        return [*lines, *self._held_lines(data), *self._correction_lines(data), *self._cost_lines(data)]
+        return [*lines, *self._held_lines(data), *self._compute_lines(data), *self._correction_lines(data),
+                *self._cost_lines(data)]  # fmt: skip
 
     def _table(self, data: Sequence[SeedData], numbers: int) -> list[str]:
         rows = []
@@ -177,6 +198,27 @@ class R1Zero:
                 f" {format_interval(cons, sign=True)} points: **{held_above(cons)}**",
             ]
         return [*lines, ""]
+
+    def _compute_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """Whether accuracy grows with the logarithm of RL's compute, as o1's does, and along a straight line."""
+        lines = []
+        for base in BASES:
+            for numbers in NUMBERS:
+                fits = [fit_log_linear(*compute_axis([d["runs"][f"{base} {numbers}"]])) for d in data]
+                slope, off = [f.slope for f in fits], [f.residual for f in fits]
+                lines.append(
+                    f"- {base}, {numbers} numbers: {format_interval(slope, sign=True)} points of pass@1 by a tenfold of"
+                    f" RL's compute: **{held_above(slope)}**; points around the line by {format_interval(off)}; within"
+                    f" {100 * STRAIGHT:.0f} points in every seed: **{'yes' if max(off) < STRAIGHT else 'no'}**"
+                )
+        first = data[0]["runs"][f"{BASES[0]} {NUMBERS[0]}"]
+        x, _ = compute_axis([first])
+        return [
+            "RL's axis of compute (OpenAI 2024, Learning to reason with LLMs: o1's accuracy grows with the logarithm of"
+            f" RL's compute), in {_compute_unit(data)}, from the first measurement after RL began on:"
+            f" {len(x)} points, {np.log10(x[-1] / x[0]):.1f} decades. A straight line in its logarithm:",
+            "", *lines, "",
+        ]  # fmt: skip
 
     def _correction_lines(self, data: Sequence[SeedData]) -> list[str]:
         lines = []
@@ -239,6 +281,8 @@ def measure_run(before: Path, zero: Path, verifier: Any) -> dict[str, Any]:
         "first": None if first is None else {
             "step": first.step + 1, "question": questions[first.problem], "text": first.text[:MAX_SHOWN_CHARS],
         },
+        "samples a step": sum(len(trace.answers()) for step, trace in traces if step == traces[0][0]),
+        "flops at": [0.0, *(float(f"{row['flops']:.4g}") for row in measured)],
         "tokens": rows[-1]["num_tokens"],
         "flops": rows[-1]["flops"],
     }  # fmt: skip
@@ -291,6 +335,26 @@ def gain_at_tokens(run: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     sampled = np.cumsum(run["length"])
     within = [k for k, step in enumerate(run["measured at"]) if not step or sampled[step - 1] <= sum(other["length"])]
     return float(run["pass@1"][within[-1]] - run["pass@1"][0])
+
+
+def compute_axis(runs: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    """RL's compute up to each measurement after its beginning, and pass@1 there, means over runs: FLOPs of sampling and
+    learning, or of runs that did not keep them at each measurement, tokens of answers sampled."""
+    x = np.mean([r["flops at"] if all("flops at" in o for o in runs) else _sampled_tokens(r) for r in runs], axis=0)
+    y = np.mean([r["pass@1"] for r in runs], axis=0)
+    return [float(a) for a in x[1:]], [float(b) for b in y[1:]]
+
+
+def _sampled_tokens(run: Mapping[str, Any]) -> list[float]:
+    """Of answers, up to each measurement."""
+    samples = run.get("samples a step", SAMPLES_A_STEP)
+    ends = (run["steps"].index(at) + 1 if at else 0 for at in run["measured at"])
+    return [samples * float(sum(run["length"][:end])) for end in ends]
+
+
+def _compute_unit(data: Sequence[SeedData]) -> str:
+    known = all("flops at" in r for d in data for r in d["runs"].values())
+    return "FLOPs of sampling and learning" if known else "tokens of answers sampled"
 
 
 def _lengths(runs: Sequence[Mapping[str, Any]], at: int) -> list[float]:

@@ -45,6 +45,10 @@ class RewardHacking:
         "Trained on a weak reward a policy finds its hole: the reward rises and the share of right answers falls. A"
         " verifier as the reward avoids it, a KL term limits it, and a judge that training never saw shows it."
     )
+    settings = (
+        "The weak reward is one of three that were tried in one seed (below); the learning rate is that of the figure"
+        " algorithms. Both KL weights are shown"
+    )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ponder.book.figure import FigureRun, SeedData
 from ponder.book.judges import COMPARED, RECIPE, Judges
+from ponder.book.shared_settings import GSM8K_START
 from ponder.book.word_problem_start import start_line
 from ponder.errors import UsageError
 
@@ -22,6 +25,11 @@ ON_WORD_PROBLEMS: dict[str, Any] = {
 class RLJudges(Judges):
     name = "rl-judges"
     title = "Which judge picks best of N, after RL"
+    settings = (
+        "The reading of the implicit reward model is chosen on the validation split, as said below. Rates, beta and"
+        " steps are those of the one trial before, with one seed on validation problems, in which GRPO had 70 steps; no"
+        f" others were tried to the end. {GSM8K_START}"
+    )
     models = ("smollm2", "any")
     on_word_problems = ON_WORD_PROBLEMS
     compared = (*COMPARED, ("weighted implicit", "log pi"))
@@ -50,11 +58,25 @@ def rl_policy_and_judges(run: FigureRun) -> dict[str, str]:
     """The settings `start`, `judge` and `tuned` of recipes: SmolLM2 after GRPO on word problems, the implicit reward
     model of its answers, and the policy fine-tuned on the right ones, trained once for this figure and others. None for
     other models and tasks."""
-    if run.model != "smollm2" or run.task != TASK:
+    if (folder := _run_stages(run, NEEDED)) is None:
         return {}
-    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / RECIPE
     judge = f"implicit-{ON_WORD_PROBLEMS['betas'][0]:g}"
-    job = FIGURE.recipe_job(run)
-    needed = [stage for stage in job.stages if stage.name.partition("-")[0] in NEEDED or (folder / stage.name).exists()]
-    run.run_job(replace(job, stages=tuple(needed)), folder)
     return {"start": str(folder / "rl"), "judge": str(folder / judge), "tuned": str(folder / "tuned")}
+
+
+def policy_of_rl(run: FigureRun) -> str | None:
+    """That policy alone; None for other models and tasks."""
+    folder = _run_stages(run, ("rl",))
+    return None if folder is None else str(folder / "rl")
+
+
+def _run_stages(run: FigureRun, names: Container[str]) -> Path | None:
+    """Run these stages of the figure, and finish those that it has begun, in its own folder; None for other models and
+    tasks."""
+    if run.model != "smollm2" or run.task != TASK:
+        return None
+    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / RECIPE
+    job = FIGURE.recipe_job(run)
+    needed = [stage for stage in job.stages if stage.name.partition("-")[0] in names or (folder / stage.name).exists()]
+    run.run_job(replace(job, stages=tuple(needed)), folder)
+    return folder

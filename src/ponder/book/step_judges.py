@@ -27,6 +27,7 @@ from ponder.book.score_answers import (
     score_steps,
     score_stored_answers,
 )
+from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost_lines, stage_costs
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -66,6 +67,12 @@ VOTES = [name for name in BEST if not name.endswith("logprob") and name != "logp
 DRAWN = {
     "best orm": 1, "best prm chosen": 0, "best implicit ratio": 2, "best implicit-prm chosen": 4, "best logprob_sum": 5,
     "majority": 6, "weighted implicit-prm chosen": 3, "oracle": 7,
+}  # fmt: skip
+STAGES = {  # that sample or train
+    "start": "the start", "start-accuracy": "the start's own accuracy", "outcomes": "answers to learn from",
+    "orm": "outcome reward model", "prm": "process reward model",
+    "implicit": "implicit reward model of answers", "implicit-prm": "implicit reward model of steps",
+    "validation": "answers to validation problems", "test": "answers to held-out problems",
 }  # fmt: skip
 COMPARED = (
     ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
@@ -122,7 +129,7 @@ class StepJudges:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         out: list[str] = []
-        first = next(iter(seeds.values()))
+        first, uncounted = next(iter(seeds.values())), False
         for puzzle in _puzzles(seeds):
             n = first["puzzles"][puzzle]["test"]["n"]
             shown = [k for k in n if k in (1, 8, 16, 32, 64)]
@@ -132,6 +139,8 @@ class StepJudges:
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([_row_title(name), *cells])
             found = first["puzzles"][puzzle]
+            kept = [data["puzzles"][puzzle] for data in seeds.values()]
+            uncounted = uncounted or not all("costs" in d for d in kept)
             out += [
                 f"### {PUZZLES[puzzle].capitalize()}",
                 "",
@@ -142,8 +151,11 @@ class StepJudges:
                 f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
+                *(stage_cost_lines(kept, STAGES.__getitem__) if all("costs" in d for d in kept) else []),
                 *lines_above_at_every_n(COMPARED, partial(puzzle_curves, seeds, puzzle), _row_title, n),
             ]
+        if uncounted:
+            out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
         if missing := [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]:
             out += [
                 f"Not made yet: {' and '.join(missing)}. The recipe has them (`ponder run step_judges --puzzle`), and"
@@ -175,6 +187,7 @@ def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     traces = [trace for _, trace in read_traces(folder / "steps")]
     out["answers learned from"] = sum(len(trace.answers()) for trace in traces)
     out["right ends"] = count_right_ends(traces, task.verifier.name)
+    out["costs"] = stage_costs(folder, [stage.name for stage in job.stages if stage.name != "steps"])
     return out
 
 

@@ -10,12 +10,13 @@ import numpy as np
 
 from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, over_seeds
 from ponder.book.sampled_answers import read_samples
+from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost
 from ponder.filter_report import FilterReport
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS
 from ponder.pipelines.make_problems import WRITING_STEP
 from ponder.pipelines.problems.reapply_filters import FILTER_NAMES, MadeProblem, apply_filters, read_made_problems
-from ponder.runs import read_metrics, read_traces
+from ponder.runs import read_traces
 from ponder.runs.data_files import read_filter_report
 from ponder.tasks.question_identity import bare_question
 
@@ -62,6 +63,10 @@ class Synthetic:
         " that these were made of; harder problems help most on hard ones; and each filter is worth its place, that of"
         " agreement most."
     )
+    settings = (
+        "Rate and steps are the first that were tried, of three that were compared on validation problems with one seed"
+        " (below); problems of each way, attempts and filters had one value"
+    )
     models = ("tiny", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -88,7 +93,7 @@ class Synthetic:
         out["learned"] = {
             name.removesuffix("-tune"): {
                 **measure_accuracy(folder / f"{name.removesuffix('-tune')}-accuracy", task.verifier),
-                "tokens": [row for row in read_metrics(folder / name) if "num_tokens" in row][-1]["num_tokens"],
+                **(stage_cost(folder / name) or {}),
             }
             for name in stages
             if name.endswith("-tune")
@@ -154,6 +159,7 @@ class Synthetic:
             *TRIED.get(str(data[0]["model"]), []),
             *markdown_table(head, rows),
             *self._made_lines(data),
+            *self._cost_lines(data),
             *self._filter_lines(data),
             *self._held_lines(data, hard),
         ]
@@ -175,6 +181,24 @@ class Synthetic:
             "What was made and what each filter dropped of what those before it had left, as means over seeds; answers"
             " that are right, in %:",
             *markdown_table(head, rows),
+        ]
+
+    def _cost_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """What each way took to make and to learn from; all ways together were made once."""
+        counted = all("flops" in d["made"]["seeds"]["cost"] and "flops" in d["learned"]["seeds"] for d in data)
+        rows = []
+        for way, label in {**GIVEN, **{way: WAYS[way] for way in _ways(data)}}.items():
+            made, learned = [d["made"][way]["cost"] for d in data], [d["learned"][way] for d in data]
+            each = [[x[key] for x in made] for key in ("written", "tried")] + [[x["tokens"] for x in learned]]
+            if counted:
+                each += [[x["flops"] for x in made], [x["flops"] for x in learned]]
+            rows.append([label, *(format_amount(float(np.mean(values))) for values in each)])
+        head = ["", "tokens written", "tokens of attempts", "tokens learned from"]
+        head += ["FLOPs of making", "FLOPs of learning"] if counted else []
+        return [
+            "What each way took, as means over seeds, by the one meter:",
+            *markdown_table(head, rows),
+            *([] if counted else [f"{UNKNOWN_FLOPS} by way.", ""]),
         ]
 
     def _filter_lines(self, data: Sequence[SeedData]) -> list[str]:
@@ -254,14 +278,15 @@ def has_right_answer(one: MadeProblem) -> bool:
 
 
 def cost(folder: Path, way: str) -> dict[str, float]:
-    """Tokens that a way took to write and to try its problems."""
-    written = tried = 0.0
+    """Tokens that a way took to write and to try its problems, and the FLOPs of both."""
+    written = tried = flops = 0.0
     for step, trace in read_traces(folder / f"{way}-made"):
         if step == WRITING_STEP:
             written += trace.cost.generated_tokens
         else:
             tried += trace.cost.generated_tokens
-    return {"written": written, "tried": tried}
+        flops += trace.cost.flops
+    return {"written": written, "tried": tried, "flops": float(f"{flops:.4g}")}
 
 
 def measure_accuracy(folder: Path, verifier: Any) -> dict[str, float]:

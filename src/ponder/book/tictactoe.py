@@ -70,6 +70,11 @@ class TicTacToeFigure:
         "A small language model names illegal moves and misses wins and blocks; with a tree search around it it plays"
         " far better, and stronger with more simulations."
     )
+    settings = (
+        "No setting was chosen by strength: the question, the search of `ponder play` and its simulations had one"
+        " value. The model answers a position 8 times with up to 16 tokens; before the kept runs it was to answer 16"
+        " times with up to 8"
+    )
     models = ("smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ponder.book.figure import (
     paint_seeds,
 )
 from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
+from ponder.book.shared_settings import GSM8K_START, MIXED_SUMS
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc_within_problems
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -36,6 +37,7 @@ MORE_SHOWN_TOKENS = 100  # of other models than tiny, whose answers are longer
 OTHER_MODELS: dict[str, Any] = {"n": 64, "limit": 64, "token_stats": True}  # samples of each problem, and problems
 LENGTH_BINS = 8
 TOP_SHARE = 0.2  # of the tokens, those of highest entropy
+UNITS = {"entropy": ", nats", "varentropy": ", nats squared", "gini": ""}
 # Of "3+4=7\n7+0=7\n#### 7", what each character is.
 KINDS = {
     "copied": "numbers copied into a step, and +", "equals": "=", "result": "results of steps", "newline": "line ends",
@@ -79,6 +81,10 @@ class TokenEntropy:
         "Few tokens hold most of the entropy, and they are where the work is done; an answer whose tokens are uncertain"
         " is more often wrong; among the answers to one problem the shorter are right more often."
     )
+    settings = (
+        f"The samples of the tiny model are those of the figure monkeys. {MIXED_SUMS}. {GSM8K_START}. Nothing else was"
+        " chosen by results: a fifth of the tokens is Wang et al.'s share"
+    )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -104,16 +110,18 @@ class TokenEntropy:
         kinds = _kind_titles(data[0])
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            axes = panels[0]
-            for i, (name, label) in enumerate((("right", "right answers"), ("wrong", "wrong answers"))):
-                mean = _mean([d["along"][name] for d in data])
-                axes.plot(range(len(mean)), mean, color=COLOURS[2 - i], label=label)
-                paint_seeds(axes, range(len(mean)), [d["along"][name] for d in data], COLOURS[2 - i])
-                rows.extend({"panel": "along", "group": label, "x": x, "value": y} for x, y in enumerate(mean))
-            axes.set_xlabel("place in the answer, tokens")
-            axes.set_ylabel("entropy, nats")
-            axes.legend(fontsize=7)
-            axes = panels[1]
+            for axes, measure in zip(panels, drawn, strict=False):
+                for i, (name, label) in enumerate((("right", "right answers"), ("wrong", "wrong answers"))):
+                    curves = [along_curves(d, name)[measure] for d in data]
+                    mean = _mean(curves)
+                    axes.plot(range(len(mean)), mean, color=COLOURS[2 - i], label=label)
+                    paint_seeds(axes, range(len(mean)), curves, COLOURS[2 - i])
+                    panel = "along" if measure == "entropy" else f"{measure} along"
+                    rows.extend({"panel": panel, "group": label, "x": x, "value": y} for x, y in enumerate(mean))
+                axes.set_xlabel("place in the answer, tokens")
+                axes.set_ylabel(f"{measure}{UNITS[measure]}")
+            panels[0].legend(fontsize=7)
+            axes = panels[len(drawn)]
             for i, name in enumerate(TOKEN_STATS):
                 each = [[d["kinds"][kind][name] for d in data] for kind in kinds]
                 mean, places = [float(np.mean(own)) for own in each], np.arange(len(kinds)) + 0.27 * (i - 1)
@@ -127,7 +135,7 @@ class TokenEntropy:
             axes.invert_yaxis()
             axes.set_xlabel("mean over tokens")
             axes.legend(fontsize=7, loc="lower right")
-            axes = panels[2]
+            axes = panels[len(drawn) + 1]
             for i, d in enumerate(data):
                 bins = d["by length"]
                 x = [b["length"] for b in bins]
@@ -142,7 +150,8 @@ class TokenEntropy:
             axes.set_ylim(bottom=0)
             axes.legend(fontsize=7)
 
-        return FigureWithData(make_panels(3, paint, ""), tuple(rows))
+        drawn = [name for name in TOKEN_STATS if all(name in along_curves(d, "right") for d in data)]
+        return FigureWithData(make_panels(len(drawn) + 2, paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -247,8 +256,7 @@ def measure_tokens(table: TokenTable, tiny: bool = True) -> dict[str, Any]:
         "answers": len(right), "problems": len(set(table.problems)), "tokens": len(entropy),
         "accuracy": round(float(right.mean()), 4),
         "along": {
-            name: [round(float(entropy[own & (places == i)].mean()), 4) if (own & (places == i)).any() else 0.0
-                   for i in range(shown)]
+            name: {measure: means_by_place(values[own], places[own], shown) for measure, values in stats.items()}
             for name, own in (("right", is_right), ("wrong", ~is_right))
         },
         "kinds": {kind: _kind_means(stats, kinds == kind) for kind in (KINDS if tiny else ("all",))},
@@ -256,6 +264,19 @@ def measure_tokens(table: TokenTable, tiny: bool = True) -> dict[str, Any]:
         "auroc": {name: round(float(x), 4) for name, x in area.items()},
         "by length": by_length(lengths, right) if tiny else by_length_bins(lengths, right),
     }  # fmt: skip
+
+
+def means_by_place(values: Floats, places: NDArray[np.int64], shown: int) -> list[float]:
+    """The mean over the tokens at each place of an answer; 0 where there is none."""
+    counts = np.bincount(places, minlength=shown)[:shown]
+    sums = np.bincount(places, values, minlength=shown)[:shown]
+    return [round(float(x), 4) for x in sums / np.maximum(counts, 1)]
+
+
+def along_curves(d: SeedData, group: str) -> Mapping[str, Sequence[float]]:
+    """By measure, its means along right or wrong answers; earlier versions kept those of entropy alone."""
+    kept = d["along"][group]
+    return kept if isinstance(kept, Mapping) else {"entropy": kept}
 
 
 def _kind_means(stats: Mapping[str, Floats], own: NDArray[np.bool_]) -> dict[str, float]:

@@ -48,6 +48,10 @@ class TwoAxes:
         "Held-out accuracy grows steadily with the logarithm of training compute, and with that of test-time compute;"
         " for few queries thinking longer is the cheaper way to a given accuracy, for many queries training longer."
     )
+    settings = (
+        "Rate and steps of the tiny model came after two tries of one seed, which had been measured on held-out"
+        " problems (below); checkpoints and samples had one value"
+    )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
@@ -128,8 +132,9 @@ class TwoAxes:
         return [
             f"{first['problems']} held-out problems, {VOTES[-1]} samples of each from every checkpoint; the vote of n"
             " is the exact mean over subsets. FLOPs are those of the one meter, forward and backward for training. The"
-            " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. Over"
-            " seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
+            " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. It is"
+            " training by imitation; accuracy over the compute of RL, which o1's first axis is, stands in the figure"
+            " r1-zero. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
             *markdown_table(head, rows),
             *(TRIES if data[0]["model"] == "tiny" else []),
             *self._fit_lines(data, steps),

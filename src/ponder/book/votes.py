@@ -25,6 +25,7 @@ from ponder.book.sampled_answers import (
     sampling_cost_line,
     vote_counts,
 )
+from ponder.book.shared_settings import MIXED_SUMS
 from ponder.measure import plurality_accuracy, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -49,6 +50,10 @@ class Votes:
         "Each sample right with p above 1/2, a vote tends to certainty, and below to failure; among many wrong answers"
         " the most frequent one is what counts, so that a vote can win with p far below 1/2. Real votes of samples"
         " follow the exact plurality of their own answers' shares."
+    )
+    settings = (
+        f"The samples are those of the figure monkeys. {MIXED_SUMS}. Bins, N and the limit of 0.03 stood before the"
+        " kept runs"
     )
     models = ("tiny", "smollm2", "any")
 

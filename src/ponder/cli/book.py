@@ -29,6 +29,9 @@ def book(
     runs: Annotated[Path, "where the runs lie; a stopped figure resumes from them"] = Path("runs/book"),
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    prices: Annotated[
+        Path | None, 'of monkeys: JSON, dollars per million tokens, {"model": {"generated": 0.8}, "smaller": ...}'
+    ] = None,
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Make a figure of the book: run what is not kept yet, with three seeds, then draw it and write its page."""
@@ -45,6 +48,8 @@ def book(
     if negative := next((number for number in seed if number < 0), None):
         raise UsageError(f"--seed is {negative}; it must be 0 or more")
     _check_figure_flags(found, on, task, task_settings, device, dtype)
+    if prices is not None:
+        found = _at_prices(found, prices)
 
     def build_recipe(name: str, **settings: Any) -> Any:
         return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
@@ -73,6 +78,23 @@ def _check_figure_flags(
         raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
     if getattr(figure, "own_task", False) and (task is not None or task_settings):
         raise UsageError(f"the figure {figure.name} has a task of its own: leave out --task and its settings")
+
+
+def _at_prices(figure: Any, path: Path) -> Any:
+    """The figure with its costs in dollars at these prices."""
+    from dataclasses import replace
+
+    from ponder.errors import UnknownName
+    from ponder.reason.price import read_prices
+
+    if not hasattr(figure, "prices"):
+        raise UsageError(f"the figure {figure.name} has no costs in dollars: leave out --prices")
+    from ponder.book.sample_prices import PRICED
+
+    table = read_prices(path)
+    if unknown := sorted(table.keys() - set(PRICED.values())):
+        raise UnknownName("model of this figure", unknown[0], PRICED.values())
+    return replace(figure, prices=table)
 
 
 def _model_title(name: str) -> str:
