@@ -211,26 +211,52 @@ def verifiers(rows: Rows) -> list[str]:
         return []
     ways = [w for w in ("majority", "orm", "prm", *LIKELIEST, "oracle") if all(w in c for c in _curves(rows, seeds))]
     curve = {way: np.array([own[way] for own in _curves(rows, seeds)]) for way in ways}
+    compared = [pair for pair in COMPARED_JUDGES if {*pair} <= curve.keys()]
     cells = []
     for i, n in enumerate(N[: curve["orm"].shape[1]]):
         row = [str(n)]
         for way in curve.values():
             row.append(f"{100 * way[:, i].mean():.1f} ({', '.join(f'{100 * x:.1f}' for x in way[:, i])})")
-        for one, other in (("orm", "majority"), ("prm", "majority"), ("prm", "orm")):
+        for one, other in compared:
             gap = 100 * (curve[one] - curve[other])[:, i]
             row.append(f"{gap.mean():+.1f} {within(*over_seeds([*gap]))}")
         cells.append(row)
     made = [tokens_of(rows, seeds, "outcomes"), tokens_of(rows, seeds, "sample", "label")]
     note = f"Tokens sampled to learn from: the outcome model {made[0]}, the process model {made[1]}."
     if curve["orm"][:, -1].mean() < curve["orm"][:, 0].mean():
-        note += (
-            " With more answers to choose from, these judges do worse than one sample. The book"
-            " ([which judge picks best of N](book/judges.md)) measures how well they tell answers to one problem apart,"
-            " beside judges that read log-probabilities."
-        )
-    titles = {"majority": "majority, % (each seed)", "orm": "best by ORM", "prm": "best by PRM", **LIKELIEST}
-    head = ["N", *(titles.get(way, way) for way in ways)]
-    return [*table([*head, "ORM less majority", "PRM less majority", "PRM less ORM"], cells), note]
+        note += " With more answers to choose from, these judges do worse than one sample."
+    head = [
+        "N",
+        *(JUDGE_TITLES[way] for way in ways),
+        *(f"{SHORT[one]} less {SHORT[other]}" for one, other in compared),
+    ]
+    return [*table(head, cells), note, *auroc_of_judges(rows, seeds)]
+
+
+def auroc_of_judges(rows: Rows, seeds: Sequence[int]) -> list[str]:
+    """How well each judge tells right answers from wrong ones, where it was measured."""
+    areas = [rows["verifiers", seed].get("auroc", {}) for seed in seeds]
+    if not all(areas):
+        return [
+            "",
+            "These runs are from before the best by log-probability and the AUROC within problems were measured, so"
+            " both are missing here. The book has both of other runs ([judges](book/judges.md)).",
+        ]
+    cells = []
+    for judge in (way for way in SHORT if way in areas[0]):
+        row = [SHORT[judge]]
+        for kind in ("pooled", "within problems"):
+            each = [own[judge][kind] for own in areas]
+            low, high = over_seeds(each)
+            interval = f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else ""
+            row.append(f"{np.mean(each):.3f}{interval} ({', '.join(f'{x:.3f}' for x in each)})")
+        cells.append(row)
+    about = (
+        "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems, with"
+        " Student's 95 % interval over seeds. Best of N chooses within a problem. The book ([which judge picks best of"
+        " N](book/judges.md)) has further judges, implicit reward models among them."
+    )
+    return ["", about, *table(["judge", "pooled", "within problems"], cells)]
 
 
 def _curves(rows: Rows, seeds: Sequence[int]) -> list[dict[str, list[float]]]:
@@ -279,7 +305,18 @@ def answer_tokens(stages: Sequence[dict[str, Any]]) -> str:
 
 
 # What needs no judge: runs that were kept before these were measured do not have them.
-LIKELIEST = {"logprob_sum": "best by log-probability, sum", "logprob": "mean"}
+LIKELIEST = ("logprob_sum", "logprob")
+JUDGE_TITLES = {
+    "majority": "majority, % (each seed)", "orm": "best by ORM", "prm": "best by PRM",
+    "logprob_sum": "best by log-probability, sum", "logprob": "best by log-probability, mean", "oracle": "oracle",
+}  # fmt: skip
+SHORT = {
+    "majority": "majority", "orm": "ORM", "prm": "PRM", "logprob_sum": "log-probability, sum",
+    "logprob": "log-probability, mean",
+}  # fmt: skip
+COMPARED_JUDGES = (
+    ("orm", "majority"), ("prm", "majority"), ("prm", "orm"), ("logprob_sum", "majority"), ("orm", "logprob_sum"),
+)  # fmt: skip
 PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("Each method against its start", methods),
     ("Expert iteration: the second round against the first, and search against sampling", iteration),
