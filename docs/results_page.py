@@ -394,7 +394,7 @@ def page() -> str:
             out += ["", f"### {part}"] if part and lines else []
             out += lines
         names = dict.fromkeys(name for name, _ in rows)
-        out += ["", "### Commands", "", "Of the first seed of each run; likewise with the other two. All at once:", ""]
+        out += ["", "### Commands", "", "Of the first seed of each run; likewise with the others. All at once:", ""]
         first = {name: min(seed for run, seed in rows if run == name) for name in names}
         out += ["```", f"python docs/results.py --on {on}", *(command(name, on, first[name]) for name in names), "```"]
         if settings := tried(on):
