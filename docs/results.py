@@ -36,6 +36,7 @@ from results_page import (
     IMPLICIT_R1,
     IMPLICIT_RLHF,
     KEPT,
+    LONGER_R1,
     REHEARSAL,
     START,
     SUPERVISED,
@@ -64,7 +65,7 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
-    "rlhf --kl 0.02", IMPLICIT_RLHF, IMPLICIT_R1, SUPERVISED,
+    "rlhf --kl 0.02", IMPLICIT_RLHF, IMPLICIT_R1, LONGER_R1, SUPERVISED,
 )  # fmt: skip
 KEPT_METRICS = ("loss", "reward", "frac_reward_zero_std", "test/auroc", "test/auroc_within", "test/accuracy")
 OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start

@@ -46,6 +46,7 @@ BASES = {
     "smollm2": "SmolLM2-135M-Instruct, on one GPU",
 }
 IMPLICIT_RLHF, IMPLICIT_R1 = "rlhf --judge implicit", "r1 --judge implicit"
+LONGER_R1 = f"{IMPLICIT_R1} --all-rl-steps 64"  # as many as of reasoning RL
 METHODS = (  # a row: what it is called, its run, the stage it is measured at, and what it is to improve on
     ("STaR, round 1", "star", "accuracy-1", ""),
     ("STaR, round 2", "star", "accuracy-2", ""),
@@ -197,7 +198,10 @@ def r1(rows: Rows, name: str = "r1") -> list[str]:
         return []
     start = [found(rows, name, "", s) for s in seeds]
     cells = [["cold start", "", accuracy(start), "", "", "", "", "", ""]]
+    stages = set.intersection(*({s["stage"] for s in rows[name, seed]["stages"]} for seed in seeds))
     for title, stage, before in R1:
+        if stage not in stages:  # of some runs only what comes before the students
+            continue
         after = [found(rows, name, stage, s) for s in seeds]
         first = [found(rows, name, before, s) for s in seeds] if before else start
         spent_on = [tokens(rows, name, stage, seeds, what) for what in ("sampled", "trained")]
@@ -323,6 +327,7 @@ PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("", guided),
     ("The R1 pipeline, stage by stage", r1),
     ("The R1 pipeline, its plain questions judged by an implicit reward model", partial(r1, name=IMPLICIT_R1)),
+    ("The same, with 64 steps of RL for all scenarios", partial(r1, name=LONGER_R1)),
     ("Which judge picks best of N", verifiers),
     ("Acting in environments", agents),
 )

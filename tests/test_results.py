@@ -198,6 +198,21 @@ def test_page_has_log_probability_and_auroc_of_judges_where_measured() -> None:
     assert "| ORM | 0.500 [0.500, 0.500] (0.500, 0.500) | 0.750 [0.750, 0.750] (0.750, 0.750) |" in text
 
 
+def test_r1_is_shown_up_to_the_stage_that_every_seed_has() -> None:
+    def row(*stages: str) -> dict[str, Any]:
+        return {"stages": [measured(stage, [i, 4]) for i, stage in enumerate(stages)]}
+
+    names = ["reasoning-rl-accuracy", "sft-accuracy", "all-rl-accuracy"]
+    students = ["small-accuracy", "student-accuracy", "student-by-logits-accuracy"]
+    rows = {("cold_start", seed): row("start-accuracy") for seed in (0, 1)}
+    short = rows | {(results_page.LONGER_R1, 0): row(*names), (results_page.LONGER_R1, 1): row(*names, *students)}
+    text = "\n".join(results_page.r1(short, results_page.LONGER_R1))
+    assert "| RL for all scenarios | 62.5 % (62.5, 62.5) | 75.0 % (75.0, 75.0) | +12.5 (" in text
+    assert "student" not in text
+    both = rows | {(results_page.LONGER_R1, seed): row(*names, *students) for seed in (0, 1)}
+    assert "| student, by logits |" in "\n".join(results_page.r1(both, results_page.LONGER_R1))
+
+
 def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results_page, "KEPT", tmp_path)
     assert "##" not in results_page.page().replace("# Results", "")
