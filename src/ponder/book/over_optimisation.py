@@ -241,8 +241,9 @@ def _rule(data: Sequence[SeedData]) -> str:
         seconds = ", ".join(str(a["seconds"]) for a in apart)
         machines = "; ".join(dict.fromkeys(a["machine"] for a in apart))
         text += (
-            " These samples were taken anew, from other starts (trained alike on another machine, the judges, too) than"
-            f" those of RL below: {seconds} s of {machines}."
+            " These samples are not of the starts of RL below, but of other starts, trained alike on another machine:"
+            " starts and scalar heads are those of the recipe `verifiers` ([results](../results.md)); implicit models,"
+            f" samples and scores took {seconds} s of {machines}."
         )
     return text
 
