@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from results_agents import ABOUT_AGENTS, ABOUT_CALCULATOR, AGENT_ROWS, CALCULATOR
 
+from ponder.book.figure import SHARE, format_interval
 from ponder.cli import recipe_files
 from ponder.measure import paired_means
 
@@ -248,17 +249,13 @@ def auroc_of_judges(rows: Rows, seeds: Sequence[int]) -> list[str]:
         ]
     cells = []
     for judge in (way for way in SHORT if way in areas[0]):
-        row = [SHORT[judge]]
-        for kind in ("pooled", "within problems"):
-            each = [own[judge][kind] for own in areas]
-            low, high = over_seeds(each)
-            interval = f" [{low:.3f}, {high:.3f}]" if math.isfinite(low) else ""
-            row.append(f"{np.mean(each):.3f}{interval} ({', '.join(f'{x:.3f}' for x in each)})")
+        each = ([own[judge][kind] for own in areas] for kind in ("pooled", "within problems"))
+        row = [SHORT[judge], *(format_interval(values, 1, 3, bounds=SHARE) for values in each)]
         cells.append(row)
     about = (
-        "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems, with"
-        " Student's 95 % interval over seeds. Best of N chooses within a problem. The book ([which judge picks best of"
-        " N](book/judges.md)) has further judges, implicit reward models among them."
+        "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems, with its"
+        " 95 % interval over seeds (Student's, of arcsin sqrt). Best of N chooses within a problem. The book"
+        " ([which judge picks best of N](book/judges.md)) has further judges, implicit reward models among them."
     )
     return ["", about, *table(["judge", "pooled", "within problems"], cells)]
 
