@@ -36,6 +36,7 @@ from results_page import (
     IMPLICIT_R1,
     IMPLICIT_RLHF,
     KEPT,
+    LONGER_R1,
     REHEARSAL,
     START,
     SUPERVISED,
@@ -49,7 +50,7 @@ from results_page import (
 
 from ponder.cli import recipe_files
 from ponder.cli.flags import run_command
-from ponder.measure import selection_curve
+from ponder.measure import auroc, auroc_within_problems, selection_curve
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -64,7 +65,7 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
-    "rlhf --kl 0.02", IMPLICIT_RLHF, IMPLICIT_R1, SUPERVISED,
+    "rlhf --kl 0.02", IMPLICIT_RLHF, IMPLICIT_R1, LONGER_R1, SUPERVISED,
 )  # fmt: skip
 KEPT_METRICS = ("loss", "reward", "frac_reward_zero_std", "test/auroc", "test/auroc_within", "test/accuracy")
 OWN_START = (START, "distillation", "trace_supervision", "agent", "calculator")  # these make their own start
@@ -115,7 +116,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     if "--start" in flags:  # made on this machine: another would have rounded otherwise
         output["start"] = outcomes(job.stages[-1].job, Path(start).with_name("start-accuracy"))
     if title == "verifiers":
-        output["curves"] = curves(job, folder)
+        output |= judged(job, folder)
     return output
 
 
@@ -175,25 +176,38 @@ def outcomes(job: Evaluate, folder: Path) -> dict[str, Any]:
     return {"samples": len(right[0]), "right": [int(x) if x == int(x) else x for x in sums]}
 
 
-def curves(job: Stages, folder: Path) -> dict[str, list[float]]:
-    """What each way to choose among N answers is worth, exactly, from the largest number of them."""
-    by = {s.name.removeprefix("best-by-"): s.job for s in job.stages if s.name.startswith("best-by-")}
-    output: dict[str, list[float]] = {}
-    for guide, best in by.items():
-        verifier, traces = best.task.verifier, [t for _, t in read_traces(folder / f"best-by-{guide}")]
+def judged(job: Stages, folder: Path) -> dict[str, Any]:
+    """What each way to choose among N answers is worth, exactly, from the largest number of them; and how well each
+    score tells right answers from wrong ones, over all answers and within problems."""
+    worths: dict[str, list[float]] = {}
+    areas: dict[str, dict[str, float]] = {}
+    for stage in job.stages:
+        guide = stage.name.removeprefix("best-by-")
+        if guide == stage.name:
+            continue
+        verifier, traces = stage.job.task.verifier, [t for _, t in read_traces(folder / stage.name)]
         right = [every(t, verifier.name) for t in traces]
         text = [[verifier.extract_answer(t.text(i)) for i in t.answers()] for t in traces]
         k = [n for n in N if n <= len(right[0])]
-        scores = [every(t, guide) for t in traces]
         own = [chosen_among(t) for t in text]  # the best one is chosen itself, whatever others say
-        output[guide] = worth(selection_curve("best", own, right, k, scores, how="exact").mean)
+        scores = {guide: [every(t, guide) for t in traces]}
         if guide == "orm":  # the same samples tell what needs no model
             for name, measure in (("logprob_sum", sum_logprob), ("logprob", mean_logprob)):
-                likely = [[measure(t, i) for i in t.answers()] for t in traces]
-                output[name] = worth(selection_curve("best", own, right, k, likely, how="exact").mean)
-            output["majority"] = worth(selection_curve("majority", text, right, k, how="exact").mean)
-            output["oracle"] = worth(selection_curve("best", own, right, k, right, how="exact").mean)
-    return output
+                scores[name] = [[measure(t, i) for i in t.answers()] for t in traces]
+            worths["majority"] = worth(selection_curve("majority", text, right, k, how="exact").mean)
+            worths["oracle"] = worth(selection_curve("best", own, right, k, right, how="exact").mean)
+        for name, score in scores.items():
+            worths[name] = worth(selection_curve("best", own, right, k, score, how="exact").mean)
+            areas[name] = tells_apart(score, right)
+    return {"curves": worths, "auroc": areas}
+
+
+def tells_apart(scores: Sequence[Sequence[float | None]], right: Sequence[Sequence[float | None]]) -> dict[str, float]:
+    """The chance that a right answer scores above a wrong one, of any two, and of two to one problem."""
+    flat_scores, flat_right = ([x for group in groups for x in group] for groups in (scores, right))
+    problems = [p for p, group in enumerate(right) for _ in group]
+    within = auroc_within_problems(flat_scores, flat_right, problems, resamples=2).area  # the area alone is kept
+    return {"pooled": round(auroc(flat_scores, flat_right).area, 4), "within problems": round(within, 4)}
 
 
 def chosen_among(answers: Sequence[str | None]) -> list[str | None]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from results_agents import ABOUT_AGENTS, ABOUT_CALCULATOR, AGENT_ROWS, CALCULATOR
 
+from ponder.book.figure import SHARE, format_interval
 from ponder.cli import recipe_files
 from ponder.measure import paired_means
 
@@ -46,6 +47,7 @@ BASES = {
     "smollm2": "SmolLM2-135M-Instruct, on one GPU",
 }
 IMPLICIT_RLHF, IMPLICIT_R1 = "rlhf --judge implicit", "r1 --judge implicit"
+LONGER_R1 = f"{IMPLICIT_R1} --all-rl-steps 64"  # as many as of reasoning RL
 METHODS = (  # a row: what it is called, its run, the stage it is measured at, and what it is to improve on
     ("STaR, round 1", "star", "accuracy-1", ""),
     ("STaR, round 2", "star", "accuracy-2", ""),
@@ -197,7 +199,10 @@ def r1(rows: Rows, name: str = "r1") -> list[str]:
         return []
     start = [found(rows, name, "", s) for s in seeds]
     cells = [["cold start", "", accuracy(start), "", "", "", "", "", ""]]
+    stages = set.intersection(*({s["stage"] for s in rows[name, seed]["stages"]} for seed in seeds))
     for title, stage, before in R1:
+        if stage not in stages:  # of some runs only what comes before the students
+            continue
         after = [found(rows, name, stage, s) for s in seeds]
         first = [found(rows, name, before, s) for s in seeds] if before else start
         spent_on = [tokens(rows, name, stage, seeds, what) for what in ("sampled", "trained")]
@@ -211,26 +216,48 @@ def verifiers(rows: Rows) -> list[str]:
         return []
     ways = [w for w in ("majority", "orm", "prm", *LIKELIEST, "oracle") if all(w in c for c in _curves(rows, seeds))]
     curve = {way: np.array([own[way] for own in _curves(rows, seeds)]) for way in ways}
+    compared = [pair for pair in COMPARED_JUDGES if {*pair} <= curve.keys()]
     cells = []
     for i, n in enumerate(N[: curve["orm"].shape[1]]):
         row = [str(n)]
         for way in curve.values():
             row.append(f"{100 * way[:, i].mean():.1f} ({', '.join(f'{100 * x:.1f}' for x in way[:, i])})")
-        for one, other in (("orm", "majority"), ("prm", "majority"), ("prm", "orm")):
+        for one, other in compared:
             gap = 100 * (curve[one] - curve[other])[:, i]
             row.append(f"{gap.mean():+.1f} {within(*over_seeds([*gap]))}")
         cells.append(row)
     made = [tokens_of(rows, seeds, "outcomes"), tokens_of(rows, seeds, "sample", "label")]
     note = f"Tokens sampled to learn from: the outcome model {made[0]}, the process model {made[1]}."
     if curve["orm"][:, -1].mean() < curve["orm"][:, 0].mean():
-        note += (
-            " With more answers to choose from, these judges do worse than one sample. The book"
-            " ([which judge picks best of N](book/judges.md)) measures how well they tell answers to one problem apart,"
-            " beside judges that read log-probabilities."
-        )
-    titles = {"majority": "majority, % (each seed)", "orm": "best by ORM", "prm": "best by PRM", **LIKELIEST}
-    head = ["N", *(titles.get(way, way) for way in ways)]
-    return [*table([*head, "ORM less majority", "PRM less majority", "PRM less ORM"], cells), note]
+        note += " With more answers to choose from, these judges do worse than one sample."
+    head = [
+        "N",
+        *(JUDGE_TITLES[way] for way in ways),
+        *(f"{SHORT[one]} less {SHORT[other]}" for one, other in compared),
+    ]
+    return [*table(head, cells), note, *auroc_of_judges(rows, seeds)]
+
+
+def auroc_of_judges(rows: Rows, seeds: Sequence[int]) -> list[str]:
+    """How well each judge tells right answers from wrong ones, where it was measured."""
+    areas = [rows["verifiers", seed].get("auroc", {}) for seed in seeds]
+    if not all(areas):
+        return [
+            "",
+            "These runs are from before the best by log-probability and the AUROC within problems were measured, so"
+            " both are missing here. The book has both of other runs ([judges](book/judges.md)).",
+        ]
+    cells = []
+    for judge in (way for way in SHORT if way in areas[0]):
+        each = ([own[judge][kind] for own in areas] for kind in ("pooled", "within problems"))
+        row = [SHORT[judge], *(format_interval(values, 1, 3, bounds=SHARE) for values in each)]
+        cells.append(row)
+    about = (
+        "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems, with its"
+        " 95 % interval over seeds (Student's, of arcsin sqrt). Best of N chooses within a problem. The book"
+        " ([which judge picks best of N](book/judges.md)) has further judges, implicit reward models among them."
+    )
+    return ["", about, *table(["judge", "pooled", "within problems"], cells)]
 
 
 def _curves(rows: Rows, seeds: Sequence[int]) -> list[dict[str, list[float]]]:
@@ -279,13 +306,25 @@ def answer_tokens(stages: Sequence[dict[str, Any]]) -> str:
 
 
 # What needs no judge: runs that were kept before these were measured do not have them.
-LIKELIEST = {"logprob_sum": "best by log-probability, sum", "logprob": "mean"}
+LIKELIEST = ("logprob_sum", "logprob")
+JUDGE_TITLES = {
+    "majority": "majority, % (each seed)", "orm": "best by ORM", "prm": "best by PRM",
+    "logprob_sum": "best by log-probability, sum", "logprob": "best by log-probability, mean", "oracle": "oracle",
+}  # fmt: skip
+SHORT = {
+    "majority": "majority", "orm": "ORM", "prm": "PRM", "logprob_sum": "log-probability, sum",
+    "logprob": "log-probability, mean",
+}  # fmt: skip
+COMPARED_JUDGES = (
+    ("orm", "majority"), ("prm", "majority"), ("prm", "orm"), ("logprob_sum", "majority"), ("orm", "logprob_sum"),
+)  # fmt: skip
 PARTS: tuple[tuple[str, Callable[[Rows], list[str]]], ...] = (
     ("Each method against its start", methods),
     ("Expert iteration: the second round against the first, and search against sampling", iteration),
     ("", guided),
     ("The R1 pipeline, stage by stage", r1),
     ("The R1 pipeline, its plain questions judged by an implicit reward model", partial(r1, name=IMPLICIT_R1)),
+    ("The same, with 64 steps of RL for all scenarios", partial(r1, name=LONGER_R1)),
     ("Which judge picks best of N", verifiers),
     ("Acting in environments", agents),
 )
@@ -357,7 +396,7 @@ def page() -> str:
             out += ["", f"### {part}"] if part and lines else []
             out += lines
         names = dict.fromkeys(name for name, _ in rows)
-        out += ["", "### Commands", "", "Of the first seed of each run; likewise with the other two. All at once:", ""]
+        out += ["", "### Commands", "", "Of the first seed of each run; likewise with the others. All at once:", ""]
         first = {name: min(seed for run, seed in rows if run == name) for name in names}
         out += ["```", f"python docs/results.py --on {on}", *(command(name, on, first[name]) for name in names), "```"]
         if settings := tried(on):

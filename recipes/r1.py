@@ -13,8 +13,8 @@ answers, as it is and after `--smaller-start`; RL on that start itself, set as r
 
 With `--judge implicit` an implicit reward model, read by its log-probability per token, judges the plain answers.
 
-A policy soon exploits a learned reward, so there are few steps with it, as in the paper. The learned reward also
-differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise;
+The stage with a learned reward has few steps, as in the paper, unless `--all-rl-steps` says otherwise. The learned
+reward also differs a little between equally good answers. GRPO would divide by that small spread and amplify the noise;
 Dr. GRPO does not.
 
 Results with three seeds, hardware and time: docs/results.md.
@@ -49,7 +49,7 @@ from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
 from ponder.reason.strategies import Samples
-from ponder.settings import Named
+from ponder.settings import GreaterThan, Named
 from ponder.tasks import Addition, Sums
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.distill import Distill
@@ -65,7 +65,11 @@ def recipe(
         Named("ponder.tasks:TASKS"),
         "questions that need no long thought, as general data; None: smaller sums, or additions beside a given task",
     ] = None,
-    rl_steps: Steps = None, sft_steps: Steps = None,
+    rl_steps: Steps = None,
+    all_rl_steps: Annotated[
+        int | None, "steps of RL for all scenarios; None: a quarter of --rl-steps", GreaterThan(0)
+    ] = None,
+    sft_steps: Steps = None,
     sft_lr: Lr = None, problems: Problems = None,
     problems_per_step: Problems = None, group_size: Count = 8, lr: Lr = None,
     judge: Annotated[Literal["outcome", "implicit"], "of plain answers: a head or an implicit model"] = "outcome",
@@ -91,7 +95,7 @@ def recipe(
         "lr": lr,
         "problems_per_step": problems_per_step or b.answer_budget // (rl_steps * group_size),
     }
-    few = max(1, rl_steps // 4)
+    few = all_rl_steps or max(1, rl_steps // 4)
     softly = DrGRPO(max_completion_tokens=b.sampling.max_tokens)
     all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
     reasoning = b.task if model == "tiny" else b.with_rewards(**{"language:en": 0.1})

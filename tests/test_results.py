@@ -165,7 +165,8 @@ def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
     for stage in jobs:
         with Run(tmp_path / stage.name, stage.job) as run:
             run.write_traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])
-    output = results.curves(Stages(tuple(jobs)), tmp_path)
+    both = results.judged(Stages(tuple(jobs)), tmp_path)
+    output, areas = both["curves"], both["auroc"]
     for place, k in enumerate((1, 2, 4)):
         subsets = [[*itertools.combinations(range(4), k)]] * 2
         for name, sign in (("orm", 1), ("prm", -1)):
@@ -175,6 +176,41 @@ def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
         any_right = [np.mean([max(r[i] for i in c) for c in cs]) for r, cs in zip(right, subsets, strict=True)]
         assert output["oracle"][place] == pytest.approx(np.mean(any_right), abs=1e-5)
     assert output["majority"][0] == pytest.approx(3 / 8)
+    assert output["logprob_sum"][0] == output["logprob"][0] == pytest.approx(3 / 8)
+    # Of 3 right and 5 wrong answers 9 of 15 pairs are in order: of the first problem 2 of 4, of the second all 3.
+    assert areas["orm"] == {"pooled": 0.6, "within problems": 0.75}
+    assert areas["prm"] == {"pooled": 0.4, "within problems": 0.25}
+    assert areas["logprob_sum"] == {"pooled": 0.5, "within problems": 0.5}, "all alike"
+
+
+def test_page_has_log_probability_and_auroc_of_judges_where_measured() -> None:
+    ways = {"orm": [0.5, 0.25], "prm": [0.5, 0.5], "majority": [0.5, 0.5], "oracle": [0.5, 0.75]}
+    own = {"logprob_sum": [0.5, 0.75], "logprob": [0.5, 0.625]}
+    stages = [{"stage": name, "job": "Collect", "sampled": 1000} for name in ("outcomes", "sample", "label")]
+    old = {("verifiers", seed): {"stages": stages, "curves": ways} for seed in (0, 1)}
+    text = "\n".join(results_page.verifiers(old))
+    assert "both are missing here" in text and "log-probability, sum" not in text and "| AUROC" not in text
+    areas = {way: {"pooled": 0.5, "within problems": 0.75} for way in ("orm", "prm", *own)}
+    new = {key: row | {"curves": ways | own, "auroc": areas} for key, row in old.items()}
+    text = "\n".join(results_page.verifiers(new))
+    assert "both are missing here" not in text and "| 75.0 (75.0, 75.0) | 62.5 (62.5, 62.5) |" in text
+    assert "log-probability, sum less majority" in text and "+25.0 [+25.0, +25.0]" in text
+    assert "| ORM | 0.500 [0.500, 0.500] (0.500, 0.500) | 0.750 [0.750, 0.750] (0.750, 0.750) |" in text
+
+
+def test_r1_is_shown_up_to_the_stage_that_every_seed_has() -> None:
+    def row(*stages: str) -> dict[str, Any]:
+        return {"stages": [measured(stage, [i, 4]) for i, stage in enumerate(stages)]}
+
+    names = ["reasoning-rl-accuracy", "sft-accuracy", "all-rl-accuracy"]
+    students = ["small-accuracy", "student-accuracy", "student-by-logits-accuracy"]
+    rows = {("cold_start", seed): row("start-accuracy") for seed in (0, 1)}
+    short = rows | {(results_page.LONGER_R1, 0): row(*names), (results_page.LONGER_R1, 1): row(*names, *students)}
+    text = "\n".join(results_page.r1(short, results_page.LONGER_R1))
+    assert "| RL for all scenarios | 62.5 % (62.5, 62.5) | 75.0 % (75.0, 75.0) | +12.5 (" in text
+    assert "student" not in text
+    both = rows | {(results_page.LONGER_R1, seed): row(*names, *students) for seed in (0, 1)}
+    assert "| student, by logits |" in "\n".join(results_page.r1(both, results_page.LONGER_R1))
 
 
 def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from fakes import run_async
 from ponder.book import algorithms, over_optimisation, reward_hacking, training_samples
+from ponder.book.best_of_n import best_curve, best_of_n_kl, expected_best
 from ponder.book.figure import FigureRun
 from ponder.book.make import make_figure
-from ponder.book.over_optimisation import best_curve, best_of_n_kl, expected_best
 from ponder.book.prefix_values import choose_answers, line_starts, prefix_value_lines, summarise_values
 from ponder.cli import recipe_files
 from ponder.runs import job_json
@@ -208,6 +208,15 @@ def test_best_of_n_is_the_mean_over_subsets() -> None:
             # of equal scores in all of the pool, each is as likely to be the one
             slow.append(np.mean([worth[i] for i in range(7) if scores[i] == best]))
         assert expected_best(scores, worth, n) == pytest.approx(np.mean(slow)), n
+    states = [True, False, True, True, False, True, False]
+    for n in (1, 2, 3, 7):
+        slow = []
+        for subset in itertools.combinations(range(7), n):
+            able = [i for i in subset if states[i]] or [*subset]
+            best = max(scores[i] for i in able)
+            alike = [i for i in range(7) if scores[i] == best and states[i] == states[able[0]]]
+            slow.append(np.mean([worth[i] for i in alike]))
+        assert expected_best(scores, worth, n, states) == pytest.approx(np.mean(slow)), n
     many = rng.random(1024)
     assert expected_best(many.tolist(), many.tolist(), 1024) == pytest.approx(many.max())
     assert expected_best(many.tolist(), many.tolist(), 1) == pytest.approx(many.mean())
@@ -229,7 +238,8 @@ def over_data(seed: int = 0) -> dict[str, Any]:
     read = {"step": [0, 3], "reward": [0.5, 0.9], "right": [0.5, 0.4], "kl": [0.0, 5.0], "length": [9.0, 9.0]}
     runs = {name: {"training": read, "test": 0.4, "tokens": 10, "flops": 1e6} for name in over_optimisation.RUNS}
     data: dict[str, Any] = {"seed": seed, "problems": 3, "n": [1, 2, 4], "best": best, "runs": runs, "start": 0.5}
-    return data | {"sampled tokens": 100, "sampling flops": 1e6}
+    data["auroc"] = {name: {"pooled": 0.6, "within problems": 0.7} for name in best}
+    return data | {"states nothing": 2, "sampled tokens": 100, "sampling flops": 1e6}
 
 
 def test_over_optimisation_report_finds_the_bend() -> None:
@@ -238,7 +248,25 @@ def test_over_optimisation_report_finds_the_bend() -> None:
     assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text
     assert "rise by 10.0" in text and "bends, by more than 1 point: **yes**" in text
     assert "rises by 0.40" in text and "gains: **no**" in text
+    assert "is never chosen before one" in text and "6 of 36" in text and "other starts" not in text
+    assert "| the start's own log-probability | 0.600 [0.600, 0.600] (0.600, 0.600, 0.600) | 0.700 [" in text
+    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 6 * 3 + 3 * 2 * 2
+
+
+def test_over_optimisation_reads_seeds_of_earlier_versions() -> None:
+    seeds = {s: over_data(s) for s in range(3)}
+    for data in seeds.values():
+        del data["auroc"], data["states nothing"], data["best"]["logprob_sum"]
+    text = "\n".join(over_optimisation.FIGURE.report(seeds))
+    assert "also one that states nothing" in text and "AUROC" not in text and "own log-probability" not in text
     assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 3 * 2 * 2
+
+
+def test_over_optimisation_says_where_its_halves_have_other_starts() -> None:
+    apart = {"start": 0.6, "seconds": 300, "machine": "1 thread of a test"}
+    seeds = {s: over_data(s) | {"best of N apart": apart} for s in range(3)}
+    text = "\n".join(over_optimisation.FIGURE.report(seeds))
+    assert "of other starts" in text and "took 300, 300, 300 s of 1 thread of a test" in text
 
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -113,6 +113,15 @@ def test_recipe_with_examples_of_a_data_set_encodes(data: Path) -> None:
     assert job_json.decode(job_json.encode(job)) == job
 
 
+def test_r1_last_stage_has_a_quarter_of_the_steps_or_what_is_given() -> None:
+    steps = {
+        given: {stage.name: stage.job.steps for stage in made("r1", rl_steps=40, all_rl_steps=given).stages
+                if isinstance(stage.job, RL)}
+        for given in (None, 64)
+    }  # fmt: skip
+    assert steps == {None: {"reasoning-rl": 40, "all-rl": 10}, 64: {"reasoning-rl": 40, "all-rl": 64}}
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_r1_zero_rewards_the_format_of_its_prompt(shown: bool) -> None:
     job = made("r1_zero", model="smollm2", one_shot=shown).stages[1].job

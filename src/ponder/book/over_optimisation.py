@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ponder.book.algorithms import share_right
+from ponder.book.best_of_n import best_curve, best_of_n_kl
 from ponder.book.figure import (
     SHARE,
     FigureRun,
@@ -23,6 +24,7 @@ from ponder.book.figure import (
 )
 from ponder.book.score_answers import score_stored_answers
 from ponder.book.training_samples import SHARED_COST, reread_training, shared_judges
+from ponder.measure import auroc, auroc_within_problems
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
@@ -30,12 +32,24 @@ from ponder.types import Cost
 
 READ_EVERY = 3
 BEND = 0.01  # a fall of the share right from its peak that is called a bend
-JUDGES = {"orm": "scalar head (ORM)", "implicit": "implicit reward model", "log pi": "implicit, by its log pi alone"}
+JUDGES = {
+    "orm": "scalar head (ORM)",
+    "implicit": "implicit reward model",
+    "log pi": "implicit, by its log pi alone",
+    "logprob_sum": "the start's own log-probability",
+}
+LOGPROBS = ("log pi", "logprob_sum")  # on no scale from 0 to 1
 RUNS = {
     "rl-orm": "RL on the scalar head",
     "rl-implicit": "RL on the implicit model",
     "rl-implicit-kl": "RL on the implicit model, with KL",
 }
+
+TINY_TRIALS = (
+    "Tries: the learning rate of RL is the one chosen for the figure `algorithms`, of four, with the verifier's reward."
+    " One value is recorded of every other setting (32 steps, a KL term of 0.1, a warm-up of 16 optimiser steps, beta"
+    " of 0.2), and none was chosen by what this page reports."
+)
 
 
 class OverOptimisation:
@@ -60,16 +74,8 @@ class OverOptimisation:
         start = stages["test-start"].model.replace("stage:", f"{folder}/")
         judges = Path(given["judges"])
         guides = {name: f"reward:{judges / name}" for name in ("orm", "implicit")}
-        scored, sums = score_stored_answers(
-            folder / "samples", task, guides, {"log pi": str(judges / "implicit")}, run.device, run.dtype
-        )
-        scores = {name: [[float(x or 0.0) for x in group] for group in scored.scores[name]] for name in guides}
-        scores["log pi"] = sums["log pi"]
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "problems": len(scored.right)}
-        sizes = [2**k for k in range(20) if 2**k <= min(map(len, scored.right))]
-        out |= {"n": sizes, "best": {name: best_curve(own, scored.right, sizes) for name, own in scores.items()}}
-        cost = sum((t.cost for _, t in read_traces(folder / "samples")), Cost())
-        out |= {"sampled tokens": cost.generated_tokens, "sampling flops": cost.flops}
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed}
+        out |= measure_best_of_n(folder / "samples", task, judges, run)
         out["start"] = share_right(folder / "test-start", task.verifier.name)
         out["runs"] = {name: self._read_run(folder, name, task, guides, start, run) for name in RUNS}
         return out
@@ -95,10 +101,10 @@ class OverOptimisation:
             rows.extend({"panel": panel, "line": more["label"], "kl": a, "value": b} for a, b in zip(x, y, strict=True))
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            for i, (name, title) in enumerate(JUDGES.items()):
+            for i, (name, title) in enumerate(_kept_judges(data).items()):
                 for key, style in (("judge", "--"), ("right", "-")):
-                    if name == "log pi" and key == "judge":
-                        continue  # a log-probability, on no scale from 0 to 1
+                    if name in LOGPROBS and key == "judge":
+                        continue
                     y = [over_seeds([d["best"][name][key][k] for d in data])[0] for k in range(len(kl))]
                     line(panels[0], "best of N", kl, y, i, ls=style, label=f"{title}: {_what(key)}")
                     paint_seeds(panels[0], kl, [d["best"][name][key] for d in data], COLOURS[i], ls=style)
@@ -123,8 +129,8 @@ class OverOptimisation:
         sizes = data[0]["n"]
         shown = [n for n in (1, 4, 16, 64, 256, 1024) if n in sizes]
         rows = []
-        for name, title in JUDGES.items():
-            for key in ("judge", "right") if name != "log pi" else ("right",):
+        for name, title in _kept_judges(data).items():
+            for key in ("judge", "right") if name not in LOGPROBS else ("right",):
                 cells = [
                     format_interval([d["best"][name][key][sizes.index(n)] for d in data], bounds=SHARE) for n in shown
                 ]
@@ -147,10 +153,12 @@ class OverOptimisation:
         return [
             f"Best of N among {sizes[-1]:,} samples of each of {first['problems']} held-out problems"
             f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
-            " first seed): the exact mean over all subsets, in %. Every answer may be chosen, also one that states"
-            " nothing. Both judges learned from the verdicts on the start's own answers to training problems. Over"
+            f" first seed): the exact mean over all subsets, in %. {_rule(data)} Both judges learned from the verdicts"
+            " on the start's own answers to training problems. Over"
             f" seeds with a 95 % interval; thin lines are the seeds.{alone * (len(data) == 1)} {SHARED_COST}",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
+            *_auroc_lines(data),
+            *([TINY_TRIALS, ""] if first.get("model") == "tiny" else []),
             f"GRPO with a judge as its reward, from the start (right in {start} % of held-out problems)."
             " Judge and KL are means over a training step's samples:",
             *markdown_table(head, rl_rows),
@@ -160,7 +168,7 @@ class OverOptimisation:
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
         lines = ["**Held?**", ""]
         sizes = data[0]["n"]
-        for name, title in JUDGES.items():
+        for name, title in _kept_judges(data).items():
             curves = [d["best"][name]["right"] for d in data]
             peak = [int(np.argmax(c)) for c in curves]
             gain = [c[-1] - c[0] for c in curves]
@@ -184,40 +192,73 @@ class OverOptimisation:
         return [*lines, ""]
 
 
-def best_of_n_kl(n: int) -> float:
-    """KL of best of n from the policy: log n - (n - 1) / n (Stiennon et al. 2020)."""
-    return math.log(n) - (n - 1) / n
+def measure_best_of_n(samples: Path, task: Any, judges: Path, run: FigureRun) -> dict[str, Any]:
+    """Best of N by every judge among stored samples, and how well each tells right from wrong ones."""
+    guides = {name: f"reward:{judges / name}" for name in ("orm", "implicit")}
+    scored, sums = score_stored_answers(
+        samples, task, guides, {"log pi": str(judges / "implicit")}, run.device, run.dtype
+    )
+    scores = {name: [[float(x or 0.0) for x in group] for group in scored.scores[name]] for name in guides}
+    scores["log pi"] = sums["log pi"]
+    own = scored.scores["logprob_sum"]
+    scores["logprob_sum"] = [[-math.inf if x is None else x for x in group] for group in own]
+    states = [[answer is not None for answer in group] for group in scored.answers]
+    sizes = [2**k for k in range(20) if 2**k <= min(map(len, scored.right))]
+    out: dict[str, Any] = {"problems": len(scored.right), "n": sizes}
+    out["best"] = {name: best_curve(own, scored.right, sizes, states) for name, own in scores.items()}
+    out["auroc"] = {name: areas for name, own in scores.items() if (areas := _areas(own, scored.right))}
+    out["states nothing"] = sum(not x for group in states for x in group)
+    cost = sum((t.cost for _, t in read_traces(samples)), Cost())
+    return out | {"sampled tokens": cost.generated_tokens, "sampling flops": cost.flops}
 
 
-def expected_best(scores: Sequence[float], worth: Sequence[float], n: int) -> float:
-    """The mean worth of the answer with the highest score, over all subsets of n; equal scores share evenly."""
-    order = np.argsort(scores, kind="stable")
-    sorted_scores, worths = np.asarray(scores)[order], np.asarray(worth, dtype=float)[order]
-    _, group = np.unique(sorted_scores, return_inverse=True)
-    worths = (np.bincount(group, worths) / np.bincount(group))[group]  # of equal scores, their mean
-    total = len(worths)
-    # The i-th smallest is the highest of a subset with chance C(i - 1, n - 1) / C(total, n).
-    log_chance = [
-        _log_choose(i, n - 1) - _log_choose(total, n) if i >= n - 1 else -math.inf for i in range(total)
-    ]  # fmt: skip
-    return float(np.exp(log_chance) @ worths)
+def _areas(scores: Sequence[Sequence[float]], right: Sequence[Sequence[float]]) -> dict[str, float]:
+    """AUROC over all answers and within problems; none where no problem has right and wrong answers."""
+    if all(len(set(group)) == 1 for group in right):
+        return {}
+    values, verdicts = ([x for group in groups for x in group] for groups in (scores, right))
+    problems = [p for p, group in enumerate(right) for _ in group]
+    within = auroc_within_problems(values, verdicts, problems, resamples=2).area  # the area alone is kept
+    return {"pooled": round(auroc(values, verdicts).area, 4), "within problems": round(within, 4)}
 
 
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+def _kept_judges(data: Sequence[SeedData]) -> dict[str, str]:
+    """The judges that every seed has: those of earlier versions have fewer."""
+    return {name: title for name, title in JUDGES.items() if all(name in d["best"] for d in data)}
 
 
-def best_curve(
-    scores: Sequence[Sequence[float]], right: Sequence[Sequence[float]], sizes: Sequence[int]
-) -> dict[str, list[float]]:
-    """The judge's score and the verdict of the best of each n, over all problems."""
-    return {
-        key: [
-            round(float(np.mean([expected_best(s, w, n) for s, w in zip(scores, worth, strict=True)])), 5)
-            for n in sizes
-        ]
-        for key, worth in (("judge", scores), ("right", right))
-    }
+def _rule(data: Sequence[SeedData]) -> str:
+    """What is said of answers that state nothing, and of runs of the two halves from different starts."""
+    if not all("states nothing" in d for d in data):
+        return "Every answer may be chosen, also one that states nothing."
+    none, all_ = sum(d["states nothing"] for d in data), sum(d["problems"] * d["n"][-1] for d in data)
+    text = (
+        f"An answer that states nothing ({none:,} of {all_:,}) is never chosen before one that states something; where"
+        " none of N does, the choice is wrong."
+    )
+    apart = [d["best of N apart"] for d in data if "best of N apart" in d]
+    if apart:
+        seconds = ", ".join(str(a["seconds"]) for a in apart)
+        machines = "; ".join(dict.fromkeys(a["machine"] for a in apart))
+        text += (
+            " These samples are not of the starts of RL below, but of other starts, trained alike on another machine:"
+            " starts and scalar heads are those of the recipe `verifiers` ([results](../results.md)); implicit models,"
+            f" samples and scores took {seconds} s of {machines}."
+        )
+    return text
+
+
+def _auroc_lines(data: Sequence[SeedData]) -> list[str]:
+    rows = []
+    for name, title in _kept_judges(data).items():
+        if all(name in d.get("auroc", {}) for d in data):
+            kinds = ([d["auroc"][name][kind] for d in data] for kind in ("pooled", "within problems"))
+            rows.append([title, *(format_interval(areas, 1, 3, bounds=SHARE) for areas in kinds)])
+    about = (
+        "AUROC of the same samples: the chance that a right answer scores above a wrong one, over all answers and"
+        " within problems. Best of N chooses within a problem."
+    )
+    return [about, *markdown_table(["judge", "pooled", "within problems"], rows)] if rows else []
 
 
 def _what(key: str) -> str:
