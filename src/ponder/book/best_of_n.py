@@ -44,7 +44,7 @@ def best_curve(
     states: Sequence[Sequence[bool]] | None = None,
 ) -> dict[str, list[float]]:
     """The judge's score and the verdict of the best of each n, over all problems; see `expected_best`."""
-    able = states or [None] * len(scores)
+    able: Sequence[Sequence[bool] | None] = states or [None] * len(scores)
 
     def mean_best(worth: Sequence[Sequence[float]], n: int) -> float:
         each = [expected_best(s, w, n, a) for s, w, a in zip(scores, worth, able, strict=True)]
