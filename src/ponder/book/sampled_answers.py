@@ -56,11 +56,11 @@ def sampling_cost(folder: Path) -> dict[str, float]:
 
 
 def sampling_cost_line(costs: Sequence[Mapping[str, float]], word_problems: bool = False) -> str:
-    """Of word problems the start is trained elsewhere, and tokens has samples of its own, with token statistics."""
+    """Of word problems the start is trained elsewhere."""
     seconds = ", ".join(f"{c['seconds']:.0f} s" for c in costs)
-    figures, work = ("votes and monkeys", "") if word_problems else ("votes, monkeys and tokens", "training and ")
+    work = "" if word_problems else "training and "
     return (
-        f"The samples, shared by the figures {figures}, are {format_amount(costs[0]['tokens'])} tokens"
+        f"The samples, shared by the figures votes and monkeys, are {format_amount(costs[0]['tokens'])} tokens"
         f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; {work}sampling took {seconds}."
     )
 

@@ -82,8 +82,8 @@ class TokenEntropy:
         " is more often wrong; among the answers to one problem the shorter are right more often."
     )
     settings = (
-        f"The samples of the tiny model are those of the figure monkeys. {MIXED_SUMS}. {GSM8K_START}. Nothing else was"
-        " chosen by results: a fifth of the tokens is Wang et al.'s share"
+        f"The samples of the tiny model are drawn as those of the figure monkeys. {MIXED_SUMS}. {GSM8K_START}. Nothing"
+        " else was chosen by results: a fifth of the tokens is Wang et al.'s share"
     )
     models = ("tiny", "smollm2", "any")
 
@@ -167,6 +167,7 @@ class TokenEntropy:
             for kind, label in _kind_titles(data[0]).items()
         ]
         tiny = "task" not in data[0]
+        shared = tiny and not any("samples of its own" in d for d in data)  # later ones than those of votes
         top = [d["top share"] for d in data]
         names = {"entropy": "mean entropy", "max entropy": "highest entropy", "length": "length"}
         areas = [
@@ -190,7 +191,7 @@ class TokenEntropy:
             f"- answers of low entropy are right more often: **{sure}**",
             f"- shorter answers to the same problem are right more often: **{shorter}**." + ABOUT_SUMS * tiny,
             "",
-            sampling_cost_line([d["cost"] for d in data]) if tiny else _cost_line(data),
+            sampling_cost_line([d["cost"] for d in data]) if shared else _cost_line(data),
             "",
         ]
 
