@@ -77,7 +77,8 @@ def seed_data(seed: int) -> dict[str, Any]:
 
     counts = {"problems": 10, "answers": 8, "right": 0.5}
     way = {"made": counts, "kept": {"problems": 4, "answers": 4, "right": 1.0},
-           "dropped": dict.fromkeys(FILTER_NAMES, 1), "asked": 12, "attempts": 8}  # fmt: skip
+           "dropped": dict.fromkeys(FILTER_NAMES, 1), "asked": 12, "attempts": 8,
+           "cost": {"written": 50.0, "tried": 700.0}}  # fmt: skip
     names = [*synthetic.GIVEN, *synthetic.WAYS, synthetic.TOGETHER]
     out: dict[str, Any] = {"model": "tiny", "seed": seed, "start": share(0.3), "made": dict.fromkeys(names, way)}
     out["made"] |= {f"without-{name}": counts for name in (*FILTER_NAMES, "all")}
@@ -95,4 +96,11 @@ def test_report_says_what_ways_and_filters_are_worth() -> None:
     assert "above the seeds alone by +10.0 [+10.0, +10.0]" in text
     assert "agreement is worth +5.0 [+5.0, +5.0] (+5.0, +5.0, +5.0) points: **yes**" in text
     assert "the filter worth most is the one against answers that attempts do not agree on" in text
+    assert "| templates | 50 | 700 | 1,000 |" in text and "FLOPs of these runs were not kept" in text
     assert len(synthetic.FIGURE.draw(seeds).rows) == 8 + 5 + 12
+    for data in seeds.values():
+        data["made"]["seeds"]["cost"]["flops"] = 2e9  # the dictionaries of all ways are one
+        for learned in data["learned"].values():
+            learned["flops"] = 3e9
+    text = "\n".join(synthetic.FIGURE.report(seeds))
+    assert "| templates | 50 | 700 | 1,000 | 2e+09 | 3e+09 |" in text and "not kept" not in text
