@@ -188,6 +188,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run puzzle_search", "puzzle"): ({}, "sudoku"),
     ("run puzzle_search", "widths"): ({}, (4, 8)),
     ("run puzzle_search", "simulations"): ({}, (8,)),
+    ("run puzzle_search", "beam_width"): ({}, 2),
     ("run r1_zero", "one_shot"): ({"model": "smollm2"}, False),
     ("run star", "rationalise"): ({}, True),
     ("run r1", "plain_task"): ({}, "countdown"),

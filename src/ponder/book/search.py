@@ -481,7 +481,10 @@ def _largest(data: Sequence[SeedData]) -> list[str]:
         known = out.get((way, guide))
         if known is None or int(size) > int(known.split("-")[1]):
             out[way, guide] = name
-    return list(out.values())
+    guides = list(dict.fromkeys(guide for _, guide in out))
+    return sorted(
+        out.values(), key=lambda name: (guides.index(_guide(name)), [*SEARCHES].index(name.partition("-")[0]))
+    )
 
 
 def _title(name: str) -> str:
