@@ -10,19 +10,21 @@ sudoku      `12..3...` (4 x 4 cells) by its rows and `#### ` with all of them; a
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations, product
 from typing import Any, Literal
 
-from _bases import BASES
+from _bases import BASES, RecipeBase
 from _countdown_traces import PUZZLES, ChainCountdown, make_attempt, random_attempt, solution
 
 from ponder.models.scratch_model import ScratchModel
-from ponder.pipelines.rewards.step_labelling import ExactSteps
+from ponder.pipelines.rewards.step_labelling import ExactSteps, ExactStepScorer
 from ponder.protocols import Task
 from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
 from ponder.tasks.split import stable_hash
-from ponder.types import Problem
+from ponder.tasks.wrapped_task import WrappedTask
+from ponder.types import Problem, Sampling
 from ponder.verify import FinalNumber
 
 PuzzleName = Literal["sums", "countdown", "sudoku"]
@@ -30,6 +32,8 @@ SIDE = 4
 COUNTDOWN_MODEL = ScratchModel("0123456789+-#,>=\n ", width=64, layers=2, context=96, weight_std=0.08)
 SUDOKU_MODEL = ScratchModel("1234.=#\n ", width=64, layers=2, context=80, weight_std=0.08)
 ANSWER_MARK = "#### "
+START_STEPS: dict[PuzzleName, int] = {"sums": 300, "countdown": 600, "sudoku": 400}
+MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,47 @@ class SudokuSteps(ExactSteps):
         return len(before) < len(lines) and step == lines[len(before)]
 
 
+@dataclass(frozen=True)
+class SumOracle(ExactStepScorer):
+    check: ExactSteps = SumSteps()
+
+
+@dataclass(frozen=True)
+class CountdownOracle(ExactStepScorer):
+    check: ExactSteps = CountdownSteps()
+
+
+@dataclass(frozen=True)
+class SudokuOracle(ExactStepScorer):
+    check: ExactSteps = SudokuSteps()
+
+
+# A perfect judge of each puzzle's steps, as the guide of a search.
+ORACLES: dict[PuzzleName, type[ExactStepScorer]] = {
+    "sums": SumOracle, "countdown": CountdownOracle, "sudoku": SudokuOracle,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReorderedTest(WrappedTask):
+    """Countdown with every held-out set of numbers and target in up to `orders` orders that have a solution. What is
+    held out is held out in all orders."""
+
+    task: SteppedCountdown
+    orders: int = 1
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        out: list[Problem] = []
+        for problem in self.task.test:
+            numbers, target = problem.answer["numbers"], problem.answer["target"]
+            able = [own for own in sorted(set(permutations(numbers))) if can_reach(own[0], own[1:], target)]
+            random.Random(stable_hash(f"orders {problem.id}")).shuffle(able)
+            chosen = able[: self.orders]
+            out += [self.task.problem((own, target), f"{problem.id}/{k}") for k, own in enumerate(chosen)]
+        return out
+
+
 def can_reach(value: int, numbers: Sequence[int], target: int) -> bool:
     """Whether signs between the numbers lead from a value to the target."""
     return any(
@@ -130,3 +175,14 @@ def find_puzzle(name: PuzzleName) -> tuple[Task, ExactSteps, ScratchModel]:
         size: dict[str, Any] = {"numbers": 4, "fewest": 4, **PUZZLES}
         return SteppedCountdown(**size), CountdownSteps(), COUNTDOWN_MODEL
     return RowSudoku(), SudokuSteps(), SUDOKU_MODEL
+
+
+def puzzle_base(puzzle: PuzzleName, limit: int, start_steps: int | None = None) -> tuple[RecipeBase, ExactSteps]:
+    """The tiny base on a puzzle, and the check of its steps."""
+    task, check, model = find_puzzle(puzzle)
+    tiny = BASES["tiny"]
+    b = replace(
+        tiny, model=model, student=model, task=task, sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), limit=limit,
+        cold_start=replace(tiny.cold_start, steps=start_steps or START_STEPS[puzzle]),
+    )  # fmt: skip
+    return b, check

@@ -11,12 +11,11 @@ the same samples. Results: docs/book/step-judges.md.
 from dataclasses import replace
 from typing import Annotated, Any
 
-from _bases import BASES, Count, Limit, Lr, RecipeBase, Start, Steps, Validation
-from _checked_steps import PuzzleName, find_puzzle
+from _bases import Count, Limit, Lr, Start, Steps, Validation
+from _checked_steps import PuzzleName, puzzle_base
 
 from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
-from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
 from ponder.train.reward_objectives import (
@@ -26,10 +25,6 @@ from ponder.train.reward_objectives import (
     ProcessReward,
     RewardObjective,
 )
-from ponder.types import Sampling
-
-START_STEPS: dict[PuzzleName, int] = {"sums": 300, "countdown": 600, "sudoku": 400}
-MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
 
 
 def recipe(
@@ -62,14 +57,3 @@ def recipe(
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
     return Stages(tuple(stages))
-
-
-def puzzle_base(puzzle: PuzzleName, limit: int, start_steps: int | None) -> tuple[RecipeBase, ExactSteps]:
-    """The tiny base on a puzzle, and the check of its steps."""
-    task, check, model = find_puzzle(puzzle)
-    tiny = BASES["tiny"]
-    b = replace(
-        tiny, model=model, student=model, task=task, sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), limit=limit,
-        cold_start=replace(tiny.cold_start, steps=start_steps or START_STEPS[puzzle]),
-    )  # fmt: skip
-    return b, check

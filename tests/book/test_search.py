@@ -10,7 +10,15 @@ import pytest
 from ponder.book.figure import FigureRun
 from ponder.book.rl_judges import rl_policy_and_judges
 from ponder.book.score_answers import ScoredAnswers
-from ponder.book.search import FIGURE, at_tokens, bin_rows, difficulty_bins, measure_samples
+from ponder.book.search import (
+    FIGURE,
+    at_flops,
+    at_tokens,
+    bin_rows,
+    difficulty_bins,
+    measure_samples,
+    search_gap,
+)
 from ponder.cli import recipe_files
 
 # Of each problem four samples: two tell how hard it is, and two are chosen among.
@@ -107,6 +115,42 @@ def test_searches_that_some_seeds_lack_are_reported_seed_by_seed() -> None:
     assert {row["panel"] for row in drawn.rows} == {"likelihood", "difficulty"}
     seeds[0] |= {"about": "An earlier run."}
     assert FIGURE.report(seeds)[0].startswith("An earlier run. 3 held-out problems")
+
+
+def puzzle_data(search_right: list[float]) -> dict[str, Any]:
+    data = seed_data(search_right)
+    reading = {"implicit": {"tokens": 20.0, "flops": 3.0}}
+    found = {name: own | {"flops": 8.0} for name, own in data["searches"].items()}
+    lines = {"right": [0.9, 0.8], "line": {"implicit": [0.7, None]}, "answer": {"implicit": [0.6, 0.75]}}
+    return data | {
+        "task": "countdown", "searches": found, "flops a sample": 1.0, "reading": reading, "lines": lines,
+        "guides": {"prm": "reward+min", "implicit": "reward+ratio"},
+    }  # fmt: skip
+
+
+def test_samples_are_compared_at_the_flops_of_a_search_with_what_is_read_of_them() -> None:
+    data = puzzle_data([1.0, 0.0, 1.0])
+    assert at_flops(data, "majority", "implicit", 4.0) == pytest.approx(2.1 / 3), "four samples"
+    assert at_flops(data, "best", "likelihood", 4.0) == pytest.approx(2.1 / 3), "it reads nothing"
+    assert at_flops(data, "best", "implicit", 4.0) == pytest.approx(1.2 / 3), "one sample that is read"
+    assert at_flops(data, "best", "implicit", 8.0, [1]) == pytest.approx(0.2)
+    # beam-2 takes ten tokens: one sample. Of its 8 FLOPs the vote has eight samples, and there are four.
+    assert search_gap(data, "beam-2-implicit") == pytest.approx(2 / 3 - 1.2 / 3)
+    assert search_gap(data, "beam-2-implicit", equal="flops") == pytest.approx(2 / 3 - 2.1 / 3)
+
+
+def test_report_states_flops_and_what_is_known_of_lines() -> None:
+    text = "\n".join(FIGURE.report({seed: puzzle_data([1.0, 1.0, 1.0]) for seed in range(3)}))
+    assert "| search | tokens | read by the judge | FLOPs | right, % |" in text
+    assert (
+        "A sample takes 1 FLOPs, and of it is read by an implicit reward model, step by step 20 tokens, 3 FLOPs" in text
+    )
+    assert "read by the lowest of a path's steps, the implicit one by its ratio over the path" in text
+    assert text.count("; at equal FLOPs +30.0 [+30.0, +30.0] (+30.0, +30.0, +30.0), above: **yes**") == 12
+    (row,) = [line for line in text.splitlines() if line.startswith("| is the line right?")]
+    assert row.endswith("| 0.700 [0.700, 0.700] (0.700, 0.700, 0.700) | - |")
+    plain = "\n".join(FIGURE.report({seed: seed_data([1.0, 1.0, 1.0]) for seed in range(3)}))
+    assert "at equal FLOPs" not in plain and "will the answer be right" not in plain and "| FLOPs |" in plain
 
 
 def test_search_on_word_problems_begins_with_the_policy_and_the_judge_of_rl_judges(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ponder.book.search import read_puzzle_searches
 from ponder.cli import recipe_files
 from ponder.models import chat_templates
 from ponder.models.genrm import verdict_prompt
@@ -90,9 +91,28 @@ def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert set(scores) == {0.0, 1.0}
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("orm", "prm", "implicit-prm")}
         assert rows["prm"]["labels"] == rows["implicit-prm"]["labels"] > rows["orm"]["labels"], "a label for each line"
+        check_puzzle_search(tmp_path, stages)
     else:
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}
         assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0
+
+
+def check_puzzle_search(folder: Path, step_judges: Stages) -> None:
+    """Searches led by these judges, and the numbers that are kept of them."""
+    small = {"limit": 4, "orders": 2, "n": 2, "widths": (4,), "simulations": (4,)}
+    stages = made("puzzle_search", judges=str(folder / "run"), **small)
+    stages(folder / "searches")
+    check = next(stage.job.labeller for stage in step_judges.stages if stage.name == "steps")
+    found = read_puzzle_searches(folder / "searches", {stage.name: stage.job for stage in stages.stages}, check)
+    names = {f"{way}-4-{guide}" for way in ("beam", "rebase", "mcts") for guide in ("prm", "implicit", "oracle")}
+    assert set(found["searches"]) == names and all(len(own["right"]) == 4 for own in found["searches"].values())
+    read = {name: own["scorer tokens"] > 0 for name, own in found["searches"].items()}
+    assert read == {name: not name.endswith("oracle") for name in names}
+    assert found["best oracle"][0][-1] >= found["best prm"][0][-1], "a perfect judge misses nothing that was sampled"
+    assert found["flops a sample"] > 0 and found["reading"]["prm"]["tokens"] > found["tokens a sample"], (
+        "the prompt, too"
+    )
+    assert set(found["reading"]) == set(found["lines"]["line"]) == {"prm", "implicit"}
 
 
 def test_genrm_template_uses_known_characters() -> None:

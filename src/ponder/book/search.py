@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,25 +21,42 @@ from ponder.book.figure import (
     paint_seeds,
 )
 from ponder.book.rl_judges import policy_line, rl_policy_and_judges
-from ponder.book.score_answers import ScoredAnswers, score_stored_answers
+from ponder.book.score_answers import AnswerScores, ScoredAnswers, score_stored_answers
+from ponder.book.search_puzzles import (
+    is_puzzle,
+    last_scores,
+    measure_lines,
+    puzzle_stages,
+    reading_cost,
+    sampling_flops,
+    score_prefixes,
+)
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.runs import read_traces
 
 BINS = ("hard", "medium", "easy")
+BINS_BY = ("tuned", "likelihood", "implicit")  # of the judges that led searches the first is drawn
 GUIDES = {
     "likelihood": "the model's own likelihood",
     "implicit": "an implicit reward model, step by step",
     "tuned": "the likelihood of the model tuned on right answers",
+    "prm": "a process reward model",
+    "oracle": "a perfect judge of steps",
 }
-SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS"}
+SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS", "dvts": "DVTS"}
 # How the implicit model is read is what chose best of 16 on validation problems in the figure rl-judges.
 ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 160, "cut": "line", "reading": "likelihood", "reduce": "whole"}
 READ_LINE = (
     " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
     " validation problems in [rl-judges](rl-judges.md)."
 )
+READINGS = {
+    "reward+min": "lowest", "reward+product": "product", "reward+last": "last", "reward+mean": "mean",
+    "reward+ratio": "its ratio", "reward+logprob": "log pi", "reward+likelihood": "its log pi a token",
+}  # fmt: skip
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -58,6 +75,9 @@ class Search:
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
+        if is_puzzle(run):
+            found = read_puzzle_searches(*puzzle_stages(run), run.device, run.dtype)
+            return {"model": run.model, "seed": run.seed, **found}
         policy = rl_policy_and_judges(run)
         settings = policy | (ON_WORD_PROBLEMS if policy else {})
         folder = run.run_recipe("guided_search", **settings)
@@ -106,11 +126,18 @@ class Search:
                                 sign=True)
                 for kind in SAMPLED
             ]  # fmt: skip
+            if _knows_flops(data):
+                cells.append(format_interval([search_gap(d, name, equal="flops") for d in data], sign=True))
             rows.append([
                 _title(name), f"{np.mean([_tokens(d, name) for d in data]):.0f}",
-                f"{np.mean([d['searches'][name]['scorer tokens'] for d in data]):.0f}", *cells,
+                f"{np.mean([d['searches'][name]['scorer tokens'] for d in data]):.0f}",
+                format_amount(float(np.mean([d["searches"][name]["flops"] for d in data]))), *cells,
             ])  # fmt: skip
-        head = ["search", "tokens", "read by the judge", "right, %", *(f"less {title}" for title in SAMPLED.values())]
+        head = [
+            "search", "tokens", "read by the judge", "FLOPs", "right, %",
+            *(f"less {title}" for title in SAMPLED.values()),
+            *(["less the best of these, at equal FLOPs"] if _knows_flops(data) else []),
+        ]  # fmt: skip
         solved = format_interval([_pass_rate(d) for d in data], bounds=SHARE)
         about = f"{first['about']} " if "about" in first else ""  # what is said of a run that was kept for a part
         return [
@@ -118,10 +145,13 @@ class Search:
             f" among, {first['n'][-1]} others tell how often the model solves it ({solved}"
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
-            " What the judge reads comes on top, for both. Differences in points; over seeds with a 95 % interval."
-            f"{policy_line(first)}{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}",
+            " What the judge reads is not among these tokens, for neither; the FLOPs of a search count both what the"
+            f" model computes and what the judge does.{self._flops_line(data)} Differences in points; over seeds with"
+            f" a 95 % interval.{policy_line(first)}"
+            f"{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}{self._judges_line(data)}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
+            *self._line_lines(data),
             *self._bin_lines(data),
             *self._verdict_lines(data),
             *self._partial_lines(seeds),
@@ -150,6 +180,50 @@ class Search:
             "",
         ]
 
+    def _flops_line(self, data: Sequence[SeedData]) -> str:
+        if not _knows_flops(data):
+            return ""
+        own = format_amount(float(np.mean([d["flops a sample"] for d in data])))
+        read = "; ".join(
+            f"{GUIDES[guide]} {np.mean([d['reading'][guide]['tokens'] for d in data]):.0f} tokens,"
+            f" {format_amount(float(np.mean([d['reading'][guide]['flops'] for d in data])))} FLOPs"
+            for guide in data[0]["reading"]
+        )
+        return (
+            f" A sample takes {own} FLOPs, and of it is read by {read}: at equal FLOPs, the last column, best of N and"
+            " the weighted vote pay for that, a majority vote does not."
+        )
+
+    def _judges_line(self, data: Sequence[SeedData]) -> str:
+        if "guides" not in data[0]:
+            return ""
+        how = data[0]["guides"]
+        return (
+            " The policy and its judges are those of [step-judges](step-judges.md). The process reward model is read by"
+            f" the {READINGS[how['prm']]} of a path's steps, the implicit one by {READINGS[how['implicit']]} over the"
+            " path, as chosen on validation problems. The perfect judge checks every line by code and the end by the"
+            " verifier, and shows what a search could gain at most; it computes nothing."
+        )
+
+    def _line_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """What judges know of a prefix."""
+        if "lines" not in data[0]:
+            return []
+        depth = min(len(d["lines"]["right"]) for d in data)
+        rows = [["lines that are right, after right ones, %", *(
+            format_interval([d["lines"]["right"][k] for d in data], bounds=SHARE) for k in range(depth)
+        )]]  # fmt: skip
+        for what, title in {"line": "is the line right", "answer": "will the answer be right"}.items():
+            for guide in data[0]["lines"][what]:
+                found = [[d["lines"][what][guide][k] for d in data] for k in range(depth)]
+                cells = ["-" if None in own else format_interval(own, 1, 3, bounds=SHARE) for own in found]
+                rows.append([f"{title}? {GUIDES[guide]}", *cells])
+        return [
+            "What a judge knows of an unfinished answer, as AUROC within problems of samples: whether the newest line"
+            " is right, where those before it are, and whether the whole answer will be right:",
+            *markdown_table(["", *(f"line {k + 1}" for k in range(depth))], rows),
+        ]
+
     def _bin_lines(self, data: Sequence[SeedData]) -> list[str]:
         rows = []
         for title, values in bin_rows(data).items():
@@ -165,12 +239,25 @@ class Search:
         out = ["**Held?** Each search less the best of the three that choose among samples, at equal tokens:", ""]
         for name in _searches(data):
             gaps = [search_gap(d, name) for d in data]
-            out.append(f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**")
+            line = f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
+            if _knows_flops(data):
+                gaps = [search_gap(d, name, equal="flops") for d in data]
+                line += f"; at equal FLOPs {format_interval(gaps, sign=True)}, above: **{held_above(gaps)}**"
+            out.append(line)
+        if _knows_flops(data):
+            return [*out, "", *self._gaps_by_difficulty(data)]
         for name in _largest(data):
             gaps = [search_gap(d, name, difficulty_bins(d)[BINS[0]]) for d in data]
             gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
             out.append(f"- on the hard third, {_title(name)}: {gap}")
         return [*out, ""]
+
+    def _gaps_by_difficulty(self, data: Sequence[SeedData]) -> list[str]:
+        bins, rows = [difficulty_bins(d) for d in data], []
+        for name in _searches(data):
+            found = [[search_gap(d, name, own[part]) for d, own in zip(data, bins, strict=True)] for part in BINS]
+            rows.append([_title(name), *(f"{format_interval(gaps, sign=True)}, {held_above(gaps)}" for gaps in found)])
+        return ["The same at equal tokens by difficulty, and whether it is above:", *markdown_table(["", *BINS], rows)]
 
     def _partial_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
         """The searches that only some seeds have: each seed alone."""
@@ -193,13 +280,8 @@ def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto",
     learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
     guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
     scored, _ = score_stored_answers(folder / "samples", task, guides, {}, device, dtype)
-    scored.scores["likelihood"] = [
-        [None if x is None else math.exp(x) for x in group] for group in scored.scores.pop("logprob")
-    ]
-    searches = {
-        name: read_search(folder / name, task.verifier.name) for name in stages if name.partition("-")[0] in SEARCHES
-    }
-    return {"task": task.name, **measure_samples(scored), "searches": searches}
+    scored.scores["likelihood"] = _likelihoods(scored.scores.pop("logprob"))
+    return {"task": task.name, **measure_samples(scored), "searches": _searches_of(folder, stages)}
 
 
 def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
@@ -229,6 +311,37 @@ def measure_samples(scored: ScoredAnswers) -> dict[str, Any]:
         out[f"best {guide}"] = curves("best", places, scores, "exact")
         out[f"weighted {guide}"] = curves("weighted", answers, scores, "subsets")
     return out
+
+
+def read_puzzle_searches(
+    folder: Path, stages: Mapping[str, Any], check: ExactSteps, device: str = "auto", dtype: str = "auto"
+) -> dict[str, Any]:
+    """The numbers of searches on a puzzle: as of other tasks, and what sampling and reading an answer take."""
+    task, samples = stages["samples"].task, folder / "samples"
+    guides = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
+    learned = {name: guide for name, guide in guides.items() if guide.startswith("reward")}
+    scored, _ = score_stored_answers(samples, task, {}, {}, device, dtype)
+    scored.scores["likelihood"] = _likelihoods(scored.scores.pop("logprob"))
+    prefixes = {name: score_prefixes(guide, samples, device, dtype) for name, guide in learned.items()}
+    scored.scores.update({name: last_scores(own) for name, own in prefixes.items()})
+    scored.scores["oracle"] = [list(group) for group in scored.right]
+    traces = sorted((t for _, t in read_traces(samples)), key=lambda t: t.problem.id)
+    return {
+        "task": task.name, **measure_samples(scored), "searches": _searches_of(folder, stages),
+        "flops a sample": sampling_flops(samples),
+        "reading": {name: reading_cost(guide, samples, device, dtype) for name, guide in learned.items()},
+        "guides": {name: guide.partition(":")[0] for name, guide in learned.items()},
+        "lines": measure_lines(traces, check, prefixes, task.verifier.name),
+    }  # fmt: skip
+
+
+def _searches_of(folder: Path, stages: Mapping[str, Any]) -> dict[str, Any]:
+    verifier = stages["samples"].task.verifier.name
+    return {name: read_search(folder / name, verifier) for name in stages if name.partition("-")[0] in SEARCHES}
+
+
+def _likelihoods(logprobs: AnswerScores) -> AnswerScores:
+    return [[None if x is None else math.exp(x) for x in group] for group in logprobs]
 
 
 def within_problems(scored: ScoredAnswers, guide: str) -> float:
@@ -261,9 +374,19 @@ def at_tokens(data: SeedData, kind: str, guide: str, tokens: float, problems: Se
     return float(np.interp(np.log(n), np.log(data["n"]), _curve(data, kind, guide, problems)))
 
 
-def search_gap(data: SeedData, name: str, problems: Sequence[int] | None = None) -> float:
-    """A search less the best of the three that choose among samples of as many tokens."""
-    best = max(at_tokens(data, kind, _guide(name), _tokens(data, name), problems) for kind in SAMPLED)
+def at_flops(data: SeedData, kind: str, guide: str, flops: float, problems: Sequence[int] | None = None) -> float:
+    """The same of so many FLOPs, with what the judge reads of every sample, where it is one that reads."""
+    read = data["reading"].get(guide, {"flops": 0.0})["flops"] if kind != "majority" else 0.0
+    tokens = flops / (data["flops a sample"] + read) * data["tokens a sample"]
+    return at_tokens(data, kind, guide, tokens, problems)
+
+
+def search_gap(
+    data: SeedData, name: str, problems: Sequence[int] | None = None, equal: Literal["tokens", "flops"] = "tokens"
+) -> float:
+    """A search less the best of the three that choose among samples of as many tokens, or of as many FLOPs."""
+    at = at_tokens if equal == "tokens" else at_flops
+    best = max(at(data, kind, _guide(name), float(_search(data, name)[equal]), problems) for kind in SAMPLED)
     return _right(data, name, problems) - best
 
 
@@ -313,7 +436,7 @@ def _search_points(data: Sequence[SeedData], way: str, guide: str) -> tuple[list
 
 
 def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    judge = GUIDES["tuned" if "tuned" in _guides(data) else "likelihood"]
+    judge = GUIDES[next(guide for guide in BINS_BY if guide in _guides(data))]
     shown = {t: v for t, v in bin_rows(data).items() if t == SAMPLED["majority"] or t.endswith(f"by {judge}")}
     width = 0.8 / len(shown)
     for i, (title, values) in enumerate(shown.items()):
@@ -328,6 +451,11 @@ def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]])
     axes.set_ylabel("right, %")
     axes.set_title(f"by difficulty, judge: {judge}", fontsize=8)
     axes.legend(fontsize=6.5, loc="upper left")
+
+
+def _knows_flops(data: Sequence[SeedData]) -> bool:
+    """Whether every seed was kept with what a sample takes."""
+    return all("flops a sample" in d for d in data)
 
 
 def _searches(data: Sequence[SeedData]) -> list[str]:
@@ -353,7 +481,10 @@ def _largest(data: Sequence[SeedData]) -> list[str]:
         known = out.get((way, guide))
         if known is None or int(size) > int(known.split("-")[1]):
             out[way, guide] = name
-    return list(out.values())
+    guides = list(dict.fromkeys(guide for _, guide in out))
+    return sorted(
+        out.values(), key=lambda name: (guides.index(_guide(name)), [*SEARCHES].index(name.partition("-")[0]))
+    )
 
 
 def _title(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.types import Trace
 
 PUZZLES = {"sums": "sums of five numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
+RECIPE = "step_judges"
+NEEDED = ("start", "outcomes", "steps", "prm", "implicit")  # stages that make the policy and what leads searches
 SPLITS = ("validation", "test")
 CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the validation split
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -175,7 +178,7 @@ class StepJudges:
 
 def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     """The numbers of one puzzle and seed."""
-    job = run.build_recipe("step_judges", puzzle=puzzle, seed=run.seed)
+    job = run.build_recipe(RECIPE, puzzle=puzzle, seed=run.seed)
     folder = run.run_job(job, run.folder / puzzle)
     task = job.stages[-1].job.task
     judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
@@ -189,6 +192,15 @@ def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     out["right ends"] = count_right_ends(traces, task.verifier.name)
     out["costs"] = stage_costs(folder, [stage.name for stage in job.stages if stage.name != "steps"])
     return out
+
+
+def puzzle_judges(run: FigureRun, puzzle: str) -> Path:
+    """The folder of the stages that make a puzzle's policy and the judges that lead searches, run once for this figure
+    and others."""
+    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / puzzle
+    job = run.build_recipe(RECIPE, puzzle=puzzle, seed=run.seed)
+    needed = [stage for stage in job.stages if stage.name in NEEDED or (folder / stage.name).exists()]
+    return run.run_job(replace(job, stages=tuple(needed)), folder)
 
 
 def count_right_ends(traces: Iterable[Trace], verifier: str) -> dict[str, int]:

@@ -68,6 +68,27 @@ class ExactSteps(StepLabeller):
             reason = "checked" if right else "after a wrong step"
             trace.steps[i].scores[LABEL_SCORE] = Score(float(known[i]), reason)
 
+    def count_right_lines(self, problem: Problem, lines: Sequence[str]) -> int:
+        """How many lines are right before the first wrong one."""
+        return next((k for k, line in enumerate(lines) if not self.is_right(problem, lines[:k], line)), len(lines))
+
+
+@dataclass(frozen=True)
+class ExactStepScorer:
+    """A perfect judge of steps, where each is a line: 1 for a path whose lines are all right, else 0. It knows what no
+    judge can know, and shows what a search could gain at most."""
+
+    check: ExactSteps
+    name: ClassVar[str] = "exact_steps"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self._score(trace, step) for step in steps]
+
+    def _score(self, trace: Trace, step: int) -> Score:
+        lines = "".join(trace.steps[i].text for i in trace.path(step)[1:]).splitlines(keepends=True)
+        right = self.check.count_right_lines(trace.problem, lines)
+        return Score(float(right == len(lines)), f"{right} of {len(lines)} lines are right")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutLabeller(StepLabeller):
