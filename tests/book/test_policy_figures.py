@@ -301,4 +301,9 @@ def test_figure_from_scratch(name: str, tmp_path: Path) -> None:
         assert len({read["right"][0] for read in first}) == 1
     else:
         assert data["n"] == [1, 2, 4, 8]
-        assert all(np.all(np.diff(data["best"][judge]["judge"]) >= -1e-5) for judge in data["best"])
+        assert list(data["best"]) == list(over_optimisation.JUDGES)
+        assert len({data["best"][judge]["right"][0] for judge in data["best"]}) == 1, "one sample, whoever judges"
+        nothing = data["states nothing"]
+        assert 0 <= nothing <= 3 * 8
+        if nothing == 0:  # else an answer that states something is taken before one of a higher score
+            assert all(np.all(np.diff(data["best"][judge]["judge"]) >= -1e-5) for judge in data["best"])
