@@ -403,4 +403,5 @@ def page() -> str:
             agents_tried = sum("`agent " in line for line in settings)
             out += ["", "### Settings that were tried", "", f"{CHOSEN} {agents_tried} are of agents.", *settings]
     notes = KEPT / "notes.md"
-    return "\n".join([*out, *(["", notes.read_text().strip()] if notes.exists() else [])]) + "\n"
+    own = notes.read_text().strip().replace("](../", "](") if notes.exists() else ""  # the page lies one folder above
+    return "\n".join([*out, *(["", own] if own else [])]) + "\n"
