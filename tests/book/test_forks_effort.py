@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +75,14 @@ def _deciding(traces: list[tuple[int, Trace]]) -> int:
 
 
 def test_levels_are_those_of_the_table() -> None:
-    recipe_files.add_to_import_path(recipe_files.recipe_folders())
-    made: Any = importlib.import_module("effort")
-    stages = {stage.name: stage.job.strategy for stage in made.recipe(model="smollm2", task="gsm8k").stages}
+    recipe: Any = recipe_files.load_recipe(recipe_files.find_recipe("effort"))  # docs have a module of this name, too
+    stages = {stage.name: stage.job.strategy for stage in recipe(model="smollm2", task="gsm8k").stages}
     assert list(stages) == [f"effort-{name}" for name in EFFORTS]
     none, low, high = stages["effort-none"], stages["effort-low"], stages["effort-high"]
     assert isinstance(none, Chain) and none.prompt.style == "direct" and none.sampling.max_tokens == 64
     assert isinstance(low, Chain) and low.prompt.style == "" and low.sampling.max_tokens == 1024
     assert isinstance(high, MajorityVote) and (high.n, high.sampling.max_tokens) == (32, 2048)
-    tiny = {stage.name: stage.job for stage in made.recipe().stages}
+    tiny = {stage.name: stage.job for stage in recipe().stages}
     assert "effort-none" not in tiny and tiny["effort-max"].strategy.sampling.max_tokens == 40
 
 
