@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+BENCHMARK_PAGES = {f"bench/{name}.md": "benchmarks.md" for name in ("NOTES", "README")}  # of the repository: of the site
 
 
 def cli_reference() -> str:
@@ -89,14 +90,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri == "benchmarks.md":
         page.meta["hide"] = ["toc"]  # its table is wide
 
+    folder = "bench" if page.file.src_uri == "benchmarks.md" else f"docs/{os.path.dirname(page.file.src_uri)}"
+
     def replaced(link: re.Match[str]) -> str:
         text, target = link.groups()
         if "://" in target or target.startswith(("#", "mailto:")):
             return link.group(0)
-        path = os.path.normpath(os.path.join(os.path.dirname(page.file.src_uri), target.partition("#")[0]))
-        if files.get_file_from_path(path):
-            return link.group(0)
-        path = path.removeprefix("../")
+        target, mark, heading = target.partition("#")
+        path = os.path.normpath(os.path.join(folder, target))
+        site_path = BENCHMARK_PAGES.get(path, path.removeprefix("docs/"))
+        if files.get_file_from_path(site_path):
+            return f"[{text}]({os.path.relpath(site_path, os.path.dirname(page.file.src_uri) or '.')}{mark}{heading})"
         return f"`{path}`" if path.endswith(text.strip("`")) else f"{text} (`{path}`)"
 
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", replaced, markdown)

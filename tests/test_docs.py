@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,42 @@ def test_links_lead_to_files(page: Path) -> None:
         assert where.exists(), f"{page.name} links to {target}"
     for included in re.findall(r'--8<-- "([^"]+)"', page.read_text()):
         assert (DOCS / included).exists(), f"{page.name} includes {included}"
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as the site and GitHub make them; the second of two equal ones differs there."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    plain = (re.sub(r"[^\w\s-]", "", each).strip().lower() for each in re.findall(r"^#+ (.+)$", text, re.M))
+    return {re.sub(r"[-\s]+", "-", each) for each in plain}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "bench" / "NOTES.md"], ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_headings(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#:\s]*)#([^)\s]+)\)", text):
+        where = (page.parent / target).resolve() if target else page
+        if where.suffix == ".md" and where.exists():
+            assert heading in headings(where), f"{page.name} links to {target}#{heading}"
+
+
+def test_links_of_the_site_lead_to_its_pages() -> None:
+    """A page of the repository that has another place on the site is linked there; a file that it lacks is named."""
+    from docs.build_hooks import on_page_markdown
+
+    class Files:
+        def get_file_from_path(self, path: str) -> bool:
+            return path in ("tried.md", "benchmarks.md", "how-to/several-gpus.md", "results.md")
+
+    def linked(src_uri: str, link: str) -> str:
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=src_uri), meta={})
+        return on_page_markdown(link, page, None, Files())
+
+    assert linked("tried.md", "[a](../bench/NOTES.md#cpu)") == "[a](benchmarks.md#cpu)"
+    assert linked("how-to/several-gpus.md", "[a](../../bench/README.md)") == "[a](../benchmarks.md)"
+    assert linked("how-to/several-gpus.md", "[a](../tried.md#cpu)") == "[a](../tried.md#cpu)"
+    assert linked("benchmarks.md", "[a](../docs/tried.md#cpu)") == "[a](tried.md#cpu)"
+    assert linked("tried.md", "[a](results/kept.json)") == "a (`docs/results/kept.json`)"
+    assert linked("tried.md", "[a](#cpu)") == "[a](#cpu)"
 
 
 def test_site_has_every_page() -> None:
