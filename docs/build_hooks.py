@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BENCHMARK_PAGES = {f"bench/{name}.md": "benchmarks.md" for name in ("NOTES", "README")}  # of the repository: of the site
+BENCHMARK_PAGES = {f"bench/{name}.md": "benchmarks.md" for name in ("NOTES", "README")}  # on the site
 
 
 def cli_reference() -> str:

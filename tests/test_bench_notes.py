@@ -1,4 +1,4 @@
-"""bench/NOTES.md: its table shows the numbers of the kept files, and every file and heading that the page names exists."""
+"""bench/NOTES.md: its table shows the numbers of the kept files, and every file that the page names exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import harness
 import write_readme
 
 PAGE = (harness.HERE / "NOTES.md").read_text(encoding="utf-8")
-HEAD = "| figure | goal | reached | goal is | file | of the limit | what holds it back |\n|---|---|---|---|---|---|---|\n"
+HEAD = "| figure | goal | reached | goal is | file | of the limit | what holds it back |\n" + "|---" * 7 + "|\n"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.partition(HEAD)[2].partition("\n\n")[0].splitlines()
@@ -41,7 +41,7 @@ def values_under(value: Any, key: str, named: bool = False) -> Iterator[float]:
 
 
 def shown_numbers(result: dict[str, Any], keys: list[str]) -> list[float]:
-    """What a row may show: the figure, a peer's, a ratio of the two, the share of the limit, and the values it names."""
+    """What a row may show: the figure, a peer's, their ratio, the share of the limit, and the values it names."""
     peers = [float(value) for value in result["peers"].values() if value is not None]
     named = [value for key in keys for value in values_under(result["details"], key)]
     ours = [float(result["ours"]), *named]

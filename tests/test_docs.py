@@ -137,7 +137,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as the site and GitHub make them; the second of two equal ones differs there."""
+    """The anchors of a page's headings, as the site and GitHub make them; of two equal ones they differ."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
     plain = (re.sub(r"[^\w\s-]", "", each).strip().lower() for each in re.findall(r"^#+ (.+)$", text, re.M))
     return {re.sub(r"[-\s]+", "-", each) for each in plain}
