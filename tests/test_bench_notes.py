@@ -13,7 +13,7 @@ import harness
 import write_readme
 
 PAGE = (harness.HERE / "NOTES.md").read_text(encoding="utf-8")
-HEAD = "| figure | goal | reached | goal is | file | of the limit | what holds it back |\n" + "|---" * 7 + "|\n"
+HEAD = "| figure | goal | reached | verdict | file | of the limit | what holds it back |\n" + "|---" * 7 + "|\n"
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.partition(HEAD)[2].partition("\n\n")[0].splitlines()

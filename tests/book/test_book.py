@@ -243,6 +243,23 @@ def test_page_in_docs_is_that_of_the_kept_numbers(name: str, tmp_path: Path, mon
     assert f"({name}.md)" in (BOOK / "index.md").read_text()
 
 
+def word_of_verdicts(page: str) -> str:
+    """How many of a page's verdicts are positive, in the words that docs/book/index.md explains."""
+    verdicts = re.findall(r"\*\*(yes|no|not clear|in every seed|in no seed)\*\*", page)
+    share = sum(verdict in ("yes", "in every seed") for verdict in verdicts) / len(verdicts)
+    least = {"yes": 1.0, "mostly": 2 / 3, "partly": 1 / 3, "hardly": 1e-9, "not shown": 0.0}
+    return next(word for word, bound in least.items() if share >= bound)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_index_says_whether_the_claim_held(name: str) -> None:
+    (row,) = (line for line in (BOOK / "index.md").read_text().splitlines() if line.startswith(f"| [{name}]"))
+    held = row.strip("|").split("|")[2].strip()
+    word = word_of_verdicts((BOOK / f"{name}.md").read_text())
+    assert held.startswith(f"**{word}**: "), f"the verdicts of {name}.md are: {word}"
+    assert len(held.split()) <= 20 and not re.search(r"\d\.\d", held), "plain words; numbers are on the page"
+
+
 REPORT_SAYS_IT = {"judge-scale", "search", "step-judges", "over-optimisation"}
 
 
