@@ -7,7 +7,8 @@ come first then, and `--more-tasks` has further training problems for both. A te
 choosing settings (beta, and how an implicit model is read), and nothing learns from it. `--logprob-orm` trains an
 outcome reward model whose head also reads the log-probabilities that answers were sampled with; `--token-orm`,
 `--dropout` and `--keep-best` train one as Cobbe et al. 2021 do; `--tenth` trains every judge on a tenth of the
-problems beside, and `--long-tenth` on that tenth for as many steps as on all. `ponder book judges` runs this with three
+problems beside, and `--long-tenth` on that tenth for as many steps as on all; `--many` trains outcome and implicit ones
+on so many answers to each problem, too. `ponder book judges` runs this with three
 seeds, scores the samples of both splits with every judge, and draws the curves; `ponder book judge-scale` sets judges
 from all problems beside those from a tenth. Results: docs/book/judges.md and docs/book/judge-scale.md.
 """
@@ -40,7 +41,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.settings import When
+from ponder.settings import GreaterThan, When
 from ponder.tasks.mixture import TaskMixture
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective, TokenOutcomeReward
@@ -68,6 +69,10 @@ def recipe(
     long_tenth: Annotated[
         bool, "train judges on a tenth of the problems for as many steps as on all, too: problems or steps?"
     ] = False,
+    many: Annotated[
+        int | None, "answers to each problem that further judges learn from; None: no further judges", GreaterThan(0)
+    ] = None,
+    many_batch_size: Annotated[Count, "problems whose answers are in a step of such a judge", When("many")] = 8,
     logprob_orm: Annotated[bool, "train an outcome reward model that reads sampled log-probabilities, too"] = False,
     tuned_steps: Annotated[
         Steps, "of the model tuned on right answers; None: as many as of a judge", When("tuned")
@@ -95,10 +100,17 @@ def recipe(
         objective: RewardObjective, rate: float | None, tenths: int = 10, step_tenths: int = 10, **more: Any
     ) -> TrainRewardModel:
         own = max(1, (steps or b.reward_model.steps) * step_tenths // 10)
-        job = b.train_reward_model(outcomes[0], first, objective, seed, own, rate, batch_size=batch_size, **more)
+        given = {"batch_size": batch_size, **more}
+        job = b.train_reward_model(outcomes[0], first, objective, seed, own, rate, **given)
         warmup = replace(job.optimizer, warmup_steps=min(warmup_steps, own // 4) if step_tenths < 10 else warmup_steps)
         every = -(-own // 3) if keep_best else 0
         return replace(job, data=outcomes, optimizer=warmup, train_tenths=tenths, keep_best=keep_best, eval_every=every)
+
+    def judge_of_many(objective: RewardObjective, rate: float | None) -> TrainRewardModel:
+        """Each answer once; the steps are as many more as the batches have fewer problems."""
+        times = -(-batch_size // many_batch_size)
+        job = judge(objective, rate, step_tenths=10 * times, batch_size=many_batch_size)
+        return replace(job, data=tuple(f"stage:many-{name}" for name in sampled))
 
     def judges(prefix: str, tenths: int, step_tenths: int) -> list[Stage]:
         implicit = {beta: judge(ImplicitReward(beta), implicit_lr or lr, tenths, step_tenths) for beta in betas}
@@ -121,6 +133,17 @@ def recipe(
         Stage("validation", learning.evaluate_with(fewer, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
+    if many:
+        answers = Samples(many, b.sampling)
+        collected = {name: on.collect(first, answers, problems, seed) for name, on in sampled.items()}
+        stages[-2:-2] = [
+            *(Stage(f"many-{name}", job) for name, job in collected.items()),
+            Stage("many-orm", judge_of_many(OutcomeReward(), lr)),
+            *(
+                Stage(f"many-implicit-{beta:g}", judge_of_many(ImplicitReward(beta), implicit_lr or lr))
+                for beta in betas
+            ),
+        ]
     if token_orm:
         job = judge(TokenOutcomeReward(lm_weight=lm_weight), lr, residual_dropout=dropout)
         stages.insert(-2, Stage("token-orm", job))

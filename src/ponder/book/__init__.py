@@ -12,6 +12,7 @@ FIGURES: dict[str, str] = {
     "judges": "ponder.book.judges",
     "rl-judges": "ponder.book.rl_judges",
     "judge-scale": "ponder.book.judge_scale",
+    "judge-answers": "ponder.book.judge_answers",
     "step-judges": "ponder.book.step_judges",
     "search": "ponder.book.search",
     "bandits": "ponder.book.bandits",

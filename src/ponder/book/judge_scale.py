@@ -37,7 +37,9 @@ CHOICE_N = 16  # how log pi is read is chosen by best of so many on the validati
 READINGS = ("ratio", "logprob", "likelihood")
 FEW = "tenth-"  # before the name of a judge from a tenth of the problems, each once
 LONG = "long-tenth-"  # of one from a tenth, for as many steps as from all
-SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps"}
+MANY = "many-"  # of one from all problems, and from many more answers to each
+SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps", MANY: "all, with more answers to each"}
+PREFIXES = (FEW, LONG, "", MANY)  # in the order of the page
 SETTINGS: dict[str, Any] = {
     "rl_steps": 60, "more_tasks": ("svamp", "gsm8k"), "rl_tasks": ("svamp",), "test_tasks": ("gsm8k",),
     "problems": 4000, "samples": 8, "batch_size": 32, "steps": 160, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4,
@@ -59,7 +61,8 @@ JUDGES = {
     "weighted ratio": "vote weighted by implicit reward model",
 }
 JUDGE_STAGES = (
-    *(f"{prefix}{judge}" for prefix in SIZES for judge in ("orm", f"implicit-{BETA:g}")), "token-orm", "tuned",
+    *(f"{prefix}{judge}" for prefix in ("", FEW, LONG) for judge in ("orm", f"implicit-{BETA:g}")),
+    "token-orm", "tuned",
 )  # fmt: skip
 TINY_JUDGES = tuple(
     f"{prefix}{judge}" for prefix in (FEW, "") for judge in ("orm", f"implicit-{ON_TINY['betas'][0]:g}")
@@ -81,11 +84,16 @@ COMPARED = (
     ("best orm", f"{LONG}best orm"), ("weighted orm", f"{LONG}weighted orm"), (f"{LONG}best orm", f"{FEW}best orm"),
     ("best ratio", f"{LONG}best ratio"), ("best log pi", f"{LONG}best log pi"),
     ("weighted ratio", f"{LONG}weighted ratio"), (f"{LONG}best log pi", f"{FEW}best log pi"),
+    (f"{MANY}best orm", "majority"), (f"{MANY}best ratio", "majority"), (f"{MANY}best log pi", "majority"),
+    (f"{MANY}weighted orm", "majority"), (f"{MANY}weighted ratio", "majority"),
+    (f"{MANY}best log pi", "logprob_sum"), (f"{MANY}best orm", "best orm"), (f"{MANY}best ratio", "best ratio"),
+    (f"{MANY}best log pi", "best log pi"), (f"{MANY}weighted orm", "weighted orm"),
+    (f"{MANY}weighted ratio", "weighted ratio"),
 )  # fmt: skip
 DRAWN = {
     "best orm": 1, "best token-orm": 2, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
 }  # fmt: skip
-STYLES = {FEW: "--", LONG: ":"}
+STYLES = {FEW: "--", LONG: ":", MANY: "-."}
 
 
 class JudgeScale:
@@ -100,7 +108,7 @@ class JudgeScale:
         "A judge that learned from ten times as many problems chooses better, and then best of N by an outcome reward"
         " model beats majority vote."
     )
-    models = ("tiny", "smollm2", "any")
+    models: tuple[str, ...] = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         if run.task:
@@ -117,15 +125,15 @@ class JudgeScale:
             "learned from": self._learned_from(folder, job, tasks[0]),
         }  # fmt: skip
 
-    def _learned_from(self, folder: Path, job: Any, first: str) -> dict[str, Any]:
+    def _learned_from(self, folder: Path, job: Any, first: str, stages: str = "outcomes*") -> dict[str, Any]:
         """What the judges had to learn from, by task; `first` is the one whose stage has no name of a task."""
         out: dict[str, Any] = {}
-        for path in sorted(folder.glob("outcomes*")):
+        for path in sorted(folder.glob(stages)):
             verifier = next(stage.job.task.verifier.name for stage in job.stages if stage.name == path.name)
             traces = [trace for _, trace in read_traces(path)]
             ends = [(trace, i) for trace in traces for i in trace.answers()]
             texts = {(trace.problem.question, trace.token_ids(i).tobytes()) for trace, i in ends}
-            out[path.name.partition("-")[2] or first] = {
+            out[path.name.partition("outcomes")[2].removeprefix("-") or first] = {
                 "problems": len(traces), "different problems": len({trace.problem.question for trace in traces}),
                 "answers": len(ends), "different answers": len(texts),
                 "right": sum(trace.score(i, verifier) == 1.0 for trace, i in ends),
@@ -174,7 +182,7 @@ class JudgeScale:
         for task in measured_tasks(seeds):
             n = sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]
-            names = [f"{prefix}{name}" for name in JUDGES for prefix in (FEW, LONG, "")]
+            names = [f"{prefix}{name}" for name in JUDGES for prefix in PREFIXES]
             known = [name for name in (*names, *OTHERS) if has_row(seeds, task, name)]
             rows = []
             for name in known:
@@ -241,7 +249,7 @@ class JudgeScale:
             for row in ("best orm", "best ratio", "best log pi")
             if any(has_row(seeds, task, f"{p}{row}") for p in SIZES)
         ]
-        prefixes = [p for p in (FEW, LONG, "") if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
+        prefixes = [p for p in PREFIXES if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
         for row in judges:
             cells = []
@@ -311,7 +319,7 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
 
 def split_row(row: str) -> tuple[str, str]:
     """The size of data that a row's judge learned from, and the row's name without it."""
-    prefix = next((p for p in (LONG, FEW) if row.startswith(p)), "")
+    prefix = next((p for p in (LONG, FEW, MANY) if row.startswith(p)), "")
     return prefix, row.removeprefix(prefix)
 
 
