@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,8 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                 sample_used = used_gpu_bytes(options.device)
                 policy.sleep()
                 objective.credit(traces, scorer.name, {})
-                learner.step(traces)
+                prepare = partial(writer.prepare, step, traces) if mode == "store" else lambda: None
+                learner.step(traces, beside_device=prepare)
                 learned = synchronize_device(options.device)
                 if mode == "store":
                     writer.append(step, traces)

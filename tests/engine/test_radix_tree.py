@@ -18,7 +18,9 @@ def assert_consistent(tree: RadixTree, apart: int = 0) -> None:
     """Every slot is free or in exactly one node; `apart` are held outside the tree."""
     nodes = list(tree.nodes())
     held = [s for n in nodes for s in n.slots.tolist()]
-    free = tree.memory._free_stack[: tree.memory.free_count].tolist()
+    memory = tree.memory
+    stacked = memory.free_count - (memory.size - memory._unused)
+    free = [*memory._free_stack[:stacked].tolist(), *range(memory._unused, memory.size)]
     assert len(set(held + free)) == len(held) + len(free) == tree.memory.size - apart
     assert tree.evictable == sum(len(n) for n in nodes if not n.ref_count)
     for n in nodes:
@@ -186,6 +188,24 @@ def test_slots_are_freed_in_any_order() -> None:
     for slots in taken[::2] + taken[1::2]:
         memory.free_slots(slots)
     assert memory.free_count == 100 and len(set(memory.allocate(100).tolist())) == 100
+
+
+def test_slots_come_back_last_in_first_out() -> None:
+    """As from a stack that holds all slots at first, the lowest on top."""
+    draw, memory, stack = random.Random(0), SlotAllocator(50), list(range(49, -1, -1))
+    held: list[list[int]] = []
+    for _ in range(500):
+        if held and draw.random() < 0.5:
+            slots = held.pop(draw.randrange(len(held)))
+            memory.free_slots(np.asarray(slots, np.int32))
+            stack += slots[::-1]
+            if len(stack) == 50 and draw.random() < 0.5:
+                memory.sort_if_unused()
+                stack.sort(reverse=True)
+        elif number := draw.randint(0, len(stack)):
+            held.append(memory.allocate(number).tolist())
+            assert held[-1] == [stack.pop() for _ in range(number)]
+        assert memory.free_count == len(stack)
 
 
 def test_recent_ends_and_paths_are_those_of_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:

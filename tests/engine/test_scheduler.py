@@ -73,12 +73,13 @@ class FakeRunner:
         self.decode(turn.seqs)
         read = schedule.finish_chunks(turn.chunks) if turn.chunks else []
         ended = [seq for seq in turn.seqs if len(seq.token_ids) == seq.sampling.max_tokens]
-        schedule.remove(*ended)
+        schedule.retire(ended)
         return read, ended
 
 
 def assert_all_free(schedule: Scheduler) -> None:
     """Nobody holds anything, and every slot is free or idle in the tree."""
+    schedule.add([])  # what finished last goes into the tree before new work
     assert not schedule and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
     assert not any(n.ref_count for n in schedule.tree.nodes())
     assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
@@ -192,6 +193,15 @@ def test_group_prompt_is_computed_once() -> None:
     run(schedule, fake)
     assert fake.computed == 40 + 3 * 4, "only what is new is fed: the path is in the cache"
     assert [r.prefill_tokens for r in deeper] == [0, 0, 0]
+
+
+def test_last_finished_are_cached_when_new_work_comes() -> None:
+    schedule, fake = Scheduler(100, 64, 64), FakeRunner()
+    schedule.add(ask([0, 1, 2], n=2))
+    run(schedule, fake)
+    assert not schedule and schedule.tree.evictable == 0 and schedule.allocator.free_count < 100
+    schedule.add([])
+    assert schedule.tree.evictable and schedule.allocator.free_count + schedule.tree.evictable == 100
 
 
 def test_concurrent_requests_share_an_uncomputed_prefix() -> None:

@@ -164,3 +164,38 @@ def test_large_calls_become_several_blocks(tmp_path: Path) -> None:
     assert names(tmp_path) == [str(i) for i in range(9)]
     with BlockReader(tmp_path / TRACES_FILE) as reader:
         assert [(block.before, block.count) for block, _ in reader.scan()] == [(0, 4), (4, 4), (8, 1)]
+
+
+def test_prepared_traces_are_written_as_they_were(tmp_path: Path) -> None:
+    """Nothing is in the file before they are appended; then the bytes are those of traces that were only appended."""
+    for name in ("prepared", "plain"):
+        (tmp_path / name).mkdir()
+        writer, both = TraceWriter(tmp_path / name / TRACES_FILE), [trace("one"), trace("two", TARGET_TOKENS)]
+        if name == "prepared":
+            writer.prepare(3, both)
+            writer.flush()
+            assert not (tmp_path / name / TRACES_FILE).exists()
+            both[0].steps[1].text = "changed since"
+        assert writer.append(3, both) == 2 and writer.close() == ""
+    written = [(tmp_path / name / TRACES_FILE).read_bytes() for name in ("prepared", "plain")]
+    assert written[0] == written[1] and names(tmp_path / "plain") == ["one", "two"]
+
+
+@pytest.mark.parametrize(("step", "others"), [(1, False), (0, True)])
+def test_other_traces_than_the_prepared_ones_are_written(tmp_path: Path, step: int, others: bool) -> None:
+    writer, prepared = TraceWriter(tmp_path / TRACES_FILE), [trace("one")]
+    writer.prepare(0, prepared)
+    writer.append(step, [trace("two")] if others else prepared)
+    writer.append(2, prepared)  # which are forgotten by now
+    assert writer.close() == ""
+    assert [(at, t.problem.id) for at, t in read_traces(tmp_path)] == [(step, "two" if others else "one"), (2, "one")]
+
+
+def test_error_in_prepared_traces_reaches_the_writer(tmp_path: Path) -> None:
+    writer, bad = TraceWriter(tmp_path / TRACES_FILE), [trace("one")]
+    bad[0].problem = Problem("one", user_messages("?"), answer=object())
+    writer.prepare(0, bad)
+    with pytest.raises(RunError, match="plain data"):
+        writer.append(0, bad)
+        writer.flush()
+    writer.close()

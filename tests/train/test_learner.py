@@ -202,13 +202,13 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
     learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_grad_norm=float("inf")), minibatches=2)
     expected = [float64_losses.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
     result: list[float64_losses.Grads] = []
-    real = MasterWeights.grad_norm
+    real = MasterWeights.own_grad_norm
 
-    def keep(self: MasterWeights) -> Tensor:
+    def keep(self: MasterWeights) -> Tensor | None:
         result.append({n: g.clone() for n, g in self.gradients().items()})
         return real(self)
 
-    monkeypatch.setattr(MasterWeights, "grad_norm", keep)
+    monkeypatch.setattr(MasterWeights, "own_grad_norm", keep)
     learner.step(traces)
     assert len(result) == 2 and learner.master_weights.steps == 2
     assert max(gap(f, e) for f, e in zip(result, expected, strict=True)) < 1e-5
@@ -229,6 +229,21 @@ def test_ratio_moves_in_later_epochs_and_notes_are_removed() -> None:
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert output["clip_ratio/region_mean"] > 0
     assert not any("old" in s.notes for t in traces for s in t.steps)
+
+
+def test_beside_device_is_called_once_before_the_last_weights() -> None:
+    """The traces are then as the step leaves them, and its result is that of a step without."""
+    traces, again = credited(), credited()
+    learners = [Learner(tiny_decoder(), PLAIN, AdamW(lr=0.05), epochs_per_batch=3) for _ in range(2)]
+    seen: list[tuple[int, bool]] = []
+
+    def look() -> None:
+        seen.append((learners[0].master_weights.steps, any("old" in s.notes for t in traces for s in t.steps)))
+
+    output = learners[0].step(traces, beside_device=look)
+    assert seen == [(2, False)]
+    assert output == learners[1].step(again)
+    assert same(learners[0].net, dict(learners[1].net.state_dict()))
 
 
 # what does not learn

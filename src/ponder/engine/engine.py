@@ -229,7 +229,7 @@ class Engine:
             running=len(scheduler.prefilling) + len(scheduler.decoding),
             waiting=len(scheduler.waiting),
             preemptions=scheduler.preemptions,
-            cache_use=1 - free / scheduler.allocator.size,
+            cache_use=1 - free / scheduler.allocator.size if scheduler else 0.0,  # finished ones may still hold some
         )
 
     @property
@@ -477,7 +477,7 @@ class Engine:
                 self.mailbox.emit(seq)
         self.mailbox.flush()
         finished = [seq for seq in seqs if seq.stop is not None and seq in calls]
-        scheduler.remove(*finished)
+        scheduler.retire(finished)
         if not scheduler.decoding and self._runner is not None:
             self._runner.forget_batch()
         self.mailbox.finish(*finished)

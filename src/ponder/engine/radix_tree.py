@@ -69,21 +69,30 @@ class SlotAllocator:
 
     def __init__(self, size: int) -> None:
         self.size = self.free_count = size
-        self._free_stack = np.arange(size - 1, -1, -1, dtype=np.int32)
+        self._unused = 0  # this slot and those after it were never handed out, or not since all were free
+        self._free_stack = np.empty(size, np.int32)  # of those before; pages that are not written take no memory
 
     def sort_if_unused(self) -> None:
         """Hand out slots in their order again, if all are free: a sequence's slots then lie side by side in memory."""
         if self.free_count == self.size:
-            self._free_stack[:] = np.arange(self.size - 1, -1, -1, dtype=np.int32)
+            self._unused = 0
 
     def allocate(self, number: int) -> Slots:
+        """The slots that became free last; when there are none left, those that were not handed out."""
         if number > self.free_count:
             raise OutOfSlots
+        stacked = self.free_count - (self.size - self._unused)
+        taken = min(number, stacked)
         self.free_count -= number
-        return self._free_stack[self.free_count : self.free_count + number][::-1].copy()
+        again = self._free_stack[stacked - taken : stacked][::-1]
+        if taken == number:
+            return again.copy()
+        first, self._unused = self._unused, self._unused + number - taken
+        return np.concatenate([again, np.arange(first, self._unused, dtype=np.int32)])
 
     def free_slots(self, slots: Slots) -> None:
-        self._free_stack[self.free_count : self.free_count + len(slots)] = slots[::-1]
+        stacked = self.free_count - (self.size - self._unused)
+        self._free_stack[stacked : stacked + len(slots)] = slots[::-1]
         self.free_count += len(slots)
 
 

@@ -78,6 +78,7 @@ class Scheduler:
         self.prefilling: list[WorkItem] = []
         self.decoding: list[SequenceState] = []
         self.preemptions = 0  # so far
+        self._retired: list[SequenceState] = []  # finished, with slots that are released before the next work
         self._arrivals = count()
         self._prefills_in_a_row = 0
 
@@ -89,6 +90,7 @@ class Scheduler:
 
     def add(self, items: Sequence[WorkItem]) -> None:
         """Items that arrive together have adjacent priorities."""
+        self._release_retired()
         arrival = next(self._arrivals)
         for i, item in enumerate(items):
             assert self.fits(item.length)
@@ -161,9 +163,23 @@ class Scheduler:
         for item in here:
             self._release(item)
 
+    def retire(self, seqs: Sequence[SequenceState]) -> None:
+        """Remove finished sequences. Where no other work is left, what was computed for them goes into the cache when
+        there is new work: their callers wait for this, and an engine that sleeps drops the cache."""
+        if len(seqs) < len(self.decoding) or self.prefilling or self.waiting:
+            self.remove(*seqs)
+            return
+        self.decoding, self._retired = [], [*self._retired, *seqs]
+
+    def _release_retired(self) -> None:
+        retired, self._retired = self._retired, []
+        for seq in retired:
+            self._release(seq)
+
     def reset_prefix_cache(self) -> None:
         """The weights have changed: drop all cached prefixes. Sequences with tokens continue with the keys and values
         that they have. The prompts of others are computed again: all their tokens will be of the new weights."""
+        self._release_retired()
         for item in [*self.prefilling, *(seq for seq in self.decoding if not seq.num_tokens)]:
             self._preempt(item)
         self.tree = self.tree.replace_with_empty()

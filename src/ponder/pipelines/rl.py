@@ -340,7 +340,7 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                     state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
                 learner.imitation = pretraining_term(job, policy, texts, step)
-                learn = partial(learn_from, job, session, learner, critic, traces, state)
+                learn = partial(learn_from, job, session, learner, critic, traces, rollouts, state)
                 metrics |= learn() if ahead is None else await ahead.run_beside(learn)
                 metrics |= {} if ahead is None else age_metrics(rollouts, step)
                 metrics |= cluster_metrics(session.group, sampler, ahead, verifier)
@@ -372,16 +372,19 @@ def learn_from(
     learner: Learner,
     critic: Learner | None,
     traces: Sequence[Trace],
+    rollouts: Sequence[Trace],
     state: TrainingState,
 ) -> dict[str, float]:
-    """Credit the traces and take the learners' step."""
+    """Credit the traces and take the learners' step. `rollouts`, all traces of the step, are compressed for their file
+    while the GPU computes the gradient."""
     if job.algorithm.credit_needs_reference:
         learner.write_reference_logprobs(traces)
     if critic:
         write_values(critic, traces)
     metrics = job.algorithm.credit(traces, job.task.verifier.name, state.objective_state)
     if job.algorithm.critic is None or session.state.step >= job.algorithm.critic.warmup_steps:
-        metrics |= session.learn(learner, traces, session.watch.share)
+        prepare = partial(session.run.prepare_traces, session.state.step, rollouts)
+        metrics |= session.learn(learner, traces, session.watch.share, prepare)
     if critic:
         metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
     return metrics

@@ -28,6 +28,9 @@ class FollowerRun(Run):
     def write_metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
         pass
 
+    def prepare_traces(self, step: int, traces: Sequence[Trace]) -> None:
+        pass
+
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
         pass
 

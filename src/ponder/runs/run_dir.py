@@ -161,9 +161,16 @@ class Run:
             self._metric_log.write(step, finite, self.job, self._resumed_step)
         self._added_counts.setdefault("metrics", Counter())[step] += 1
 
+    def prepare_traces(self, step: int, traces: Sequence[Trace]) -> None:
+        """Copy traces of a step that will not change any more, for `write_traces`, which then takes no time."""
+        try:
+            self._traces.prepare(step, traces)
+        except ValueError as why:
+            raise RunError(f"traces cannot be kept: {why}") from None
+
     def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
-        """Write traces of a step, as they are now. They are written in the background: `flush` waits until readers see
-        them, `sync` until they are on the disk. An error is raised by the next call."""
+        """Write traces of a step, as they are now, or were when they were prepared. They are written in the background:
+        `flush` waits until readers see them, `sync` until they are on the disk. An error is raised by the next call."""
         try:
             count = self._traces.append(step, traces)
         except ValueError as why:

@@ -171,13 +171,18 @@ class Learner:
     # What a training loop calls
 
     def step(
-        self, traces: Sequence[Trace], on_progress: Callable[[float], None] = lambda share: None
+        self,
+        traces: Sequence[Trace],
+        on_progress: Callable[[float], None] = lambda share: None,
+        beside_device: Callable[[], None] = lambda: None,
     ) -> dict[str, float]:
         """Learn from credited traces. `on_progress` gets the share that is done and may raise Interrupted.
 
         Once the first of several optimiser steps is taken the rest follow, and `pending_interrupt` holds the interrupt.
+        `beside_device` is called when a GPU has all passes of the last optimiser step to compute, and the host nothing
+        to do until then. The traces are as this leaves them. It is not called where nothing is learned.
         """
-        parts = [part for part in _split_evenly(traces, self.minibatches) if self.plan(part)]
+        parts = [work for part in _split_evenly(traces, self.minibatches) if (work := self.plan(part))]
         rate = self.master_weights.settings.lr_at(self.master_weights.steps)
         if not self.process_group.any(bool(parts)):  # no gradient: every group had equal rewards
             return {"loss": 0.0, "grad_norm": 0.0, "lr": rate}
@@ -189,9 +194,14 @@ class Learner:
             self.write_notes(traces, credited, "old", self.net)
         for turn in range(total):
             share = self._defer_interrupts(on_progress, turn, total)
-            rows.append(self._optimizer_step(parts[turn % len(parts)], share))
-        for step in credited:
-            step.notes.pop("old", None)
+
+            def launched(is_last: bool = turn == total - 1) -> None:
+                if is_last:
+                    for step in credited:
+                        step.notes.pop("old", None)
+                    beside_device()
+
+            rows.append(self._optimizer_step(parts[turn % len(parts)], share, launched))
         return average_metrics(rows) | {"lr": rate}
 
     def write_reference_logprobs(self, traces: Sequence[Trace]) -> None:
@@ -278,12 +288,16 @@ class Learner:
     def plan(self, traces: Sequence[Trace]) -> list[TraceChains]:
         return plan(traces, self.objective.weigh, self.objective.trains_zero_advantage)
 
-    def _optimizer_step(self, traces: Sequence[Trace], on_progress: Callable[[float], None]) -> dict[str, float]:
-        sums = self._backward(self.plan(traces), on_progress)
+    def _optimizer_step(
+        self, work: list[TraceChains], on_progress: Callable[[float], None], launched: Callable[[], None]
+    ) -> dict[str, float]:
+        sums = self._backward(work, on_progress)
         if self.process_group.size > 1:
             self._sum_gradients()
             sums.all_reduce(self.process_group)
-        metrics = sums.metrics() | {"grad_norm": self.master_weights.grad_norm()}
+        norm = self.master_weights.own_grad_norm()  # a GPU is told before the host waits for it
+        launched()
+        metrics = sums.metrics() | {"grad_norm": self.master_weights.grad_norm(norm)}
         if self.oom_retries:
             metrics |= {
                 "oom_retries": float(self.oom_retries),

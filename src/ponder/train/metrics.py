@@ -59,7 +59,7 @@ class MetricSums:
         self.sums, self.maxima = peers.all_reduce_named(self.sums), peers.all_reduce_named(self.maxima, use_max=True)
 
     def metrics(self) -> dict[str, float]:
-        values = {name: float(v) for name, v in self.sums.items()}
+        values, maxima = _to_host(self.sums), _to_host(self.maxima)
         tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
         out = {"loss": values.pop("loss", 0.0)}
         for name, total in values.items():
@@ -68,11 +68,20 @@ class MetricSums:
             elif name != f"{_LOGP_GAP}/mean":
                 out[name] = total / max(1.0, tokens)
             elif known:
-                out |= {name: total / known} | {n: float(v) for n, v in self.maxima.items()}
+                out |= {name: total / known} | maxima
         squared = out.pop(f"{CORRECTION_PREFIX}ratio_squared", None)
         if squared is not None:
             out[f"{CORRECTION_PREFIX}ess"] = effective_sample_share(out[f"{CORRECTION_PREFIX}ratio"], squared)
         return out | {"num_trained_tokens": tokens}
+
+
+def _to_host(named: Mapping[str, Tensor]) -> dict[str, float]:
+    """Numbers of a device, in one copy: each would wait for the one before."""
+    if not named:
+        return {}
+    tensors = list(named.values())
+    dtype = torch.float64 if tensors[0].device.type == "cpu" else torch.float32
+    return dict(zip(named, torch.stack([t.to(dtype).reshape(()) for t in tensors]).tolist(), strict=True))
 
 
 def average_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -172,9 +172,16 @@ class MasterWeights:
                     self._float32_grads[n] = grads[n]
         return [grads[n] for n in self.params]
 
-    def grad_norm(self) -> float:
+    def own_grad_norm(self) -> Tensor | None:
+        """The norm of this process's gradients, on their device, which may still be computing it; None: there are
+        none."""
         grads = list(self.gradients().values())
-        own = float(nn.utils.get_total_norm(grads)) if grads else 0.0
+        return nn.utils.get_total_norm(grads) if grads else None
+
+    def grad_norm(self, launched: Tensor | None = None) -> float:
+        """`launched`: `own_grad_norm`, if that was called already."""
+        norm = self.own_grad_norm() if launched is None else launched
+        own = 0.0 if norm is None else float(norm)
         group = self.shards.group
         return own if group.size == 1 else math.sqrt(group.sum_of(own * own) / self.shards.copies)
 

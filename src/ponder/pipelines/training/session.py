@@ -169,8 +169,15 @@ class TrainingSession:
             so_far = f"stopped after {self.state.step} of {self.job.steps} steps"
             raise Interrupted(f"{so_far}; the same command goes on from there") from None
 
-    def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
-        """A learner's step. If it diverges, the traces are written for inspection. Before the first step with compiled
+    def learn(
+        self,
+        learner: Learner,
+        traces: Sequence[Trace],
+        watch: Callable[[float], None],
+        beside_device: Callable[[], None] = lambda: None,
+    ) -> dict[str, float]:
+        """A learner's step. If it diverges, the traces are written for inspection. `beside_device`: see `Learner.step`.
+        Before the first step with compiled
         blocks, check that their gradient is that of the plain blocks: of the shortest traces, and where it differs, of
         the whole step.
         """
@@ -180,7 +187,7 @@ class TrainingSession:
             if getattr(self.job, "preflight", True):
                 self._check_gradient(learner, few, traces)
         try:
-            return learner.step(traces, watch)
+            return learner.step(traces, watch, beside_device)
         except Diverged:
             self.run.write_traces(self.state.step, traces)
             raise
