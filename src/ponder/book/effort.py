@@ -59,7 +59,7 @@ class EffortLevels:
         temperature = stages[-1].job.strategy.sampling.temperature
         return {
             "model": run.model, "task": task.name, "seed": run.seed, "temperature": temperature, "levels": levels,
-            "own start": start_line(run.task) if start else "",
+            "own start": start_line(run.model, run.task) if start else "",
         }  # fmt: skip
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:

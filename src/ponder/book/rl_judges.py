@@ -46,7 +46,7 @@ class RLJudges(Judges):
 
 def policy_line(first: SeedData) -> str:
     """What a page says of the policy, from the data of one seed."""
-    line = start_line(first.get("task")) if first["model"] == "smollm2" else ""
+    line = start_line(first["model"], first.get("task"))
     steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
     return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
 

@@ -277,7 +277,8 @@ class Search:
 def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
     """The numbers of finished searches and samples: the jobs of the recipe's stages by name."""
     task = stages["samples"].task
-    learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
+    searches = {name: job for name, job in stages.items() if "-" in name}  # the judge's own training has its name
+    learned = {_guide(name): job.guide for name, job in searches.items() if _guide(name) in GUIDES}
     guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
     scored, _ = score_stored_answers(folder / "samples", task, guides, {}, device, dtype)
     scored.scores["likelihood"] = _likelihoods(scored.scores.pop("logprob"))
