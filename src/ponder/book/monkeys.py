@@ -298,7 +298,7 @@ class Monkeys:
                     f" **{held_above(gaps)}**"
                 )
             lines.append(_shift_line(data))
-        cost = sampling_cost_line([d["cost"] for d in data], data[0].get("task") in WORD_PROBLEMS)
+        cost = sampling_cost_line([d["cost"] for d in data], data[0].get("task") is None)
         return [*lines, "", cost, ""]
 
 

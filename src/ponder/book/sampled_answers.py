@@ -55,10 +55,10 @@ def sampling_cost(folder: Path) -> dict[str, float]:
     return {"seconds": round(seconds), "tokens": tokens, "flops": flops}
 
 
-def sampling_cost_line(costs: Sequence[Mapping[str, float]], word_problems: bool = False) -> str:
-    """Of word problems the start is trained elsewhere."""
+def sampling_cost_line(costs: Sequence[Mapping[str, float]], trained: bool = True) -> str:
+    """`trained`: the model that was sampled, too, is of these runs; on a task of the user's it is given."""
     seconds = ", ".join(f"{c['seconds']:.0f} s" for c in costs)
-    work = "" if word_problems else "training and "
+    work = "training and " if trained else ""
     return (
         f"The samples, shared by the figures votes and monkeys, are {format_amount(costs[0]['tokens'])} tokens"
         f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; {work}sampling took {seconds}."

@@ -154,9 +154,11 @@ class StepJudges:
             kept = [data["puzzles"][puzzle] for data in seeds.values()]
             uncounted = uncounted or not all("costs" in d for d in kept)
             out += [
-                f"### {title if (title := _task_title(seeds, puzzle)) == puzzle else title.capitalize()}",
+                f"### {puzzle if _of_own_task(seeds) else PUZZLES[puzzle].capitalize()}",
                 "",
-                f"{self._labels_line(first, found)} {found['test']['problems']} held-out problems, {n[-1]} samples of each. On validation problems the"
+                f"{self._labels_line(first, found)} {found['test']['problems']} held-out problems,"
+                f" {n[-1]} samples of each."
+                " On validation problems the"
                 f" process model is best by its {_described(seeds, puzzle, 'prm')}, the implicit model of steps by its"
                 f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
