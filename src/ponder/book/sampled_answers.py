@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.book.figure import FigureRun
+from ponder.book.stated_answer import stated_answer
 from ponder.book.word_problem_start import word_problem_start
 from ponder.measure.figures.canvas import format_amount
 from ponder.reason.operators.uncertainty import sum_logprob
@@ -81,7 +82,7 @@ class SampledProblem:
 
     def add(self, trace: Trace, verifier: Any) -> None:
         for i in trace.answers():
-            self.answers.append(verifier.extract_answer(trace.text(i)))
+            self.answers.append(stated_answer(verifier, trace.text(i)))
             self.right.append(float(trace.score(i, verifier.name) or 0.0))
             self.logprobs.append(float(sum_logprob(trace, i) or 0.0))
             self.lengths.append(len(trace.steps[i].token_ids))
