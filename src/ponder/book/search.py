@@ -148,7 +148,7 @@ class Search:
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads is not among these tokens, for neither; the FLOPs of a search count both what the"
             f" model computes and what the judge does.{self._flops_line(data)} Differences in points; over seeds with"
-            f" a 95 % interval.{policy_line(first) if first['task'] == RL_TASK else ''}"
+            f" a 95 % interval.{policy_line(first) if first.get('task') == RL_TASK else ''}"
             f"{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}{self._judges_line(data)}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
