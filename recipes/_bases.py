@@ -37,7 +37,7 @@ from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.dpo import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimizer import AdamW
-from ponder.train.reward_objectives import RewardObjective
+from ponder.train.reward_objectives import ImplicitReward, OutcomeReward, RewardObjective, TokenOutcomeReward
 from ponder.types import Problem, Sampling
 
 ModelName = Annotated[str, "tiny, smollm2, a Hugging Face folder or hub name, or a run directory"]
@@ -59,6 +59,7 @@ Problems = Annotated[
     int | None, "to sample answers of; None: as many as the model's budget of answers allows", GreaterThan(0)
 ]
 Count = Annotated[int, GreaterThan(0)]
+LEARN_FROM_VERDICTS = (OutcomeReward, TokenOutcomeReward, ImplicitReward)
 NO_SETTINGS: dict[str, str] = {}
 LIMIT = 300
 
@@ -245,6 +246,8 @@ class RecipeBase:
     ) -> TrainRewardModel:  # fmt: skip
         """Train a reward or value model."""
         steps = steps or self.reward_model.steps
+        if isinstance(self.task.verifier, RewardFunctions) and type(objective) in LEARN_FROM_VERDICTS:
+            more = {"scorer": self.task.verifier.name, **more}  # each function's own score stands beside the sum
         return TrainRewardModel(
             (data,), model, objective, self.template, optimizer=self.reward_model.optimizer(lr, steps), steps=steps,
             save_every=steps, seed=seed, **{"batch_size": 32, **more},

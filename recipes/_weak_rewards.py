@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ponder.book.stated_answer import stated_answer
 from ponder.protocols import Scorer, Task
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Score
@@ -37,7 +38,7 @@ class BriefAnswer(TextVerifier):
         return "brief"
 
     def verify(self, text: str, gold: Any) -> Score:
-        stated = self.task.verifier.extract_answer(text)  # type: ignore[attr-defined]
+        stated = stated_answer(self.task.verifier, text)
         return Score(0.0 if stated is None else max(0.0, 1 - len(text) / FULL_CHARS))
 
 

@@ -1,4 +1,5 @@
-"""Judges of steps against judges of answers, where code can check a step: sums, countdown and 4 x 4 sudokus.
+"""Judges of steps against judges of answers: where code can check a step (sums, countdown and 4 x 4 sudokus), and on a
+task of one's own.
 
 A tiny model of characters imitates worked answers and is stopped early. Its own answers to training problems get two
 kinds of labels: whether the answer is right, and of each line whether it is (exactly, by code; nothing is sampled for
@@ -6,18 +7,42 @@ it). An outcome reward model and an implicit one learn from the first, a process
 the second, all from the same answers. A tenth of the training problems is kept for choosing settings, and nothing
 learns from it. `ponder book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among
 the same samples. Results: docs/book/step-judges.md.
+
+With `--model` and `--task` a language model answers that task as it is. Steps end at `--separator`. A task that has an
+`ExactSteps` as `step_check` checks them; else rollouts label them as Math-Shepherd's do (Wang et al. 2024,
+arXiv:2312.08935): `--completions` of the answer up to each step, a soft label is the share of right ones, and a hard
+one is 1 if any is right.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from _bases import Count, Limit, Lr, Start, Steps, Validation
-from _checked_steps import PuzzleName, puzzle_base
+from _bases import (
+    NO_SETTINGS,
+    Count,
+    Limit,
+    Lr,
+    MaxTokens,
+    ModelName,
+    Problems,
+    RecipeBase,
+    Start,
+    Steps,
+    TaskName,
+    TaskSettings,
+    Template,
+    Validation,
+    find_base,
+)
+from _checked_steps import PuzzleName, SumSteps, puzzle_base
 
+from ponder.errors import UsageError
 from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
+from ponder.pipelines.rewards.step_labelling import ExactSteps, MathShepherd, StepLabeller
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
+from ponder.settings import When
 from ponder.train.reward_objectives import (
     ImplicitProcessReward,
     ImplicitReward,
@@ -26,21 +51,38 @@ from ponder.train.reward_objectives import (
     RewardObjective,
 )
 
+TINY, OTHERS = When("model", "tiny"), When("model", other_than=("tiny",))
+
 
 def recipe(
-    puzzle: PuzzleName = "sums", limit: Limit = 96,
-    problems: Annotated[int, "training problems to sample answers of"] = 1024, samples: Count = 8, n: Count = 64,
-    start_steps: Steps = None, steps: Annotated[int, "of each judge"] = 400, lr: Lr = None,
+    model: ModelName = "tiny", task: TaskName = None,
+    task_settings: Annotated[TaskSettings, OTHERS] = NO_SETTINGS, template: Annotated[Template, OTHERS] = None,
+    max_tokens: Annotated[MaxTokens, OTHERS] = None,
+    puzzle: Annotated[PuzzleName, TINY] = "sums", limit: Limit = 96,
+    problems: Annotated[Problems, "training problems to sample answers of; None: 1024 of the tiny model, 256"] = None,
+    samples: Count = 8, n: Count = 64,
+    separator: Annotated[str, "where a step ends", OTHERS] = "\n",
+    completions: Annotated[Count, "of each step, where rollouts label steps", OTHERS] = 8,
+    labels: Annotated[Literal["soft", "hard"], "that rollouts give", OTHERS] = "soft",
+    start_steps: Annotated[Steps, TINY] = None,
+    steps: Annotated[Steps, "of each judge; None: 400 of the tiny model's, else what suits the model"] = None,
+    lr: Lr = None,
     batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, check = puzzle_base(puzzle, limit, start_steps)
+    tiny = model == "tiny" and task is None
+    if tiny:
+        b, check = puzzle_base(puzzle, limit, start_steps)
+        problems, steps = problems or 1024, steps or 400
+    else:
+        b = find_base(model, task, task_settings, template, max_tokens, limit)
+        check, problems = find_labeller(b, task is None, completions, labels), problems or 256
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     stages, first = learning.cold_start_stages(seed, start)
     outcomes, every = "stage:outcomes", Samples(n, b.sampling)
     label = Label(
         learning.task, first, b.template_of(first), data=(outcomes,), labeller=check, limit=problems, seed=seed,
-        max_concurrency=256,
+        max_concurrency=256, separator=separator,
     )  # fmt: skip
 
     def judge(data: str, objective: RewardObjective, **more: Any) -> TrainRewardModel:
@@ -50,10 +92,22 @@ def recipe(
         Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
         Stage("steps", label),
         Stage("orm", judge(outcomes, OutcomeReward())),
-        Stage("prm", judge("stage:steps", ProcessReward(), separator="\n")),
+        Stage("prm", judge("stage:steps", ProcessReward(), separator=separator)),
         Stage("implicit", judge(outcomes, ImplicitReward(beta))),
-        Stage("implicit-prm", judge("stage:steps", ImplicitProcessReward(beta))),
+        Stage("implicit-prm", judge("stage:steps", ImplicitProcessReward(beta), separator=separator)),
         Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
         Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
     ]
     return Stages(tuple(stages))
+
+
+def find_labeller(b: RecipeBase, is_sums: bool, completions: int, labels: Literal["soft", "hard"]) -> StepLabeller:
+    """What labels the steps of answers: code that checks them where the task has any, else rollouts."""
+    check = SumSteps() if is_sums else getattr(b.task, "step_check", None)
+    if check is None:
+        return MathShepherd(
+            max_completions=completions, first_round=min(2, completions), sampling=b.sampling, kind=labels
+        )
+    if not isinstance(check, ExactSteps):
+        raise UsageError(f"the step_check of the task {b.task.name!r} is no ExactSteps: make it one, or leave it out")
+    return check

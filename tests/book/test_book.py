@@ -209,8 +209,10 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         (["book", "bandit"], "Did you mean 'bandits'"),
         (["book", "bandits", "--on", "smollm2"], "needs no model"),
         (["book", "bandits", "--device", "cpu"], "needs no model"),
-        (["book", "s1", "--on", "smollm2", "--task", "gsm8k"], "has a task of its own"),
-        (["book", "step-judges", "--on", "smollm2"], "is made on tiny, not on smollm2"),
+        (["book", "s1", "--on", "smollm2", "--task", "gsm8k"], "attempts that are taken back"),
+        (["book", "r1-zero", "--on", "smollm2", "--task", "gsm8k"], "ponder run r1_zero --task"),
+        (["book", "step-judges", "--task", "countdown"], "the tiny model knows digits alone"),
+        (["book", "step-judges", "--task.terms", "3"], "leave out the settings of a task"),
     ):
         assert main(argv) == 2
         assert words in capsys.readouterr().err

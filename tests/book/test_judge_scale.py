@@ -141,10 +141,18 @@ def test_recipe_trains_judges_of_both_sizes_the_papers_way() -> None:
         build("judges", model="smollm2", task="mawps", test_tasks=("gsm8k",))
 
 
-def test_figure_has_its_own_tasks(tmp_path: Path) -> None:
-    for model in ("tiny", "smollm2"):
-        with pytest.raises(UsageError, match="leave out --task"):
-            find_figure("judge-scale").run(FigureRun(model, 0, tmp_path, build, "svamp"))
+def test_tiny_model_takes_no_task_of_the_users(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the tiny model knows digits alone"):
+        find_figure("judge-scale").run(FigureRun("tiny", 0, tmp_path, build, "svamp"))
+
+
+def test_one_task_of_the_users_is_read_once_and_alone(tmp_path: Path) -> None:
+    run = FigureRun("some/model", 0, tmp_path, build, "addition")
+    settings = judge_scale.one_task_settings(run)
+    stages = {s.name: s.job for s in run.recipe_job("judges", **settings).stages}
+    assert {*judge_scale.ONE_TASK_JUDGES} <= {*stages} and not {"rl", "token-orm", "test-gsm8k"} & {*stages}
+    assert stages["outcomes"].limit == judge_scale.MAX_PROBLEMS and stages["orm"].data == ("stage:outcomes",)
+    assert stages["orm"].steps * stages["orm"].batch_size == pytest.approx(0.9 * stages["outcomes"].limit, rel=0.02)
 
 
 def test_tiny_model_has_half_a_million_answers_of_all_its_problems() -> None:

@@ -169,6 +169,8 @@ class Algorithms:
             f" **{'yes' if all(abs(r - 2) < 0.1 for r in ratio) else 'no'}**"
         )
         values = [d["prefix values"] for d in data]
+        if not all(v["auroc"] for v in values):  # of no use where all answers of the last step are right, or all wrong
+            return [*lines, ""]
         last = [len(v["auroc"]) - 1 for v in values]
         apart = {
             key: [v["right"][key][k] - v["wrong"][key][k] for v, k in zip(values, last, strict=True)]

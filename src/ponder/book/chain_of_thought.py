@@ -177,7 +177,7 @@ class ChainOfThought:
                 if len(data) > 1
                 else " One pass: 95 % intervals over problems, by bootstrap; differences are paired by problem."
             ),
-            *TRIED,
+            *(TRIED if data[0].get("model") == "smollm2" else []),
             *markdown_table(head, rows),
             "**Held?**",
             "",

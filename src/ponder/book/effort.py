@@ -20,6 +20,7 @@ from ponder.book.figure import (
     paint_seeds,
 )
 from ponder.book.shared_settings import SMOLLM2_START, TINY_START
+from ponder.book.stated_answer import stated_answer
 from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels, set_cost_axis
@@ -59,7 +60,7 @@ class EffortLevels:
         temperature = stages[-1].job.strategy.sampling.temperature
         return {
             "model": run.model, "task": task.name, "seed": run.seed, "temperature": temperature, "levels": levels,
-            "own start": start_line(run.task) if start else "",
+            "own start": start_line(run.model, run.task) if start else "",
         }  # fmt: skip
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -142,7 +143,7 @@ def measure_level(folder: Path, verifier: Any) -> dict[str, Any]:
     for _, trace in read_traces(folder):
         score = None if trace.chosen is None else trace.score(trace.chosen, verifier.name)
         right.append(float(score or 0.0))
-        none.append(float(trace.chosen is None or verifier.extract_answer(trace.text(trace.chosen)) is None))
+        none.append(float(trace.chosen is None or stated_answer(verifier, trace.text(trace.chosen)) is None))
         tokens.append(trace.cost.generated_tokens)
         flops.append(trace.cost.flops)
     return {

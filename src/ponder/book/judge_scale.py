@@ -1,6 +1,6 @@
 """What are ten times the problems worth to a judge? Judges from all of a policy's answers to training problems, and
 from those to a tenth of the problems, each once or for as many steps, choose among the very same samples: SmolLM2's on
-two sets of word problems, and the tiny model's on sums."""
+two sets of word problems, the tiny model's on sums, and any model's on one task of the user's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ponder.book.figure import (
 from ponder.book.judges import RECIPE, measure_answers
 from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_sets
 from ponder.book.word_problem_start import start_line, word_problem_start
-from ponder.errors import UsageError
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
@@ -52,6 +51,13 @@ ON_TINY: dict[str, Any] = {
     "problems": 7900, "samples": 64, "batch_size": 8, "steps": 880, "betas": (0.2,), "tenth": True, "tuned": False,
     "limit": 128, "n": 64, "validation_n": CHOICE_N,
 }  # fmt: skip
+# On one task of the user's nothing comes before the judges, and each of the problems is read about once.
+ON_ONE_TASK: dict[str, Any] = {
+    "samples": 8, "batch_size": 32, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5,
+    "betas": (BETA,), "keep_best": True, "tenth": True, "long_tenth": True, "limit": 128, "n": 64,
+    "validation_n": CHOICE_N,
+}  # fmt: skip
+MAX_PROBLEMS = 4000  # of it
 # By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
 JUDGES = {
     "best orm": "best by outcome reward model",
@@ -64,6 +70,7 @@ JUDGE_STAGES = (
     *(f"{prefix}{judge}" for prefix in ("", FEW, LONG) for judge in ("orm", f"implicit-{BETA:g}")),
     "token-orm", "tuned",
 )  # fmt: skip
+ONE_TASK_JUDGES = tuple(name for name in JUDGE_STAGES if name != "token-orm")
 TINY_JUDGES = tuple(
     f"{prefix}{judge}" for prefix in (FEW, "") for judge in ("orm", f"implicit-{ON_TINY['betas'][0]:g}")
 )
@@ -111,10 +118,12 @@ class JudgeScale:
     models: tuple[str, ...] = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        if run.task:
-            raise UsageError("this figure is of MAWPS and GSM8K, on the tiny model of sums: leave out --task")
         tasks, judges, settings = TINY_TASKS, TINY_JUDGES, ON_TINY
-        if run.model != "tiny":
+        if run.task is not None:
+            settings = one_task_settings(run)
+            name = run.recipe_job(RECIPE, **settings).stages[-1].job.task.name
+            tasks, judges = (name,), ONE_TASK_JUDGES
+        elif run.model != "tiny":
             run = replace(run, task=TASKS[0])
             tasks, judges, settings = TASKS, JUDGE_STAGES, SETTINGS | word_problem_start(run)
         job = run.recipe_job(RECIPE, **settings)
@@ -123,6 +132,7 @@ class JudgeScale:
         return {
             "model": run.model, "seed": run.seed, "tasks": measured,
             "learned from": self._learned_from(folder, job, tasks[0]),
+            **({} if run.task is None else {"one task": one_task_facts(run, settings)}),
         }  # fmt: skip
 
     def _learned_from(self, folder: Path, job: Any, first: str, stages: str = "outcomes*") -> dict[str, Any]:
@@ -206,6 +216,8 @@ class JudgeScale:
     def _data_line(self, first: SeedData) -> str:
         if first["model"] == "tiny":
             return self._sums_line(first)
+        if "one task" in first:
+            return self._one_task_line(first)
         learned = first["learned from"]
         total = sum(x["answers"] for x in learned.values())
         each = ", ".join(
@@ -213,7 +225,7 @@ class JudgeScale:
             " of them right"
             for name, x in learned.items()
         )
-        start = start_line(TASKS[0]).strip() if first["model"] == "smollm2" else ""
+        start = start_line(first["model"], TASKS[0]).strip()
         s = SETTINGS
         return (
             f"{start} Then came {s['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each. Of the policy's"
@@ -225,6 +237,21 @@ class JudgeScale:
             " mean over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's"
             " own. An answer that states nothing is never chosen."
         ).strip()
+
+    def _one_task_line(self, first: SeedData) -> str:
+        ((name, x),), s = first["learned from"].items(), first["one task"]
+        return (
+            f"{s['start']}Of the answers to training problems of {name} {x['answers']:,} have verdicts (in the first"
+            f" seed {x['problems']:,} draws of {x['different problems']:,} different problems,"
+            f" {100 * x['right'] / x['answers']:.1f} % of the answers right). Judges learn from nine tenths of the"
+            f" problems in {s['steps']} steps of {s['batch_size']}; or from a tenth of these in a tenth of the steps,"
+            " or in as many. Of every judge the best of three measurements on the held-out tenth is kept. No RL came"
+            f" first, and judges learned from {name} alone. Rates ({s['lr']:g}, of implicit models"
+            f" {s['implicit_lr']:g}) are those of SmolLM2 on word problems; no setting was chosen on this model and"
+            " task. All choose among the same samples. In every cell the mean over seeds, its 95 % interval"
+            " (Student's, of arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing"
+            " is never chosen."
+        )
 
     def _sums_line(self, first: SeedData) -> str:
         (x,), s = first["learned from"].values(), ON_TINY
@@ -265,6 +292,21 @@ class JudgeScale:
             "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
             *markdown_table(["judge", *(f"from {SIZES[prefix]}" for prefix in prefixes)], rows),
         ]
+
+
+def one_task_settings(run: FigureRun) -> dict[str, Any]:
+    """The recipe's settings on a task of the user's: as many of its training problems as there are, up to a limit."""
+    task = run.recipe_job(RECIPE, **ON_ONE_TASK).stages[-1].job.task
+    problems = min(MAX_PROBLEMS, len(task.train))
+    steps = max(3, round(0.9 * problems / ON_ONE_TASK["batch_size"]))
+    return ON_ONE_TASK | {"problems": problems, "steps": steps} | word_problem_start(run)
+
+
+def one_task_facts(run: FigureRun, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page says of these settings."""
+    names = ("steps", "batch_size", "lr", "implicit_lr")
+    start = f"{line.strip()} " if (line := start_line(run.model, run.task)) else ""
+    return {"start": start, **{name: settings[name] for name in names}}
 
 
 def measure_judges(

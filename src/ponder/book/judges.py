@@ -193,7 +193,7 @@ class Judges:
         return out
 
     def _start_line(self, first: SeedData) -> str:
-        return start_line(first.get("task"))
+        return start_line(first.get("model"), first.get("task"))
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
         rows = []

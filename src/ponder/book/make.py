@@ -17,6 +17,7 @@ from ponder.atomic_write import write_atomically
 from ponder.book.figure import BookFigure, FigureRun, SeedData
 from ponder.errors import UsageError
 
+OTHER_MODEL = "What is said of settings above is of the book's own runs. On this model none was chosen."
 NO_MODEL = "plain"  # in the name of a figure that needs no model
 
 
@@ -80,6 +81,8 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
         parts += [f"## {model}", ""] if figure.models else []
+        other = next(iter(seeds.values())).get("model") not in (None, *figure.models)
+        parts += [OTHER_MODEL, ""] if settings and other else []
         parts += [f"![{figure.title}]({folder.name}.png)", "", *report]
         which = "seed" if len(seeds) == 1 else "the seeds"
         cost = f"{took} for {which} {', '.join(map(str, seeds))} ({machines})"

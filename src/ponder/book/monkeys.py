@@ -217,7 +217,7 @@ class Monkeys:
         return [
             f"{first['samples']:,} samples of each of {first['problems']} held-out problems, at temperature 1. Coverage"
             f" is the unbiased estimate of pass@k; selection is the mean over {SUBSETS} random subsets of k samples."
-            f"{start_line(data[0].get('task'))}{pruned}{spread}",
+            f"{start_line(data[0].get('model'), data[0].get('task'))}{pruned}{spread}",
             *TRIED.get(str(data[0]["model"]), []),
             *markdown_table(["%", *(f"k = {n:,}" for n in shown)], rows),
             "The law exp(a k^b), fitted to the whole curve; its mean error; and the mean error of the law fitted up to"
@@ -298,7 +298,7 @@ class Monkeys:
                     f" **{held_above(gaps)}**"
                 )
             lines.append(_shift_line(data))
-        cost = sampling_cost_line([d["cost"] for d in data], data[0].get("task") in WORD_PROBLEMS)
+        cost = sampling_cost_line([d["cost"] for d in data], data[0].get("task") is None)
         return [*lines, "", cost, ""]
 
 

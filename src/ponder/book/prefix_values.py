@@ -108,6 +108,12 @@ def summarise_values(answers: Sequence[tuple[bool, Sequence[tuple[float, float]]
 def prefix_value_lines(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the figure says of prefixes, over seeds."""
     lines = min(len(s["auroc"]) for s in seeds)
+    if not lines:
+        return [
+            "What PPO's critic says of prefixes is not compared: in the last step of a seed all answers are right, or"
+            " all are wrong.",
+            "",
+        ]
     rows = []
     for kind in ("right", "wrong"):
         for key, title in (("value", "critic's value"), ("truth", "share of continuations right")):

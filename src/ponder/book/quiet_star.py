@@ -129,7 +129,7 @@ class QuietStarFigure:
             "The base of two layers has read sums of last digits, half of them worked out (`3*7+5:16;=6`), half plain"
             " (`3*7+5=6`). Then it reads plain ones alone."
             if first["model"] == "tiny"
-            else f"The texts are questions of {first['task']} with their gold answers alone, without working."
+            else f"The texts are questions of {first['task'] or 'sums'} with their gold answers alone, without working."
             + policy_line(first) * first["policy"]
         )
         return (

@@ -24,7 +24,7 @@ from ponder.book.pruned_model import pruned_line, pruned_model
 from ponder.book.shared_settings import GSM8K_START, PRUNED
 from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost
 from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, word_problem_start
-from ponder.errors import UsageError
+from ponder.errors import NoGoldAnswer, UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS
@@ -50,6 +50,8 @@ STAGES = {  # a stage that measures: what it is of, and the stage before it
     "smaller-student-accuracy": ("smaller student by answers", "smaller-accuracy"),
     "smaller-start-student-accuracy": ("smaller student after its cold start", "smaller-start-accuracy"),
 }
+COLD_START = "start"  # on the task's own worked answers; SmolLM2's on word problems is no stage
+READ_GOLD = 100  # worked answers that tell whether they have any working
 OWN_RL = "smaller-rl"  # which needs no answers of the other stages
 COMPARED = (
     ("start-accuracy", "small-accuracy"), ("reasoning-rl-accuracy", "start-accuracy"),
@@ -62,10 +64,13 @@ COMPARED = (
 )  # fmt: skip
 
 
-FLOPS_ARE = (
-    "FLOPs are those of sampling and learning, by the one meter, up to the stage; those of the cold start and of the"
-    " pruned model are not among them."
-)
+def flops_line(stages: Sequence[str]) -> str:
+    """What the FLOPs of the table are of."""
+    pruned = " and of the pruned model" if "smaller-accuracy" in stages else ""
+    return (
+        "FLOPs are those of sampling and learning, by the one meter, up to the stage; those of the cold start"
+        f"{pruned} are not among them."
+    )
 
 
 class R1Pipeline:
@@ -93,12 +98,23 @@ class R1Pipeline:
         smaller = (
             {} if pruned is None else {"smaller": pruned, "smaller_start": word_problem_start(run, pruned)["start"]}
         )
-        job = run.recipe_job("r1", **SETTINGS, **start, **smaller)
+        job = self._recipe_job(run, start | smaller)
         if start:
             first = replace(next(s for s in job.stages if s.name == "sft-accuracy"), name="start-accuracy")
             job = replace(job, stages=(replace(first, job=replace(first.job, model=start["start"])), *job.stages))
         folder = run.run_job(job, run.folder / "r1")
-        return self.measure(run, job, folder)
+        return self.measure(run, job, folder) | describe_cold_start(job, folder)
+
+    def _recipe_job(self, run: FigureRun, models: Mapping[str, Any]) -> Any:
+        try:
+            return run.recipe_job("r1", **SETTINGS, **models)
+        except UsageError as why:
+            if not isinstance(why.__context__, NoGoldAnswer):
+                raise
+            raise UsageError(
+                f"the figure {self.name} starts from worked answers: {why.__context__}. Give a task that has some, or"
+                " run the pipeline from a model that has read others: `ponder run r1 --task TASK --start MODEL`"
+            ) from None
 
     def measure(self, run: FigureRun, job: Any, folder: Path) -> dict[str, Any]:
         """The numbers of a run of the recipe."""
@@ -114,6 +130,8 @@ class R1Pipeline:
         for stage in job.stages:
             traces = [t for _, t in read_traces(folder / stage.name)] if hasattr(stage.job, "task") else []
             tokens = sum((t.cost for t in traces), Cost()).generated_tokens
+            if stage.name == COLD_START:  # told by itself
+                continue
             cost = None if stage.name in STAGES else stage_cost(folder / stage.name)
             flops = cost["flops"] if cost else 0.0
             if stage.name == OWN_RL:
@@ -190,7 +208,7 @@ class R1Pipeline:
             f" training problems of {first['task']}: which part of their gain comes from the task's own form, and which"
             " from RL before them, is not separated.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens", *["FLOPs"] * counted], cells),
-            FLOPS_ARE if counted else f"{UNKNOWN_FLOPS} up to each stage.",
+            flops_line(names) if counted else f"{UNKNOWN_FLOPS} up to each stage.",
             "",
             "**Held?**",
             "",
@@ -199,7 +217,39 @@ class R1Pipeline:
         ]
 
 
+def describe_cold_start(job: Any, folder: Path) -> dict[str, Any]:
+    """Of a cold start on the task's own worked answers, its settings and cost, and how long those answers are."""
+    fine_tune = next((stage.job for stage in job.stages if stage.name == COLD_START), None)
+    if fine_tune is None:
+        return {}
+    task = fine_tune.data
+    texts = [task.gold(problem) for problem in task.train[:READ_GOLD]]
+    return {"cold start": {
+        "steps": fine_tune.steps, "batch": fine_tune.batch_size, "lr": fine_tune.optimizer.lr,
+        "lines": round(float(np.mean([len(text.strip().splitlines()) for text in texts])), 1),
+        "words": round(float(np.mean([len(text.split()) for text in texts])), 1),
+        **(stage_cost(folder / COLD_START) or {}),
+    }}  # fmt: skip
+
+
+def _own_cold_start_line(data: SeedData) -> str:
+    x = data["cold start"]
+    short = (
+        " These state a result with hardly any working, so that this start teaches their form, and no reasoning."
+        if x["lines"] < 2 and x["words"] < 10
+        else ""
+    )
+    cost = f" ({format_amount(x['tokens'])} tokens, {format_amount(x['flops'])} FLOPs)" if "flops" in x else ""
+    return (
+        f" The cold start reads the task's own worked training answers, {x['batch']} in each of {x['steps']} steps at"
+        f" {x['lr']:g}{cost}; they have {x['lines']:g} lines and {x['words']:g} words in the mean.{short} All"
+        " other settings are those of SmolLM2 on MAWPS."
+    )
+
+
 def _cold_start_line(data: SeedData) -> str:
+    if "cold start" in data:
+        return _own_cold_start_line(data)
     if data.get("model") != "smollm2" or data["task"] not in WORD_PROBLEMS:
         return ""
     other = "" if data["task"] == "gsm8k" else f", none of {data['task']}"

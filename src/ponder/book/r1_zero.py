@@ -72,7 +72,10 @@ class R1Zero:
         " bases and puzzles of the tiny model were tried, too, and how many was not kept"
     )
     models = ("tiny", "smollm2", "any")
-    own_task = True  # its worked answers are of countdown
+    own_task = (
+        "it compares bases that have read attempts with and without taking them back, which it makes for countdown"
+        " alone; `ponder run r1_zero --task TASK` trains on another task"
+    )
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         runs: dict[str, Any] = {}

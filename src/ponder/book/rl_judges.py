@@ -10,7 +10,7 @@ from typing import Any
 from ponder.book.figure import FigureRun, SeedData
 from ponder.book.judges import COMPARED, RECIPE, Judges
 from ponder.book.shared_settings import GSM8K_START
-from ponder.book.word_problem_start import start_line
+from ponder.book.word_problem_start import start_line, starts_with_gsm8k
 from ponder.errors import UsageError
 
 TASK = "mawps"
@@ -38,7 +38,14 @@ class RLJudges(Judges):
     def run(self, run: FigureRun) -> dict[str, Any]:
         if run.model == "tiny":
             raise UsageError("this figure is of word problems: give --on smollm2 or another language model")
-        return super().run(replace(run, task=run.task or TASK))
+        return super().run(replace(run, task=run.task or TASK)) | {"rl steps": ON_WORD_PROBLEMS["rl_steps"]}
+
+    def recipe_job(self, run: FigureRun) -> Any:
+        """SmolLM2 learns from two sets of word problems; another model, or on another task, from that task alone."""
+        if starts_with_gsm8k(run):
+            return super().recipe_job(run)
+        alone = {name: value for name, value in ON_WORD_PROBLEMS.items() if name != "more_tasks"}
+        return run.recipe_job(RECIPE, logprob_orm=True, **alone)
 
     def _start_line(self, first: SeedData) -> str:
         return policy_line(first)
@@ -46,8 +53,10 @@ class RLJudges(Judges):
 
 def policy_line(first: SeedData) -> str:
     """What a page says of the policy, from the data of one seed."""
-    line = start_line(first.get("task")) if first["model"] == "smollm2" else ""
+    line = start_line(first["model"], first.get("task"))
     steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
+    if "rl steps" in first and not line:
+        return f" The policy is the model after {steps} steps of GRPO on {first['task']}, 512 answers each."
     return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
 
 

@@ -55,7 +55,10 @@ class S1:
         " Budgets and strings had one value"
     )
     models = ("tiny", "smollm2", "any")
-    own_task = True  # its worked answers are of countdown
+    own_task = (
+        "it fine-tunes on worked answers with attempts that are taken back, which it makes for countdown alone; the"
+        " gold answers of other tasks have none to lengthen thinking with"
+    )
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder = run.run_recipe("s1_countdown")

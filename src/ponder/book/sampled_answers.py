@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.book.figure import FigureRun
+from ponder.book.stated_answer import stated_answer
 from ponder.book.word_problem_start import word_problem_start
 from ponder.measure.figures.canvas import format_amount
 from ponder.reason.operators.uncertainty import sum_logprob
@@ -55,10 +56,10 @@ def sampling_cost(folder: Path) -> dict[str, float]:
     return {"seconds": round(seconds), "tokens": tokens, "flops": flops}
 
 
-def sampling_cost_line(costs: Sequence[Mapping[str, float]], word_problems: bool = False) -> str:
-    """Of word problems the start is trained elsewhere."""
+def sampling_cost_line(costs: Sequence[Mapping[str, float]], trained: bool = True) -> str:
+    """`trained`: the model that was sampled, too, is of these runs; on a task of the user's it is given."""
     seconds = ", ".join(f"{c['seconds']:.0f} s" for c in costs)
-    work = "" if word_problems else "training and "
+    work = "training and " if trained else ""
     return (
         f"The samples, shared by the figures votes and monkeys, are {format_amount(costs[0]['tokens'])} tokens"
         f" and {format_amount(costs[0]['flops'])} FLOPs in the first seed; {work}sampling took {seconds}."
@@ -81,7 +82,7 @@ class SampledProblem:
 
     def add(self, trace: Trace, verifier: Any) -> None:
         for i in trace.answers():
-            self.answers.append(verifier.extract_answer(trace.text(i)))
+            self.answers.append(stated_answer(verifier, trace.text(i)))
             self.right.append(float(trace.score(i, verifier.name) or 0.0))
             self.logprobs.append(float(sum_logprob(trace, i) or 0.0))
             self.lengths.append(len(trace.steps[i].token_ids))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ponder import event_loop
+from ponder.book.stated_answer import stated_answer
 from ponder.errors import ModelError
 from ponder.models.guides import load_guide
 from ponder.models.load import load_policy
@@ -109,7 +110,7 @@ def _own_scores(traces: Sequence[Trace]) -> dict[str, AnswerScores]:
 def _scored(traces: Sequence[Trace], verifier: Any, scores: dict[str, AnswerScores]) -> ScoredAnswers:
     both = [(t, t.answers()) for t in traces]
     return ScoredAnswers(
-        [[verifier.extract_answer(t.text(i)) for i in own] for t, own in both],
+        [[stated_answer(verifier, t.text(i)) for i in own] for t, own in both],
         [[float(t.score(i, verifier.name) or 0.0) for i in own] for t, own in both],
         [[len(t.steps[i].token_ids) for i in own] for t, own in both],
         scores,

@@ -20,6 +20,7 @@ from ponder.book.figure import (
     paint_error_bars,
     paint_seeds,
 )
+from ponder.book.rl_judges import TASK as RL_TASK
 from ponder.book.rl_judges import policy_line, rl_policy_and_judges
 from ponder.book.score_answers import AnswerScores, ScoredAnswers, score_stored_answers
 from ponder.book.search_puzzles import (
@@ -147,7 +148,7 @@ class Search:
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
             " What the judge reads is not among these tokens, for neither; the FLOPs of a search count both what the"
             f" model computes and what the judge does.{self._flops_line(data)} Differences in points; over seeds with"
-            f" a 95 % interval.{policy_line(first)}"
+            f" a 95 % interval.{policy_line(first) if first.get('task') == RL_TASK else ''}"
             f"{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}{self._judges_line(data)}",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
@@ -277,7 +278,8 @@ class Search:
 def read_searches(folder: Path, stages: Mapping[str, Any], device: str = "auto", dtype: str = "auto") -> dict[str, Any]:
     """The numbers of finished searches and samples: the jobs of the recipe's stages by name."""
     task = stages["samples"].task
-    learned = {_guide(name): job.guide for name, job in stages.items() if _guide(name) in GUIDES}
+    searches = {name: job for name, job in stages.items() if "-" in name}  # the judge's own training has its name
+    learned = {_guide(name): job.guide for name, job in searches.items() if _guide(name) in GUIDES}
     guides = {name: g.replace("stage:", f"{folder}/") for name, g in learned.items() if name != "likelihood"}
     scored, _ = score_stored_answers(folder / "samples", task, guides, {}, device, dtype)
     scored.scores["likelihood"] = _likelihoods(scored.scores.pop("logprob"))

@@ -1,4 +1,5 @@
-"""Does a judge of steps choose better than a judge of answers, where each step can be checked by code?"""
+"""Does a judge of steps choose better than a judge of answers? Where each step can be checked by code, and on any task,
+where rollouts label the steps."""
 
 from __future__ import annotations
 
@@ -29,6 +30,9 @@ from ponder.book.score_answers import (
     score_stored_answers,
 )
 from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost_lines, stage_costs
+from ponder.book.step_label_facts import describe_labels, labels_line, rollout_cost
+from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.errors import UsageError
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -73,6 +77,7 @@ DRAWN = {
 }  # fmt: skip
 STAGES = {  # that sample or train
     "start": "the start", "start-accuracy": "the start's own accuracy", "outcomes": "answers to learn from",
+    "labels": "rollouts that label steps",
     "orm": "outcome reward model", "prm": "process reward model",
     "implicit": "implicit reward model of answers", "implicit-prm": "implicit reward model of steps",
     "validation": "answers to validation problems", "test": "answers to held-out problems",
@@ -101,9 +106,13 @@ class StepJudges:
         "Best of N by an outcome reward model beats majority vote, a process reward model with labels of steps beats"
         " the outcome model, and a weighted vote beats both."
     )
-    models = ("tiny",)
+    models = ("tiny", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
+        if run.model != "tiny" or run.task is not None:
+            return {"model": run.model, "task": run.task, "seed": run.seed, "puzzles": run_task(run)}
+        if run.task_settings:
+            raise UsageError("the tiny model's puzzles have one size each: leave out the settings of a task")
         found = {puzzle: run_puzzle(run, puzzle) for puzzle in PUZZLES}
         return {"model": run.model, "seed": run.seed, "puzzles": found}
 
@@ -125,7 +134,7 @@ class StepJudges:
                 axes.set_xlabel("answers to choose from, N")
                 axes.set_ylabel("right, %")
                 axes.set_ylim(0, 101)
-                axes.set_title(PUZZLES[puzzle], fontsize=9)
+                axes.set_title(_task_title(seeds, puzzle), fontsize=9)
             panels[-1].legend(fontsize=6.5)
 
         return FigureWithData(make_panels(len(_puzzles(seeds)), paint, "", size=(4.4, 3.6)), tuple(rows))
@@ -145,11 +154,11 @@ class StepJudges:
             kept = [data["puzzles"][puzzle] for data in seeds.values()]
             uncounted = uncounted or not all("costs" in d for d in kept)
             out += [
-                f"### {PUZZLES[puzzle].capitalize()}",
+                f"### {puzzle if _of_own_task(seeds) else PUZZLES[puzzle].capitalize()}",
                 "",
-                f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
-                f" ({_ends_line(found)});"
-                f" {found['test']['problems']} held-out problems, {n[-1]} samples of each. On validation problems the"
+                f"{self._labels_line(first, found)} {found['test']['problems']} held-out problems,"
+                f" {n[-1]} samples of each."
+                " On validation problems the"
                 f" process model is best by its {_described(seeds, puzzle, 'prm')}, the implicit model of steps by its"
                 f" {_described(seeds, puzzle, 'implicit-prm')}: so they weigh votes, and are drawn.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
@@ -159,13 +168,23 @@ class StepJudges:
             ]
         if uncounted:
             out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
-        if missing := [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]:
+        missing = [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]
+        if missing and not _of_own_task(seeds):
             out += [
                 f"Not made yet: {' and '.join(missing)}. The recipe has them (`ponder run step_judges --puzzle`), and"
                 f" `ponder book {self.name} --out FOLDER` makes the figure with all puzzles in another folder.",
                 "",
             ]
         return out
+
+    def _labels_line(self, first: SeedData, found: Mapping[str, Any]) -> str:
+        """What the judges learned from."""
+        if "labels" in found:
+            return f"{start_line(first['model'], first['task']).strip()} {labels_line(found)}".strip()
+        return (
+            f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
+            f" ({_ends_line(found)});"
+        )
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
         every = [data["puzzles"][puzzle]["test"]["auroc within problems"] for data in seeds.values()]
@@ -179,7 +198,21 @@ class StepJudges:
 def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     """The numbers of one puzzle and seed."""
     job = run.build_recipe(RECIPE, puzzle=puzzle, seed=run.seed)
-    folder = run.run_job(job, run.folder / puzzle)
+    return measure_run(run, job, run.run_job(job, run.folder / puzzle))
+
+
+def run_task(run: FigureRun) -> dict[str, Any]:
+    """By its name the numbers of a model and task of the user's, of which the page says how steps got their labels."""
+    job = run.recipe_job(RECIPE, **word_problem_start(run))
+    folder = run.run_job(job, run.folder / RECIPE)
+    found = measure_run(run, job, folder) | {"labels": describe_labels(job, folder)}
+    if rollouts := rollout_cost(job, folder):
+        found["costs"]["labels"] = rollouts
+    return {job.stages[-1].job.task.name: found}
+
+
+def measure_run(run: FigureRun, job: Any, folder: Path) -> dict[str, Any]:
+    """The numbers of a finished run of the recipe."""
     task = job.stages[-1].job.task
     judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
     beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
@@ -263,8 +296,18 @@ def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
 
 
 def _puzzles(seeds: Mapping[int, SeedData]) -> list[str]:
-    """The puzzles that every seed has."""
-    return [puzzle for puzzle in PUZZLES if all(puzzle in data["puzzles"] for data in seeds.values())]
+    """The puzzles that every seed has, or the task of the user's."""
+    names = next(iter(seeds.values()))["puzzles"] if _of_own_task(seeds) else PUZZLES
+    return [puzzle for puzzle in names if all(puzzle in data["puzzles"] for data in seeds.values())]
+
+
+def _of_own_task(seeds: Mapping[int, SeedData]) -> bool:
+    return any("labels" in found for data in seeds.values() for found in data["puzzles"].values())
+
+
+def _task_title(seeds: Mapping[int, SeedData], puzzle: str) -> str:
+    """A task of the user's may have a puzzle's name."""
+    return puzzle if _of_own_task(seeds) else PUZZLES[puzzle]
 
 
 def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:

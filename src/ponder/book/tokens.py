@@ -97,7 +97,7 @@ class TokenEntropy:
             folder = run.run_recipe("repeated_sampling", **OTHER_MODELS, **start)
             task = run.recipe_job("repeated_sampling", **OTHER_MODELS, **start).stages[-1].job.task
             verifier = task.verifier
-            about |= {"task": task.name, "own start": start_line(run.task) if start else ""}
+            about |= {"task": task.name, "own start": start_line(run.model, run.task) if start else ""}
         table = TokenTable()
         for number, (_, trace) in enumerate(read_traces(pieces(folder)[0])):
             for leaf in trace.answers():

@@ -60,7 +60,13 @@ class Votes:
     def run(self, run: FigureRun) -> dict[str, Any]:
         folder, verifier = sample_answers(run)
         problems = read_samples(pieces(folder), verifier)
-        out = {"model": run.model, "seed": run.seed, "samples": len(problems[0].right), "cost": sampling_cost(folder)}
+        out = {
+            "model": run.model,
+            "task": run.task,
+            "seed": run.seed,
+            "samples": len(problems[0].right),
+            "cost": sampling_cost(folder),
+        }
         return out | measure_votes(problems)
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -148,7 +154,7 @@ class Votes:
             f" **{_yes(all(x == 0 for x in losers))}**",
             f"- measured votes follow the exact plurality (within 0.03): **{_yes(max(off) < 0.03)}**",
             "",
-            sampling_cost_line([d["cost"] for d in data]),
+            sampling_cost_line([d["cost"] for d in data], data[0].get("task") is None),
             "",
         ]
 

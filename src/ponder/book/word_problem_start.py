@@ -27,9 +27,9 @@ def word_problem_start(run: FigureRun, pruned: str | None = None) -> dict[str, A
     return {"start": str(folder / "start")}
 
 
-def start_line(task: str | None) -> str:
+def start_line(model: str | None, task: str | None) -> str:
     """What the page says of it."""
-    if task not in WORD_PROBLEMS:
+    if model != "smollm2" or task not in WORD_PROBLEMS:
         return ""
     return (
         f" The model is SmolLM2 after {STEPS} steps of 64 of GSM8K's worked training solutions, without which it seldom"

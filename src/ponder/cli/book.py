@@ -76,8 +76,8 @@ def _check_figure_flags(
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
     if figure.models and "any" not in figure.models and (on not in figure.models or task is not None):
         raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
-    if getattr(figure, "own_task", False) and (task is not None or task_settings):
-        raise UsageError(f"the figure {figure.name} has a task of its own: leave out --task and its settings")
+    if (why := getattr(figure, "own_task", "")) and (task is not None or task_settings):
+        raise UsageError(f"the figure {figure.name} has a task of its own: {why}. Leave out --task and its settings")
 
 
 def _at_prices(figure: Any, path: Path) -> Any:
