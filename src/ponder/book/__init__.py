@@ -13,6 +13,7 @@ FIGURES: dict[str, str] = {
     "rl-judges": "ponder.book.rl_judges",
     "judge-scale": "ponder.book.judge_scale",
     "step-judges": "ponder.book.step_judges",
+    "step-labels": "ponder.book.step_labels",
     "search": "ponder.book.search",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",
