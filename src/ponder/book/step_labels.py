@@ -137,11 +137,12 @@ class StepLabels:
         counts = " or ".join(f"{count:,}" for count in s["steps"])
         return [
             f"Answers have {puzzle} lines. Judges learn from {s['samples']} answers to each of many different problems,"
-            f" smaller sets being parts of larger ones; of the largest in the first seed {biggest['only right lines']:,}"
-            f" are right in every line, and {biggest['a wrong line']:,} right in the end after a wrong line. A judge"
-            f" learns for {counts} steps of {s['answers']} answers: few answers are read many times, of"
-            f" {s['answers'] * s['steps'][-1]:,} not all are read twice. {first['test']['problems']} held-out problems,"
-            f" {max_n(seeds, puzzle)} samples of each. Intervals are Student's over seeds.",
+            " smaller sets being parts of larger ones; of the largest in the first seed"
+            f" {biggest['only right lines']:,} are right in every line, and {biggest['a wrong line']:,} right in the"
+            f" end after a wrong line. However many there are, a judge learns for {counts} steps of {s['answers']}"
+            f" answers: it reads up to {s['answers'] * s['steps'][-1]:,}, few different ones many times."
+            f" {first['test']['problems']} held-out problems, {max_n(seeds, puzzle)} samples of each. Intervals are"
+            " Student's over seeds.",
             "",
         ]
 
