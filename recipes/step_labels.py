@@ -3,7 +3,7 @@
 A tiny model of characters imitates attempts at countdown, worked in a line for each number, and is stopped early. Its
 own answers to fresh training problems get a verdict, and of each line exactly, by code, whether it is right. The first
 256, 1,024 ... of these answers train an outcome and a process reward model and implicit ones of both labels, each for a
-few and for more steps. Beside them judges learn verdicts on near misses: of many answers to each of some problems all
+few and for more steps. Beside them outcome models learn from near misses: of many answers to each of some problems all
 right ones, and as many wrong ones that are nearest to a right one, or at random. A tenth of the training problems is
 kept for choosing settings, and nothing learns from it. `ponder book step-labels` runs this with three seeds. Results:
 docs/book/step-labels.md.
@@ -34,8 +34,8 @@ from ponder.train.reward_objectives import (
 )
 from ponder.types import Problem
 
-OF_VERDICTS, OF_STEPS = ("orm", "implicit"), ("prm", "implicit-prm")  # what judges learn
-JUDGES = (*OF_VERDICTS, *OF_STEPS)
+JUDGES = ("orm", "prm", "implicit", "implicit-prm")
+OF_STEPS = ("prm", "implicit-prm")  # learn labels of lines, the others verdicts
 NEGATIVES: tuple[Negatives, ...] = ("near", "random")
 POOL_BATCH = 8  # problems whose answers are in a step of a judge that learns from chosen negatives
 
@@ -59,21 +59,22 @@ class DistinctProblems(WrappedTask):
 
 def recipe(
     numbers: Annotated[Count, "of a puzzle, and lines of its answers"] = 4,
-    sizes: Annotated[tuple[int, ...], "labelled answers that judges learn from, ascending"] = (256, 1024, 4096, 16384),
+    sizes: Annotated[tuple[int, ...], "labelled answers that judges learn from, ascending"] = (256, 1024, 4096, 12288),
     samples: Annotated[Count, "answers to each of their problems"] = 2,
-    steps: Annotated[tuple[int, ...], "of a judge: one is trained for each, to choose from"] = (200, 800),
+    steps: Annotated[tuple[int, ...], "of a judge: one is trained for each, to choose from"] = (100, 400),
     answers: Annotated[Count, "answers, about, in a step of a judge"] = 32,
     negatives: Annotated[bool, "also learn verdicts on near misses, and on other wrong answers"] = True,
     pool: Annotated[Count, "problems whose near misses are learned from"] = 1024,
     pool_samples: Annotated[Count, "answers to each of them"] = 16,
-    limit: Limit = 96, n: Count = 64, start_steps: Steps = None, lr: Lr = None, beta: float = 0.2, start: Start = None,
+    limit: Limit = 96, n: Count = 64,
+    validation_n: Annotated[Count, "samples of each validation problem"] = 16,
+    start_steps: Steps = None, lr: Lr = None, beta: float = 0.2, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b, check = puzzle_base("countdown", limit, start_steps, numbers)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     distinct = replace(learning, task=DistinctProblems(learning.task, max(pool, sizes[-1] // samples)))
     stages, first = learning.cold_start_stages(seed, start)
-    every = Samples(n, b.sampling)
 
     def judge(name: str, data: tuple[str, ...], count: int, **more: Any) -> TrainRewardModel:
         """Verdicts and labels of lines lie beside the same answers: a judge reads one of them."""
@@ -104,13 +105,13 @@ def recipe(
     if negatives:
         stages.append(Stage("pool", distinct.collect(first, Samples(pool_samples, b.sampling), pool, seed)))
         stages += [
-            Stage(f"{name}-{how}-{count}", judge(name, ("stage:pool",), count, batch_size=POOL_BATCH, negatives=how))
-            for name in OF_VERDICTS
+            Stage(f"orm-{how}-{count}", judge("orm", ("stage:pool",), count, batch_size=POOL_BATCH, negatives=how))
             for how in NEGATIVES
             for count in steps
         ]
+    few = Samples(validation_n, b.sampling)
     stages += [
-        Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
-        Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
+        Stage("validation", learning.evaluate_with(few, first, seed, max_concurrency=32)),
+        Stage("test", b.evaluate_with(Samples(n, b.sampling), first, seed, max_concurrency=32)),
     ]
     return Stages(tuple(stages))

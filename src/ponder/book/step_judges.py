@@ -214,13 +214,14 @@ def score_answers_and_steps(
     folder: Path, task: Any, judges: Mapping[str, Path], beta: float, device: str = "auto", dtype: str = "auto"
 ) -> ScoredAnswers:
     """The answers of a run directory, scored by outcome, process and implicit reward models: the runs that trained
-    them, by name (orm, implicit, and where they are known prm and implicit-prm)."""
-    implicit = judges["implicit"]
-    orm = {"orm": f"reward:{judges['orm']}"}
-    readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
+    them, by name: orm, and where they are known prm, implicit and implicit-prm."""
+    orm, readers = {"orm": f"reward:{judges['orm']}"}, dict[str, str]()
+    if implicit := judges.get("implicit"):
+        readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
     scored, sums = score_stored_answers(folder, task, orm, readers, device, dtype)
-    found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
-    scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
+    if implicit:
+        found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
+        scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
     for name in (name for name in STEP_JUDGES if name in judges):
         steps = score_steps(f"reward+last:{judges[name]}", folder, device, dtype)
         read = prefix_scores if name == "implicit-prm" else list

@@ -27,7 +27,8 @@ from ponder.runs import read_traces
 from ponder.runs.data_files import read_filter_report
 
 RECIPE = "step_labels"
-NUMBERS = (4, 6)  # of a puzzle, and lines of its answers
+# By the numbers of a puzzle, which are the lines of its answers, the recipe's settings.
+PUZZLES: dict[int, dict[str, Any]] = {4: {}, 6: {"sizes": (256, 4096), "negatives": False}}
 SPLITS = ("validation", "test")
 JUDGES = {
     "orm": "outcome reward model",
@@ -36,7 +37,6 @@ JUDGES = {
     "implicit-prm": "implicit reward model of steps",
 }
 NEGATIVES = {"near": "near misses", "random": "others at random"}
-OF_VERDICTS = ("orm", "implicit")  # judges that also learn from chosen wrong answers
 ROWS = {
     "majority": "majority", "logprob_sum": "best by the model's own log-probability", "oracle": "any right (oracle)",
 }  # fmt: skip
@@ -68,7 +68,7 @@ class StepLabels:
     models = ("tiny",)
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        found = {str(numbers): run_puzzle(run, numbers) for numbers in NUMBERS}
+        found = {str(numbers): run_puzzle(run, numbers) for numbers in PUZZLES}
         return {"model": run.model, "seed": run.seed, "numbers": found}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -97,23 +97,21 @@ class StepLabels:
                 axes.set_ylabel(f"right, best of {max_n(seeds, puzzle)}, %")
                 axes.set_ylim(bottom=0)
                 axes.set_title(f"countdown with {puzzle} numbers", fontsize=9)
-            panels[-1].legend(fontsize=6.5)
+            panels[0].legend(fontsize=6.5)
 
         return FigureWithData(make_panels(len(puzzles), paint, "", size=(4.4, 3.6)), tuple(rows))
 
     def _paint_negatives(
         self, axes: Any, seeds: Mapping[int, SeedData], puzzle: str, rows: list[dict[str, Any]]
     ) -> None:
-        """Judges from chosen wrong answers, as points over as many answers: filled for near misses."""
-        for name in OF_VERDICTS:
-            colour = COLOURS[list(JUDGES).index(name)]
-            for how, title in NEGATIVES.items():
-                label = f"{JUDGES[name]}, {title}"
-                x = over_seeds([sum(learned_answers(data, puzzle, how)) for data in seeds.values()])[0]
-                y = 100 * over_seeds([curve[-1] for curve in row_curves(seeds, puzzle, name, how)])[0]
-                look = {"mfc": colour if how == "near" else "white", "marker": "*" if how == "near" else "s", "ms": 8}
-                axes.plot([x], [y], color=colour, ls="", label=label, **look)
-                rows.append({"panel": puzzle, "line": label, "x": x, "right": y / 100})
+        """Outcome models from chosen wrong answers, as points over as many answers: filled for near misses."""
+        for how in known_negatives(seeds, puzzle):
+            label = f"{JUDGES['orm']}, {NEGATIVES[how]}"
+            x = over_seeds([sum(learned_answers(data, puzzle, how)) for data in seeds.values()])[0]
+            y = 100 * over_seeds([curve[-1] for curve in row_curves(seeds, puzzle, "orm", how)])[0]
+            look = {"mfc": COLOURS[0] if how == "near" else "white", "marker": "*" if how == "near" else "s", "ms": 8}
+            axes.plot([x], [y], color=COLOURS[0], ls="", label=label, **look)
+            rows.append({"panel": puzzle, "line": label, "x": x, "right": y / 100})
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         out: list[str] = []
@@ -125,7 +123,7 @@ class StepLabels:
                 *self._size_table(seeds, puzzle),
                 *self._auroc_table(seeds, puzzle),
                 *self._held_lines(seeds, puzzle),
-                *self._negative_lines(seeds, puzzle),
+                *(self._negative_lines(seeds, puzzle) if known_negatives(seeds, puzzle) else []),
                 *stage_cost_lines([data["numbers"][puzzle] for data in seeds.values()], str),
             ]
         return out
@@ -192,35 +190,29 @@ class StepLabels:
     def _negative_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
         n = curve_sizes(seeds, puzzle)
         shown = [k for k in SHOWN_N if k in n]
-        rows, held = [], []
-        for name in OF_VERDICTS:
-            both = {how: row_curves(seeds, puzzle, name, how) for how in NEGATIVES}
-            for how, curves in both.items():
-                cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
-                area = format_interval(row_aurocs(seeds, puzzle, name, how), 1, 3, bounds=SHARE)
-                rows.append([f"{JUDGES[name]}, {NEGATIVES[how]}", *cells, area])
-            gaps = gap(both["near"], both["random"])
-            held.append(
-                f"- {JUDGES[name]}, {NEGATIVES['near']} less {NEGATIVES['random']}:"
-                f" {format_interval(gaps, sign=True)}. Above: **{held_above(gaps)}**."
-            )
+        both = {how: row_curves(seeds, puzzle, "orm", how) for how in NEGATIVES}
+        rows = []
+        for how, curves in both.items():
+            cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
+            area = format_interval(row_aurocs(seeds, puzzle, "orm", how), 1, 3, bounds=SHARE)
+            rows.append([f"{JUDGES['orm']}, {NEGATIVES[how]}", *cells, area])
+        gaps = gap(both["near"], both["random"])
         right, wrong = learned_answers(next(iter(seeds.values())), puzzle, "near")
         s = next(iter(seeds.values()))["numbers"][puzzle]["settings"]
         return [
-            f"Of {s['pool samples']} answers to each of {s['pool']:,} problems judges learned all right ones"
+            f"Of {s['pool samples']} answers to each of {s['pool']:,} problems outcome models learned all right ones"
             f" ({right:,} in the first seed) and as many wrong ones to the same problems ({wrong:,}): those nearest to"
             " a right one in edit distance, or others at random.",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown), "AUROC within problems"], rows),
-            f"**Held?** Choosing among {n[-1]}, in points:",
-            "",
-            *held,
+            f"**Held?** Choosing among {n[-1]}, near misses less others at random, in points:"
+            f" {format_interval(gaps, sign=True)}. Above: **{held_above(gaps)}**.",
             "",
         ]
 
 
 def run_puzzle(run: FigureRun, numbers: int) -> dict[str, Any]:
     """The numbers of countdown with so many numbers, of one seed."""
-    job = run.build_recipe(RECIPE, numbers=numbers, seed=run.seed)
+    job = run.build_recipe(RECIPE, numbers=numbers, seed=run.seed, **PUZZLES[numbers])
     folder = run.run_job(job, run.folder / f"numbers-{numbers}")
     stages = {stage.name: stage.job for stage in job.stages}
     groups = trained_groups(stages)
@@ -231,13 +223,15 @@ def run_puzzle(run: FigureRun, numbers: int) -> dict[str, Any]:
     out["answers"] = {
         size: count_right_ends([t for part in traces[: k + 1] for t in part], verifier) for k, size in enumerate(sizes)
     }
-    out["negatives"] = {how: _learned_from(folder / f"orm-{how}-{groups[how][0]}", how) for how in NEGATIVES}
+    chosen = [how for how in NEGATIVES if how in groups]
+    out["negatives"] = {how: _learned_from(folder / f"orm-{how}-{groups[how][0]}", how) for how in chosen}
     first = stages[f"outcomes-{sizes[0]}"]
     judge = stages[f"orm-{sizes[0]}-{groups[sizes[0]][0]}"]
     out["settings"] = {
         "samples": first.strategy.n, "steps": groups[sizes[0]], "answers": judge.batch_size * first.strategy.n,
-        "pool": stages["pool"].limit, "pool samples": stages["pool"].strategy.n,
     }  # fmt: skip
+    if chosen:
+        out["settings"] |= {"pool": stages["pool"].limit, "pool samples": stages["pool"].strategy.n}
     out["costs"] = _costs(folder, job)
     return out
 
@@ -259,11 +253,11 @@ def measure_split(
     which are its numbers of steps and its readings."""
     judges: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in JUDGES}
     out: dict[str, Any] = {}
+    beta = next(job.algorithm.beta for name, job in stages.items() if name.startswith("implicit-"))
     for group, counts in groups.items():
-        known = OF_VERDICTS if group in NEGATIVES else tuple(JUDGES)
+        known = ("orm",) if group in NEGATIVES else tuple(JUDGES)
         for steps in counts:
             folders = {name: folder / f"{name}-{group}-{steps}" for name in known}
-            beta = stages[f"implicit-{group}-{steps}"].algorithm.beta
             scored = score_answers_and_steps(folder / split, stages["test"].task, folders, beta, run.device, run.dtype)
             found = measure_choices(scored, ())
             for score, curve in found["best"].items():
@@ -315,6 +309,11 @@ def curve_sizes(seeds: Mapping[int, SeedData], puzzle: str) -> list[int]:
 
 def max_n(seeds: Mapping[int, SeedData], puzzle: str) -> int:
     return max(curve_sizes(seeds, puzzle))
+
+
+def known_negatives(seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
+    """The choices of wrong answers that outcome models learned from; none on some puzzles."""
+    return list(next(iter(seeds.values()))["numbers"][puzzle]["negatives"])
 
 
 def learned_answers(data: SeedData, puzzle: str, how: str) -> tuple[int, int]:
