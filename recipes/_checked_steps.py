@@ -34,6 +34,7 @@ SUDOKU_MODEL = ScratchModel("1234.=#\n ", width=64, layers=2, context=80, weight
 ANSWER_MARK = "#### "
 START_STEPS: dict[PuzzleName, int] = {"sums": 300, "countdown": 600, "sudoku": 400}
 MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
+TOKENS_PER_NUMBER = 10  # that a further number of countdown adds to an answer: 35+7=42, a line break, and +7
 
 
 @dataclass(frozen=True)
@@ -165,24 +166,28 @@ def _sign(line: str) -> str:
     return "+" if "+" in line else "-"
 
 
-def find_puzzle(name: PuzzleName) -> tuple[Task, ExactSteps, ScratchModel]:
-    """The task, the check of its steps, and a model of its characters."""
+def find_puzzle(name: PuzzleName, numbers: int = 4) -> tuple[Task, ExactSteps, ScratchModel]:
+    """The task, the check of its steps, and a model of its characters. `numbers`: of countdown, whose answers have as
+    many lines."""
     if name == "sums":
         tiny = BASES["tiny"]
         assert isinstance(tiny.model, ScratchModel)
         return tiny.task, SumSteps(), tiny.model
     if name == "countdown":
-        size: dict[str, Any] = {"numbers": 4, "fewest": 4, **PUZZLES}
+        size: dict[str, Any] = {"numbers": numbers, "fewest": numbers, **PUZZLES}
         return SteppedCountdown(**size), CountdownSteps(), COUNTDOWN_MODEL
     return RowSudoku(), SudokuSteps(), SUDOKU_MODEL
 
 
-def puzzle_base(puzzle: PuzzleName, limit: int, start_steps: int | None = None) -> tuple[RecipeBase, ExactSteps]:
+def puzzle_base(
+    puzzle: PuzzleName, limit: int, start_steps: int | None = None, numbers: int = 4
+) -> tuple[RecipeBase, ExactSteps]:
     """The tiny base on a puzzle, and the check of its steps."""
-    task, check, model = find_puzzle(puzzle)
+    task, check, model = find_puzzle(puzzle, numbers)
     tiny = BASES["tiny"]
+    sampling = Sampling(max_tokens=MAX_TOKENS[puzzle] + TOKENS_PER_NUMBER * (numbers - 4))
     b = replace(
-        tiny, model=model, student=model, task=task, sampling=Sampling(max_tokens=MAX_TOKENS[puzzle]), limit=limit,
+        tiny, model=model, student=model, task=task, sampling=sampling, limit=limit,
         cold_start=replace(tiny.cold_start, steps=start_steps or START_STEPS[puzzle]),
     )  # fmt: skip
     return b, check

@@ -14,6 +14,7 @@ FIGURES: dict[str, str] = {
     "judge-scale": "ponder.book.judge_scale",
     "judge-answers": "ponder.book.judge_answers",
     "step-judges": "ponder.book.step_judges",
+    "step-labels": "ponder.book.step_labels",
     "search": "ponder.book.search",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",

@@ -247,14 +247,15 @@ def score_answers_and_steps(
     folder: Path, task: Any, judges: Mapping[str, Path], beta: float, device: str = "auto", dtype: str = "auto"
 ) -> ScoredAnswers:
     """The answers of a run directory, scored by outcome, process and implicit reward models: the runs that trained
-    them, by name (orm, prm, implicit, implicit-prm)."""
-    implicit = judges["implicit"]
-    orm = {"orm": f"reward:{judges['orm']}"}
-    readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
+    them, by name: orm, and where they are known prm, implicit and implicit-prm."""
+    orm, readers = {"orm": f"reward:{judges['orm']}"}, dict[str, str]()
+    if implicit := judges.get("implicit"):
+        readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
     scored, sums = score_stored_answers(folder, task, orm, readers, device, dtype)
-    found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
-    scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
-    for name in STEP_JUDGES:
+    if implicit:
+        found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
+        scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
+    for name in (name for name in STEP_JUDGES if name in judges):
         steps = score_steps(f"reward+last:{judges[name]}", folder, device, dtype)
         read = prefix_scores if name == "implicit-prm" else list
         for how in REDUCTIONS:
@@ -268,8 +269,8 @@ def prefix_scores(steps: Sequence[float]) -> list[float]:
     return [1 / (1 + math.exp(-z)) for z in np.clip(np.cumsum(logits), -700, 700).tolist()]
 
 
-def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
-    """Curves over N of every judge's choice and weighted vote, and its AUROC within problems."""
+def measure_choices(scored: ScoredAnswers, votes: Sequence[str] = VOTES) -> dict[str, Any]:
+    """Curves over N of every judge's choice and of these judges' weighted votes, and AUROC within problems."""
     sizes = [k for k in SIZES if k <= min(map(len, scored.right))]
     right = scored.right
     places: list[list[int | None]] = []
@@ -279,7 +280,7 @@ def measure_choices(scored: ScoredAnswers) -> dict[str, Any]:
     out: dict[str, Any] = {"problems": len(right), "n": sizes, "best": {}, "weighted": {}, "auroc within problems": {}}
     for name, scores in scored.scores.items():
         out["best"][name] = _means(selection_curve("best", places, right, sizes, scores, "exact", missing="abstain"))
-        if name in VOTES:
+        if name in votes:
             curve = selection_curve("weighted", scored.answers, right, sizes, scores, "subsets", 100, "abstain")
             out["weighted"][name] = _means(curve)
         known = [

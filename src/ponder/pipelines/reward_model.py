@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from ponder import full_disk, memory_check
 from ponder.atomic_write import TEMPORARY_SUFFIX
 from ponder.common_settings import MODEL_HELP, IncludeHeldOut, SaveEvery, Template
-from ponder.errors import RunError, UsageError
+from ponder.errors import RunError, UnknownName, UsageError
 from ponder.measure import auroc, auroc_within_problems, best_at_k, ece
 from ponder.measure.statistics.logistic_fit import fit_logistic
 from ponder.measure.statistics.verifier_metrics import (
@@ -36,6 +36,7 @@ from ponder.pipelines.job.learner_fields import LearnerFields, OptimizerField
 from ponder.pipelines.job.open_run import open_run
 from ponder.pipelines.problems.shuffled_order import shuffled_indices
 from ponder.pipelines.rewards.labelled_traces import merge_by_prompt, prepare_labels, read_training_labels
+from ponder.pipelines.rewards.negatives import Negatives
 from ponder.pipelines.training.session import TrainingSession
 from ponder.protocols import NoProgress, Progress
 from ponder.reason.operators.logprob_features import features_at, logprob_features
@@ -85,6 +86,11 @@ class TrainRewardModel(LearnerFields, BaseJob):
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False
     held_out_tenths: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1
     train_tenths: Annotated[int, "tenths of the other questions to learn from: to see what more of them are worth"] = 10
+    negatives: Annotated[
+        Negatives,
+        "wrong answers to learn from: all, or as many as right ones to the same problem, those nearest to a right one"
+        " or at random",
+    ] = "all"
     include_held_out: IncludeHeldOut = False
     optimizer: OptimizerField = AdamW(lr=1e-5)
     batch_size: Annotated[int, "solutions (or prompts) per step"] = 32
@@ -105,6 +111,10 @@ class TrainRewardModel(LearnerFields, BaseJob):
             raise UsageError(f"held_out_tenths is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if not 1 <= self.train_tenths <= 10:
             raise UsageError(f"train_tenths is {self.train_tenths}; give 1 to 10")
+        if self.negatives not in get_args(Negatives):
+            raise UnknownName("choice of negatives", str(self.negatives), get_args(Negatives))
+        if self.negatives != "all" and self.algorithm.predicts == "value":
+            raise UsageError("a value model learns from all states: leave out negatives")
         if self.eval_every < 0:
             raise UsageError(f"eval_every is {self.eval_every}; give a number of steps, or 0 for save_every")
         if not 0 <= self.residual_dropout < 1:
@@ -168,7 +178,7 @@ def train_reward_model(job: TrainRewardModel, run: Run, watch: Progress) -> Pond
         whole_answers=job.algorithm.reads_whole_answers, train_tenths=job.train_tenths,
         # Answers with the same tokens differ by dropout, and where they are read by their sampled log-probabilities.
         merge_equal=job.algorithm.merges_equal_answers and not job.residual_dropout,
-        same_logprobs=bool(net.head.logprob_weights),
+        same_logprobs=bool(net.head.logprob_weights), negatives=job.negatives, seed=job.seed,
     )  # fmt: skip
     held_out = merge_by_prompt(labels.test)
     if net.head.logprob_weights:

@@ -21,6 +21,7 @@ from ponder.pipelines.problems.held_out import (
     training_traces,
     warn_held_out,
 )
+from ponder.pipelines.rewards.negatives import Negatives, choose_negatives
 from ponder.tasks.split import hashes_to_test
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.step_labels.label_files import parse_label_file, row_reader, rows_to_traces
@@ -232,6 +233,8 @@ def prepare_labels(
     train_tenths: int = 10,
     merge_equal: bool = False,
     same_logprobs: bool = False,
+    negatives: Negatives = "all",
+    seed: int = 0,
 ) -> LabelledTraces:
     """The traces in the policy's tokens, split into training and test data.
 
@@ -240,6 +243,7 @@ def prepare_labels(
     another reference's log-probabilities beside it. `train_tenths`: of the questions that are not held out, so many
     tenths are learned from. `merge_equal`: of a training problem's answers with the same tokens and label one is kept,
     with their number; with `same_logprobs` only of those that were sampled with the same log-probabilities.
+    `negatives`: the wrong answers that are learned from; held-out questions keep all.
     """
     report, name = labels.filter_report, labels.scorer
     ready = [tokenize_trace(trace, policy, separator) for trace in labels.traces]
@@ -258,6 +262,9 @@ def prepare_labels(
         train = [t for t in train if report.record(stage, _is_chosen(t, train_tenths), "in the others")]
     if not train:
         raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
+    train = choose_negatives(train, name, negatives, seed, report)
+    if not train:
+        report.fail("no problem has right and wrong answers, as near misses need: sample more answers to each problem")
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     if merge_equal:

@@ -1,0 +1,117 @@
+"""How many labelled answers do judges need? Outcome against process reward models, from few answers to many.
+
+A tiny model of characters imitates attempts at countdown, worked in a line for each number, and is stopped early. Its
+own answers to fresh training problems get a verdict, and of each line exactly, by code, whether it is right. The first
+256, 1,024 ... of these answers train an outcome and a process reward model and implicit ones of both labels, each for a
+few and for more steps. Beside them outcome models learn from near misses: of many answers to each of some problems all
+right ones, and as many wrong ones that are nearest to a right one, or at random. A tenth of the training problems is
+kept for choosing settings, and nothing learns from it. `ponder book step-labels` runs this with three seeds. Results:
+docs/book/step-labels.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any
+
+from _bases import Count, Limit, Lr, Start, Steps, Validation
+from _checked_steps import puzzle_base
+
+from ponder.pipelines.label import Label
+from ponder.pipelines.reward_model import TrainRewardModel
+from ponder.pipelines.rewards.negatives import Negatives
+from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Task
+from ponder.reason.strategies import Samples
+from ponder.tasks.step_labels import LABEL_SCORE
+from ponder.tasks.wrapped_task import WrappedTask
+from ponder.train.reward_objectives import (
+    ImplicitProcessReward,
+    ImplicitReward,
+    OutcomeReward,
+    ProcessReward,
+)
+from ponder.types import Problem
+
+JUDGES = ("orm", "prm", "implicit", "implicit-prm")
+OF_STEPS = ("prm", "implicit-prm")  # learn labels of lines, the others verdicts
+NEGATIVES: tuple[Negatives, ...] = ("near", "random")
+POOL_BATCH = 8  # problems whose answers are in a step of a judge that learns from chosen negatives
+
+
+@dataclass(frozen=True)
+class DistinctProblems(WrappedTask):
+    """A task with the first `count` different training problems."""
+
+    task: Task
+    count: int
+
+    @cached_property
+    def train(self) -> Sequence[Problem]:
+        found: dict[str, Problem] = {}
+        for problem in self.task.train:
+            found.setdefault(problem.question, problem)
+            if len(found) == self.count:
+                break
+        return list(found.values())
+
+
+def recipe(
+    numbers: Annotated[Count, "of a puzzle, and lines of its answers"] = 4,
+    sizes: Annotated[tuple[int, ...], "labelled answers that judges learn from, ascending"] = (256, 1024, 4096, 12288),
+    samples: Annotated[Count, "answers to each of their problems"] = 2,
+    steps: Annotated[tuple[int, ...], "of a judge: one is trained for each, to choose from"] = (100, 400),
+    answers: Annotated[Count, "answers, about, in a step of a judge"] = 32,
+    negatives: Annotated[bool, "also learn verdicts on near misses, and on other wrong answers"] = True,
+    pool: Annotated[Count, "problems whose near misses are learned from"] = 1024,
+    pool_samples: Annotated[Count, "answers to each of them"] = 16,
+    limit: Limit = 96, n: Count = 64,
+    validation_n: Annotated[Count, "samples of each validation problem"] = 16,
+    start_steps: Steps = None, lr: Lr = None, beta: float = 0.2, start: Start = None,
+    seed: int = 0,
+) -> Stages:  # fmt: skip
+    b, check = puzzle_base("countdown", limit, start_steps, numbers)
+    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
+    distinct = replace(learning, task=DistinctProblems(learning.task, max(pool, sizes[-1] // samples)))
+    stages, first = learning.cold_start_stages(seed, start)
+
+    def judge(name: str, data: tuple[str, ...], count: int, **more: Any) -> TrainRewardModel:
+        """Verdicts and labels of lines lie beside the same answers: a judge reads one of them."""
+        own = {"prm": ProcessReward(), "implicit-prm": ImplicitProcessReward(beta), "orm": OutcomeReward()}
+        job = b.train_reward_model("", first, own.get(name, ImplicitReward(beta)), seed, count, lr, **more)
+        scorer = LABEL_SCORE if name in OF_STEPS else b.task.verifier.name
+        return replace(job, data=data, scorer=scorer, held_out_tenths=0)
+
+    parts: list[str] = []
+    for before, size in pairwise((0, *sizes)):
+        place, count = before // samples, (size - before) // samples
+        outcomes = f"outcomes-{size}"
+        label = Label(
+            distinct.task, first, b.template_of(first), data=(f"stage:{outcomes}",), labeller=check, limit=count,
+            seed=seed, max_concurrency=256,
+        )  # fmt: skip
+        stages += [
+            Stage(outcomes, distinct.collect(first, Samples(samples, b.sampling), count, seed, place)),
+            Stage(f"steps-{size}", label),
+        ]
+        parts.append(f"stage:steps-{size}")
+        per_step = max(1, answers // samples)
+        stages += [
+            Stage(f"{name}-{size}-{count}", judge(name, tuple(parts), count, batch_size=per_step))
+            for name in JUDGES
+            for count in steps
+        ]
+    if negatives:
+        stages.append(Stage("pool", distinct.collect(first, Samples(pool_samples, b.sampling), pool, seed)))
+        stages += [
+            Stage(f"orm-{how}-{count}", judge("orm", ("stage:pool",), count, batch_size=POOL_BATCH, negatives=how))
+            for how in NEGATIVES
+            for count in steps
+        ]
+    few = Samples(validation_n, b.sampling)
+    stages += [
+        Stage("validation", learning.evaluate_with(few, first, seed, max_concurrency=32)),
+        Stage("test", b.evaluate_with(Samples(n, b.sampling), first, seed, max_concurrency=32)),
+    ]
+    return Stages(tuple(stages))
