@@ -72,7 +72,7 @@ class JudgeAnswers(JudgeScale):
             f" {100 * x['right'] / x['answers']:.1f} % of them right"
             for name, x in many.items()
         )
-        start = start_line(first["task"]).strip() if first["model"] == "smollm2" else ""
+        start = start_line(first["model"], first["task"]).strip()
         rl = f" Then came {SETTINGS['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each."
         return (
             f"{start}{rl * (first['task'] == TASK)} Of the policy's answers to training problems {counts[1]:,} have"
