@@ -257,7 +257,11 @@ def word_of_verdicts(page: str) -> str:
 def test_index_says_whether_the_claim_held(name: str) -> None:
     (row,) = (line for line in (BOOK / "index.md").read_text().splitlines() if line.startswith(f"| [{name}]"))
     held = row.strip("|").split("|")[2].strip()
-    word = word_of_verdicts((BOOK / f"{name}.md").read_text())
+    page = (BOOK / f"{name}.md").read_text()
+    if "No run of this figure is kept" in page:
+        assert held == "not run yet"
+        return
+    word = word_of_verdicts(page)
     assert held.startswith(f"**{word}**: "), f"the verdicts of {name}.md are: {word}"
     assert len(held.split()) <= 20 and not re.search(r"\d\.\d", held), "plain words; numbers are on the page"
 
