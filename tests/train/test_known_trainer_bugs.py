@@ -325,7 +325,7 @@ def test_17_clipping_is_by_the_global_norm(broken: bool, monkeypatch: Patch) -> 
     """Not that of a micro-batch, nor of a single weight: after one step Adam's first moment is 0.1 x the clipped."""
     if broken:
         largest = lambda self: max(g.norm() for g in self.gradients().values())  # noqa: E731
-        monkeypatch.setattr(MasterWeights, "grad_norm", largest)
+        monkeypatch.setattr(MasterWeights, "own_grad_norm", largest)
     learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-3, max_grad_norm=0.01), max_tokens_per_microbatch=20)
     whole = torch.cat([g.flatten() for g in learner.gradient(credited()).values()])
     metrics = learner.step(credited())
