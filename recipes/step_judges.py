@@ -42,7 +42,7 @@ from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rewards.step_labelling import ExactSteps, MathShepherd, StepLabeller
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Samples
-from ponder.settings import When
+from ponder.settings import GreaterThan, When
 from ponder.train.reward_objectives import (
     ImplicitProcessReward,
     ImplicitReward,
@@ -51,7 +51,8 @@ from ponder.train.reward_objectives import (
     RewardObjective,
 )
 
-TINY, OTHERS = When("model", "tiny"), When("model", other_than=("tiny",))
+TINY = When("model", "tiny")
+OTHERS = When("model", other_than=("tiny",))
 
 
 def recipe(
@@ -62,8 +63,10 @@ def recipe(
     problems: Annotated[Problems, "training problems to sample answers of; None: 1024 of the tiny model, 256"] = None,
     samples: Count = 8, n: Count = 64,
     separator: Annotated[str, "where a step ends", OTHERS] = "\n",
-    completions: Annotated[Count, "of each step, where rollouts label steps", OTHERS] = 8,
-    labels: Annotated[Literal["soft", "hard"], "that rollouts give", OTHERS] = "soft",
+    completions: Annotated[
+        int | None, "of each step, where rollouts label steps; None: 8", OTHERS, GreaterThan(0)
+    ] = None,
+    labels: Annotated[Literal["soft", "hard"] | None, "that rollouts give; None: soft", OTHERS] = None,
     start_steps: Annotated[Steps, TINY] = None,
     steps: Annotated[Steps, "of each judge; None: 400 of the tiny model's, else what suits the model"] = None,
     lr: Lr = None,
@@ -101,12 +104,17 @@ def recipe(
     return Stages(tuple(stages))
 
 
-def find_labeller(b: RecipeBase, is_sums: bool, completions: int, labels: Literal["soft", "hard"]) -> StepLabeller:
+def find_labeller(
+    b: RecipeBase, is_sums: bool, completions: int | None, labels: Literal["soft", "hard"] | None
+) -> StepLabeller:
     """What labels the steps of answers: code that checks them where the task has any, else rollouts."""
     check = SumSteps() if is_sums else getattr(b.task, "step_check", None)
     if check is None:
-        return MathShepherd(
-            max_completions=completions, first_round=min(2, completions), sampling=b.sampling, kind=labels
+        most = completions or 8
+        return MathShepherd(max_completions=most, first_round=min(2, most), sampling=b.sampling, kind=labels or "soft")
+    if completions is not None or labels is not None:
+        raise UsageError(
+            f"code checks the steps of the task {b.task.name!r}, without rollouts: leave out --completions and --labels"
         )
     if not isinstance(check, ExactSteps):
         raise UsageError(f"the step_check of the task {b.task.name!r} is no ExactSteps: make it one, or leave it out")
