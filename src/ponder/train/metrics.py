@@ -80,7 +80,7 @@ def _to_host(named: Mapping[str, Tensor]) -> dict[str, float]:
     if not named:
         return {}
     tensors = list(named.values())
-    dtype = torch.float64 if tensors[0].device.type == "cpu" else torch.float32
+    dtype = torch.float32 if tensors[0].device.type == "mps" else torch.float64  # mps has no float64
     return dict(zip(named, torch.stack([t.to(dtype).reshape(()) for t in tensors]).tolist(), strict=True))
 
 

@@ -40,7 +40,8 @@ def choose_negatives(
     kept: dict[int, list[int]] = {}
     for question, places in problems.items():
         right = [(t, i) for t, i in places if (traces[t].score(i, scorer) or 0.0) >= RIGHT]
-        wrong = [place for place in places if place not in set(right)]
+        among_right = set(right)
+        wrong = [place for place in places if place not in among_right]
         if not report.record("problems with right and wrong answers", bool(right and wrong), "all alike"):
             continue
         texts = [_answer_ids(traces, place) for place in wrong]
