@@ -452,7 +452,9 @@ def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]])
     axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
     axes.set_ylabel("right, %")
     axes.set_title(f"by difficulty, judge: {judge}", fontsize=8)
-    axes.legend(fontsize=6.5, loc="upper left")
+    axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100])
+    axes.legend(fontsize=6.5, ncols=3, loc="upper center")
 
 
 def _knows_flops(data: Sequence[SeedData]) -> bool:
