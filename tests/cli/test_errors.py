@@ -105,6 +105,7 @@ BAD = [
     (("export", "nowhere", "tiny.py"), "tiny.py exists and is not overwritten"),
     (("export", "nowhere", "out", "--gguf", "F16"), "ends in .gguf"),
     (("book", "bandits", "--seed", "-1"), "--seed is -1; it must be 0 or more"),
+    (("book", "step-labels", "--task.digits", "3"), "has a task of its own: leave out --task.digits"),
     (("cluster", "up", "--port", "99999999"), "--port is 99999999; it must be from 1 to 65535"),
     (("plot", "training", "nowhere"), "there is no run directory nowhere"),
     (("plot", "tiny.py"), "KIND: 'tiny.py' is a path, and KIND comes before it: one of coverage, "),

@@ -74,8 +74,13 @@ def _check_figure_flags(
     """Refuse flags that the figure would not read."""
     if not figure.models and (on, task, task_settings, device, dtype) != ("tiny", None, {}, "auto", "auto"):
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
-    if figure.models and "any" not in figure.models and (on not in figure.models or task is not None):
-        raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+    if figure.models and "any" not in figure.models:
+        if on not in figure.models or task is not None:
+            raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+        if task_settings:
+            raise UsageError(
+                f"the figure {figure.name} has a task of its own: leave out --task.{next(iter(task_settings))}"
+            )
     if (why := getattr(figure, "own_task", "")) and (task is not None or task_settings):
         raise UsageError(f"the figure {figure.name} has a task of its own: {why}. Leave out --task and its settings")
 
