@@ -106,6 +106,7 @@ BAD = [
     (("export", "nowhere", "out", "--gguf", "F16"), "ends in .gguf"),
     (("book", "bandits", "--seed", "-1"), "--seed is -1; it must be 0 or more"),
     (("book", "step-labels", "--task.digits", "3"), "has a task of its own: leave out --task.digits"),
+    (("book", "judge-answers"), "on the tiny model this is the figure judge-scale: make that, or give --on"),
     (("book", "bandits", "--seed", str(2**63)), "it must be below 2^63"),
     (("run", "addition", "--seed", str(2**63)), "it must be below 2^63"),
     (("cluster", "up", "--port", "99999999"), "--port is 99999999; it must be from 1 to 65535"),
