@@ -73,6 +73,8 @@ def recipe(
     batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
+    if not separator:
+        raise UsageError("--separator is empty and would cut nowhere: give a text, such as a line break")
     tiny = model == "tiny" and task is None
     if tiny:
         b, check = puzzle_base(puzzle, limit, start_steps)

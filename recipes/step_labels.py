@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from _bases import Count, Limit, Lr, Start, Steps, Validation
 from _checked_steps import puzzle_base
 
+from ponder.errors import UsageError
 from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
 from ponder.pipelines.rewards.negatives import Negatives
@@ -71,9 +72,16 @@ def recipe(
     start_steps: Steps = None, lr: Lr = None, beta: float = 0.2, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
+    check_numbers(sizes, samples, steps)
     b, check = puzzle_base("countdown", limit, start_steps, numbers)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
-    distinct = replace(learning, task=DistinctProblems(learning.task, max(pool, sizes[-1] // samples)))
+    different = DistinctProblems(learning.task, max(pool, sizes[-1] // samples))
+    if (found := len(different.train)) < different.count:
+        raise UsageError(
+            f"countdown with {numbers} numbers has {found:,} different training problems, and {different.count:,} are"
+            " needed: give smaller --sizes or --pool, or more --numbers"
+        )
+    distinct = replace(learning, task=different)
     stages, first = learning.cold_start_stages(seed, start)
 
     def judge(name: str, data: tuple[str, ...], count: int, **more: Any) -> TrainRewardModel:
@@ -115,3 +123,12 @@ def recipe(
         Stage("test", b.evaluate_with(Samples(n, b.sampling), first, seed, max_concurrency=32)),
     ]
     return Stages(tuple(stages))
+
+
+def check_numbers(sizes: Sequence[int], samples: int, steps: Sequence[int]) -> None:
+    """Refuse numbers of answers and of steps that judges cannot have."""
+    given = ",".join(map(str, sizes))
+    if not sizes or any(size <= before or size % samples for before, size in pairwise((0, *sizes))):
+        raise UsageError(f"--sizes {given}: give numbers above 0 that ascend, each a multiple of --samples {samples}")
+    if not steps or min(steps) < 1 or len(set(steps)) < len(steps):
+        raise UsageError(f"--steps {','.join(map(str, steps))}: give numbers above 0, each once")

@@ -118,6 +118,8 @@ def test_hard_labels_and_another_separator_reach_the_recipe() -> None:
     stages = {s.name: s.job for s in builder()("step_judges", **given).stages}
     assert stages["steps"].labeller.kind == "hard" and stages["steps"].labeller.max_completions == 1
     assert stages["steps"].separator == stages["prm"].separator == stages["implicit-prm"].separator == ". "
+    with pytest.raises(UsageError, match="--separator is empty"):
+        builder()("step_judges", **given | {"separator": ""})
 
 
 @pytest.mark.nightly

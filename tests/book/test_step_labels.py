@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ponder.book.step_labels import (
     trained_groups,
 )
 from ponder.cli import recipe_files
+from ponder.errors import UsageError
 from ponder.runs import job_json, read_traces
 from ponder.runs.data_files import read_filter_report
 from ponder.tasks.step_labels import LABEL_SCORE
@@ -100,6 +102,24 @@ def test_smaller_sets_are_parts_of_larger_ones() -> None:
     assert len({p.question for p in learned}) == len(learned) == 128
     assert not {p.question for p in learned} & {p.question for p in stages["validation"].task.test}
     assert "near" not in trained_groups({s.name: s.job for s in build("step_labels", negatives=False).stages})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sizes": (1024, 256)}, "--sizes 1024,256: give numbers above 0 that ascend, each a multiple of --samples 2"),
+        ({"sizes": (64, 64)}, "that ascend"),
+        ({"sizes": (0,)}, "above 0"),
+        ({"sizes": (65,)}, "a multiple of --samples 2"),
+        ({"sizes": (65, 0)}, "a multiple of --samples 2"),
+        ({"steps": (0,)}, "--steps 0: give numbers above 0, each once"),
+        ({"steps": (9, 9)}, "--steps 9,9: give numbers above 0, each once"),
+        ({"numbers": 2, "sizes": (4096,)}, "different training problems, and 2,048 are needed: give smaller --sizes"),
+    ],
+)
+def test_numbers_that_judges_cannot_have_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        build("step_labels", **settings)
 
 
 SMALL: dict[str, Any] = {

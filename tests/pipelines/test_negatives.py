@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -108,5 +109,6 @@ def test_settings_that_choose_nothing_are_refused(tmp_path: Path) -> None:
     model = ScratchModel(ALPHABET, width=16, layers=1, heads=2, context=24)
     job = TrainRewardModel((str(data),), model, OutcomeReward(), QUESTION_TEMPLATE, negatives="near",
                            held_out_tenths=0, device="cpu", dtype="float32")  # fmt: skip
-    with pytest.raises(TaskError, match="sample more answers to each problem"):
-        job(tmp_path / "run")
+    for how in ("near", "random"):
+        with pytest.raises(TaskError, match=f"as negatives '{how}' need: give more answers to each problem"):
+            replace(job, negatives=how)(tmp_path / how)

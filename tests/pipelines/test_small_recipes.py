@@ -91,6 +91,7 @@ def test_recipe_runs_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert set(scores) == {0.0, 1.0}
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("orm", "prm", "implicit-prm")}
         assert rows["prm"]["labels"] == rows["implicit-prm"]["labels"] > rows["orm"]["labels"], "a label for each line"
+        monkeypatch.undo()  # searches sample
         check_puzzle_search(tmp_path, stages)
     else:
         rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}

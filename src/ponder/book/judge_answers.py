@@ -44,7 +44,7 @@ class JudgeAnswers(JudgeScale):
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         if run.model == "tiny":
-            raise UsageError("judge-scale has half a million answers of the tiny model: give --on smollm2 or another")
+            raise UsageError("on the tiny model this is the figure judge-scale: make that, or give --on smollm2")
         task = run.task or TASK
         run, settings, tasks = replace(run, task=task), dict(ON_WORD_PROBLEMS), (task,)
         if task == TASK:

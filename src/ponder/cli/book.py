@@ -38,6 +38,7 @@ def book(
     from ponder.book import FIGURES, find_figure
     from ponder.book.figure import FigureRun
     from ponder.book.make import make_figure
+    from ponder.pipelines.job.shared_fields import check_seed
 
     if figure is None:
         listed = [find_figure(name) for name in FIGURES]
@@ -45,8 +46,8 @@ def book(
         print_json({"figures": rows}) if json else print("\n".join(_lines(rows)))
         return 0
     found = find_figure(figure)
-    if negative := next((number for number in seed if number < 0), None):
-        raise UsageError(f"--seed is {negative}; it must be 0 or more")
+    for number in seed:
+        check_seed(number, "--seed")
     _check_figure_flags(found, on, task, task_settings, device, dtype)
     if prices is not None:
         found = _at_prices(found, prices)
@@ -74,8 +75,13 @@ def _check_figure_flags(
     """Refuse flags that the figure would not read."""
     if not figure.models and (on, task, task_settings, device, dtype) != ("tiny", None, {}, "auto", "auto"):
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
-    if figure.models and "any" not in figure.models and (on not in figure.models or task is not None):
-        raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+    if figure.models and "any" not in figure.models:
+        if on not in figure.models or task is not None:
+            raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+        if task_settings:
+            raise UsageError(
+                f"the figure {figure.name} has a task of its own: leave out --task.{next(iter(task_settings))}"
+            )
     if (why := getattr(figure, "own_task", "")) and (task is not None or task_settings):
         raise UsageError(f"the figure {figure.name} has a task of its own: {why}. Leave out --task and its settings")
 

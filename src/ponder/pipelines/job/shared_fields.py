@@ -13,6 +13,13 @@ from ponder.common_settings import Device, Dtype, KeepCheckpoints, SaveEvery, St
 from ponder.errors import UsageError
 
 
+def check_seed(seed: int, name: str) -> None:
+    if seed < 0:
+        raise UsageError(f"{name} is {seed}; it must be 0 or more")
+    if seed >= 2**63:  # torch's generators overflow
+        raise UsageError(f"{name} is {seed}; it must be below 2^63")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ComputeFields:
     """Where a job runs, and its random numbers."""
@@ -22,8 +29,7 @@ class ComputeFields:
     dtype: Dtype = "auto"
 
     def check_shared_fields(self) -> None:
-        if self.seed < 0:
-            raise UsageError(f"seed is {self.seed}; it must be 0 or more")
+        check_seed(self.seed, "seed")
 
     def check_at_least_one(self, *names: str) -> None:
         for name in names:

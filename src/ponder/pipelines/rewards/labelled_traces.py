@@ -264,7 +264,10 @@ def prepare_labels(
         raise TaskError(f"all {len(labelled)} labelled traces are held out: give more, or --held-out-tenths 0")
     train = choose_negatives(train, name, negatives, seed, report)
     if not train:
-        report.fail("no problem has right and wrong answers, as near misses need: sample more answers to each problem")
+        report.fail(
+            f"no problem has right and wrong answers, as negatives {negatives!r} need: give more answers to each"
+            " problem, or leave out negatives"
+        )
     if must_differ:
         _check_labels_differ([target for trace in train for _, target in places(trace, name)], report, name)
     if merge_equal:
