@@ -194,6 +194,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run step_labels", "sizes"): ({}, (64, 256)),
     ("run step_labels", "steps"): ({}, (50, 100)),
     ("run step_labels", "answers"): ({}, 64),
+    ("run step_labels", "samples"): ({}, 4),
     ("run puzzle_search", "puzzle"): ({}, "sudoku"),
     ("run puzzle_search", "widths"): ({}, (4, 8)),
     ("run puzzle_search", "simulations"): ({}, (8,)),
