@@ -14,7 +14,7 @@ import torch
 
 from ponder.engine.sharded_runner import FollowingRunner
 from ponder.models.load import load_shard
-from ponder.models.replicas.shard_processes import pack_message, read_message
+from ponder.models.replicas.shard_processes import end_with_parent, pack_message, read_message
 from ponder.nets.config import from_hf
 from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
@@ -64,6 +64,7 @@ def build_net(message: Mapping[str, Any]) -> DecoderShard:
 
 
 def main() -> None:
+    end_with_parent()
     faulthandler.enable()
     output = os.dup(1)
     os.dup2(2, 1)  # what a library prints must not get between the messages

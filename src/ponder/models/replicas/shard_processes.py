@@ -100,8 +100,7 @@ class ShardProcesses:
             stdout=subprocess.PIPE,
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([import_path(), *filter(None, sys.path)])},
-            preexec_fn=_end_with_parent,
-        )
+        )  # it calls `end_with_parent` itself: a `preexec_fn` has to copy this process's memory map, which can fail
 
     def open(self, settings: Mapping[str, Any]) -> None:
         """Tell each what it is. It answers when it has built its network."""
@@ -231,7 +230,7 @@ def read_message(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
     return json.loads(packed[:json_bytes]), packed[json_bytes:]
 
 
-def _end_with_parent() -> None:
-    """In the child, before it runs: Linux ends it, a stopped one too, when the thread that started it ends."""
+def end_with_parent() -> None:
+    """In the child: from now on Linux ends it, a stopped one too, when the thread that started it ends."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
