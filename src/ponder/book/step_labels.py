@@ -43,6 +43,10 @@ ROWS = {
 READINGS = {
     "min": "worst step", "product": "product", "last": "last step", "ratio": "ratio", "logprob": "log pi",
 }  # fmt: skip
+STAGES = {
+    "start": "imitating attempts", "start-accuracy": "accuracy of the start",
+    "validation": "answers to validation problems", "test": "answers to held-out problems",
+}  # fmt: skip
 SHOWN_N = (8, 16, 64)
 COMPARED = (("prm", "orm"), ("implicit-prm", "implicit"), ("implicit", "orm"))
 Curve = list[float]
@@ -124,7 +128,7 @@ class StepLabels:
                 *self._auroc_table(seeds, puzzle),
                 *self._held_lines(seeds, puzzle),
                 *(self._negative_lines(seeds, puzzle) if known_negatives(seeds, puzzle) else []),
-                *stage_cost_lines([data["numbers"][puzzle] for data in seeds.values()], str),
+                *stage_cost_lines([data["numbers"][puzzle] for data in seeds.values()], stage_title),
             ]
         return out
 
@@ -283,6 +287,10 @@ def _costs(folder: Path, job: Stages) -> dict[str, Any]:
         kinds.setdefault(_stage_kind(stage.name), []).append(stage.name)
     found = {kind: stage_costs(folder, names).values() for kind, names in kinds.items() if kind != "labels of lines"}
     return {kind: add_costs(costs) for kind, costs in found.items() if costs}
+
+
+def stage_title(kind: str) -> str:
+    return STAGES.get(kind, kind)
 
 
 def _stage_kind(name: str) -> str:
