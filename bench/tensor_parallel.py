@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ import torch
 
 from harness import commit, hardware, make_parser, versions
 from ponder.engine.engine import Engine
+from ponder.models.engine_policy import hit_stop_string
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.replicas.replica_policy import ReplicaPolicy
 from ponder.models.tokenizer import Tokenizer
@@ -189,7 +191,7 @@ async def measure_one(row: dict[str, Any], split: dict[str, Any], args: Any, kee
         plain = make_policy(net)
         plain.engine.close()
         eos = frozenset(plain.tokenizer.eos)
-        plain.engine = Engine(net, eos, plain._hit_stop_string, cuda_graphs=False)
+        plain.engine = Engine(net, eos, partial(hit_stop_string, plain.tokenizer), cuda_graphs=False)
         plain.engine.mailbox.before_submit = plain.drop_stale_cache
         _, row["one_process_without_graphs"] = await timed(plain, args)
         plain.engine.close()

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
 from ponder.cli import doctor
 from ponder.cli.run_names import recipe_run_folder
+from ponder.engine.kv_cache import KVCache
+from ponder.nets.decoder import Decoder
 from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.train.algorithms import ONLINE
+from ponder.train.learner import Learner
 
 from .conftest import CommandResult
 
@@ -67,6 +72,31 @@ def test_run_json(ponder: Ponder, here: Path) -> None:
     assert [(s["step"], s["total"]) for s in steps] == [(1, 3), (2, 3), (3, 3)]
     assert "reward" in steps[0] and done["event"] == "done" and done["run"] == "elsewhere"
     assert read_job("elsewhere")["task"]["digits"] == 2
+
+
+def test_nothing_of_a_run_stays_in_memory(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector: a recipe's next stage needs the memory at once."""
+    alive, made = WeakSet[object](), set[type]()
+
+    def watch(kind: type) -> None:
+        init = kind.__init__  # type: ignore[misc]
+
+        def remember(self: object, *args: Any, **kwargs: Any) -> None:
+            init(self, *args, **kwargs)
+            alive.add(self)
+            made.add(kind)
+
+        monkeypatch.setattr(kind, "__init__", remember)
+
+    for kind in (Decoder, Learner, KVCache):
+        watch(kind)
+    gc.collect()
+    gc.disable()
+    try:
+        assert ponder("run", "tiny.py", "--steps", "1").code == 0
+        assert made == {Decoder, Learner, KVCache} and not list(alive)
+    finally:
+        gc.enable()
 
 
 def test_recipe_help(ponder: Ponder, here: Path) -> None:

@@ -4,8 +4,11 @@ back while passes are under way."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -304,6 +307,30 @@ def test_each_sequence_equals_its_solo_result(
     run_async(all_of_them(), 60)
     machine.close()
     alone.close()
+
+
+def test_graphs_go_with_the_last_user_of_an_engine(graphs: Callable[..., Engine]) -> None:
+    """Without the garbage collector: they hold the cache of the GPU."""
+    machine = graphs(tiny_decoder(), 900, short=0)
+    asked = [Request(ids([3, 4, 5]), Sampling(max_tokens=9), 4, seed) for seed in range(3)]
+
+    async def all_of_them(machine: Engine) -> None:
+        await asyncio.gather(*map(machine.generate, asked))
+
+    gc.collect()
+    gc.disable()
+    try:
+        run_async(all_of_them(machine), 60)
+        runner = machine._runner
+        assert isinstance(runner, CudaGraphRunner) and runner._sampling_batch is not None
+        parts = [weakref.ref(part) for part in (machine, runner, runner.cache, runner.columns, runner._sampling_batch)]
+        del machine, runner
+        end = time.monotonic() + 20
+        while any(part() is not None for part in parts) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert [part() for part in parts] == [None] * len(parts)
+    finally:
+        gc.enable()
 
 
 def test_new_prompts_are_launched_before_tokens_in_flight_are_collected(

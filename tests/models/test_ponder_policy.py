@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -25,6 +26,7 @@ from ponder.engine.sampling_step import finish_reason
 from ponder.engine.scheduler import StepPlan
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import base_policy
+from ponder.models.engine_policy import hit_stop_string
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import init_decoder
@@ -397,7 +399,7 @@ def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
             text += piece
             if i + 1 >= least and any(text[:e].endswith(s.encode()) for s in stop for e in new):
                 expected = "stop"
-        result = finish_reason(row, frozenset({0}), policy._hit_stop_string)
+        result = finish_reason(row, frozenset({0}), partial(hit_stop_string, policy.tokenizer))
         assert result == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
         if result:
             return

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ponder.engine import fused_forward, rng
 from ponder.engine.adapter_columns import AdapterColumns
-from ponder.engine.adapters import node_adapter
+from ponder.engine.adapters import Adapters, node_adapter
 from ponder.engine.fused_weights import FusedWeights, parameter_addresses
 from ponder.engine.gpu_memory import RemappableMemory
 from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch
@@ -36,6 +36,7 @@ from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
+from ponder.weak_method import weak_method
 
 # Of few sequences, fewer steps per launch: new prompts wait less, and the host has time for them.
 _FEW_SEQUENCES, _STEPS_OF_FEW = 64, 8
@@ -57,7 +58,7 @@ class CudaGraphRunner(ModelRunner):
         self.max_batch = next((b for b in GRAPH_BATCH_SIZES if b >= max_num_seqs), GRAPH_BATCH_SIZES[-1])
         # a finished sequence is computed until the launch is collected
         self.weights = FusedWeights(net, LAUNCHES_PER_WHOLE * STEPS_PER_LAUNCH, quantization)
-        self.columns = AdapterColumns(net, self.weights, lambda: self.adapters)
+        self.columns = AdapterColumns(net, self.weights, weak_method(self._engine_adapters, lambda: None))
         self._parameters = sum(p.numel() for p in net.parameters())
         self._sees = net.config.vision is not None
         self._remappable: RemappableMemory | None = None
@@ -119,6 +120,9 @@ class CudaGraphRunner(ModelRunner):
                 self._retry_at = time.monotonic() + _SECONDS_BETWEEN_WARM_UPS
             else:
                 warnings.warn(f"sampling is slow: its kernels cannot be used here ({error})", stacklevel=1)
+
+    def _engine_adapters(self) -> Adapters | None:
+        return self.adapters
 
     def _make_batch(self, buffers: GraphBuffers, samples: bool) -> GraphBatch:
         return GraphBatch(self.weights, self.columns, self.cache, buffers, self.null_slot, samples)

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from ponder.engine.sampling_step import StopCheck, append_sampled, sample_and_ap
 from ponder.engine.scheduler import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
+from ponder.weak_method import weak_method
 
 MAX_NUM_SEQS = 1024  # sequences that run at once, unless a caller says otherwise
 # Tokens of prompts computed in one step. A GPU computes more in the same time.
@@ -91,7 +92,8 @@ class Engine:
     """Uses the weights of a decoder in place. `on_tokens` is called with the number of new tokens after each step; if
     it raises, all calls in flight fail with that error, and the engine keeps working.
 
-    The scheduler, the runner and what is in flight belong to the thread of the mailbox.
+    The scheduler, the runner and what is in flight belong to the thread of the mailbox. That thread and the mailbox
+    keep an engine alive only while a step is due, so its cache is freed when its last user lets go of it.
     """
 
     def __init__(
@@ -112,8 +114,11 @@ class Engine:
         self.version = 0
         self.cuda_stream: torch.cuda.Stream | None = None  # of its steps; None: the default one, which callers share
         self.on_tokens: Callable[[int], None] = lambda tokens: None
-        self.mailbox = Mailbox(self._step_in_stream, lambda: bool(self._scheduler))
-        self.adapters = Adapters(net, self.paused, self.refresh_weights)
+        self.mailbox = Mailbox(
+            weak_method(self._step_in_stream, lambda: None), weak_method(self._has_work, lambda: False)
+        )
+        finalize(self, self.mailbox.end).atexit = False
+        self.adapters = Adapters(net, self.mailbox.paused, self.mailbox.notify_weights_changed)
         self._cache_tokens = self._token_bytes = 0
         self._scheduler: Scheduler | None = None
         self._runner: ModelRunner | None = None
@@ -197,6 +202,7 @@ class Engine:
         self.mailbox.close()
         if self._runner is not None:
             self._runner.close()
+        self.mailbox.worker = None
         self._fail_all(UsageError("the engine was closed"))
 
     def sleep(self) -> None:
@@ -278,6 +284,10 @@ class Engine:
     def _step_in_stream(self) -> None:
         with nullcontext() if self.cuda_stream is None else torch.cuda.stream(self.cuda_stream):
             self._guarded_step()
+        self.mailbox.worker = self if self._has_work() or self._run_in_flight is not None else None
+
+    def _has_work(self) -> bool:
+        return bool(self._scheduler)
 
     def _guarded_step(self) -> None:
         """One step. If it fails, every caller gets the error; if memory ran out, retry with a smaller cache first."""

@@ -81,6 +81,7 @@ class Mailbox:
         self.before_submit: Callable[[], None] = lambda: (
             None
         )  # called in the caller's thread, before calls are handed over
+        self.worker: object = None  # kept alive; `step` sets it to what it belongs to, while another step is due
         self.calls: dict[SequenceState | ReadRequest, EngineCall] = {}  # of every item in flight
         self._emitted: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[TokenChunk], None], SequenceState]]] = {}
         self._condition = threading.Condition()
@@ -160,12 +161,16 @@ class Mailbox:
 
     def close(self) -> None:
         """Refuse new calls and wait for the thread to end. Calls in flight stay: see `fail_all`."""
+        self.end()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def end(self) -> None:
+        """`close`, without waiting: what `step` belonged to is gone, and nobody is left to call."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
 
     @property
     def busy(self) -> bool:

@@ -117,18 +117,19 @@ class EnginePolicy(BasePolicy):
             done.append(Completion(text, tokens, logprobs, seq.stop, version, cost, notes, top))
         return done
 
-    def _hit_stop_string(self, seq: SequenceState) -> bool:
-        """Whether the newest token completes a stop string. Each token has at least one byte, so a match that ends in
-        the newest token lies within the last `reach` tokens."""
-        stop = seq.sampling.stop
-        if not stop:
-            return False
-        reach = max(len(s.encode()) for s in stop)
-        first = max(len(seq.sampling.forced_token_ids), seq.num_tokens - reach - 1)
-        written = seq.sampled_ids[first:].tolist()
-        tail = self.tokenizer.decode(written, keep_special=True)
-        ends = [tail.rfind(s) + len(s) for s in stop if s in tail]
-        if not ends or not seq.sampling.min_tokens:
-            return bool(ends)
-        before = self.tokenizer.decode(written[:-1], keep_special=True)
-        return max(ends) > len(before.rstrip("\ufffd"))  # a match that was complete before `min_tokens` does not stop
+
+def hit_stop_string(tokenizer: Tokenizer, seq: SequenceState) -> bool:
+    """Whether the newest token completes a stop string. Each token has at least one byte, so a match that ends in
+    the newest token lies within the last `reach` tokens."""
+    stop = seq.sampling.stop
+    if not stop:
+        return False
+    reach = max(len(s.encode()) for s in stop)
+    first = max(len(seq.sampling.forced_token_ids), seq.num_tokens - reach - 1)
+    written = seq.sampled_ids[first:].tolist()
+    tail = tokenizer.decode(written, keep_special=True)
+    ends = [tail.rfind(s) + len(s) for s in stop if s in tail]
+    if not ends or not seq.sampling.min_tokens:
+        return bool(ends)
+    before = tokenizer.decode(written[:-1], keep_special=True)
+    return max(ends) > len(before.rstrip("\ufffd"))  # a match that was complete before `min_tokens` does not stop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampler import logprobs_from_hidden
 from ponder.errors import UsageError
 from ponder.models.chunk_policy import ChunkPolicy
-from ponder.models.engine_policy import EnginePolicy
+from ponder.models.engine_policy import EnginePolicy, hit_stop_string
 from ponder.models.picture_prompt import encode_pictures
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
@@ -24,6 +25,7 @@ from ponder.pictures.message_parts import content_pictures
 from ponder.protocols import GenerateCall, PolicyWrapper
 from ponder.reason.tools.tool_messages import ToolSchema
 from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
+from ponder.weak_method import weak_method
 
 _data_ptr = torch.Tensor.data_ptr
 
@@ -37,15 +39,21 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         tokenizer.check_fits(net.config)
         self.net = net
         self.engine = Engine(
-            net, frozenset(tokenizer.eos), self._hit_stop_string, cache_bytes=cache_bytes, quantization=quantization
+            net,
+            frozenset(tokenizer.eos),
+            partial(hit_stop_string, tokenizer),
+            cache_bytes=cache_bytes,
+            quantization=quantization,
         )
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         if net.config.vision is not None:
             self.sees, self.image_token = True, net.config.vision.image_token
-        self.engine.on_tokens = lambda tokens: self.on_tokens(tokens)
+        self.engine.on_tokens = weak_method(self._tell_tokens, lambda: None)
         # Called with each token as it is sampled: (index of the sequence in its request, token, log-probability).
         self.on_token: Callable[[TokenEvent], None] | None = None
-        self.engine.mailbox.before_submit = self.drop_stale_cache
+        self.engine.mailbox.before_submit = weak_method(
+            self.drop_stale_cache, self.engine.mailbox.notify_weights_changed
+        )
         self._parameters = ParameterList(net)
         self._weights: list[nn.Parameter] = []
         self.weights_stamp: tuple[int, ...] = ()
@@ -148,6 +156,9 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         if self.on_token is None:
             return await self.engine.generate_many(requests)
         return await super()._generate_many(requests)
+
+    def _tell_tokens(self, tokens: int) -> None:
+        self.on_tokens(tokens)
 
     def _flops(self, context: int) -> float:
         return self.net.model_config.flops_per_token(context)

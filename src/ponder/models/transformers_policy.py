@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch import Tensor
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.sampling_step import StopCheck, sample_and_append
 from ponder.errors import MissingExtra, ModelError, UsageError
-from ponder.models.engine_policy import EnginePolicy
+from ponder.models.engine_policy import EnginePolicy, hit_stop_string
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_json import catch_rust_panics
 from ponder.nets.base_model import refuse_base
@@ -129,9 +130,10 @@ class TransformersPolicy(EnginePolicy):
         began = time.perf_counter()
         done: dict[Request, list[SequenceState]] = {request: [] for request in requests}
         failed: dict[Request, Exception] = {}
+        stop_check = partial(hit_stop_string, self.tokenizer)
         for rows in self._batches(requests):
             alive = [row for row in rows if row.request not in failed]
-            for row in decode(self.model, alive, self.eos, self._hit_stop_string, self.version, self.on_tokens, failed):
+            for row in decode(self.model, alive, self.eos, stop_check, self.version, self.on_tokens, failed):
                 done[row.request].append(row)
         seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
         for group in done.values():
