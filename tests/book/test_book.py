@@ -225,6 +225,14 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         find_figure("nothing")
 
 
+def test_an_error_of_a_run_names_the_flag_that_book_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    taken = tmp_path / "runs" / "judges-tiny" / "seed-0" / "judges"
+    taken.mkdir(parents=True)
+    (taken / "notes.txt").write_text("mine")
+    assert main(["book", "judges", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 2
+    assert "give another --runs" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_page_in_docs_is_that_of_the_kept_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FigureWithData, "save", lambda self, path: [path])  # painting is slow, and not compared

@@ -50,6 +50,8 @@ CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the valid
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 STEP_JUDGES = ("prm", "implicit-prm")
 REDUCTIONS: tuple[Reduction, ...] = ("min", "product", "last")
+# How implicit models read whole answers; at the last step, the one that learned from labels of steps reads the ratio.
+IMPLICIT: dict[str, tuple[str, ...]] = {"implicit": ("ratio", "logprob"), "implicit-prm": ("logprob",)}
 # By row the score that it chooses by, or whose weights its vote has; of the process model's, "chosen" is the reduction
 # that is best on the validation split.
 BEST = {
@@ -62,6 +64,7 @@ BEST = {
     "implicit-prm min": "best by implicit reward model of steps, worst step",
     "implicit-prm product": "best by implicit reward model of steps, product of steps",
     "implicit-prm last": "best by implicit reward model of steps, last step",
+    "implicit-prm logprob": "best by implicit reward model of steps, by log pi",
     "logprob_sum": "best by the model's own log-probability",
 }
 WEIGHTED = {
@@ -86,7 +89,8 @@ COMPARED = (
     ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
     ("best implicit ratio", "majority"), ("weighted implicit ratio", "majority"),
     ("weighted implicit ratio", "best implicit ratio"), ("best implicit-prm chosen", "majority"),
-    ("best implicit-prm chosen", "best implicit ratio"), ("best implicit-prm chosen", "best logprob_sum"),
+    ("best implicit-prm chosen", "best implicit ratio"), ("best implicit-prm logprob", "best implicit logprob"),
+    ("best implicit-prm chosen", "best logprob_sum"),
     ("weighted prm chosen", "best prm chosen"), ("weighted implicit-prm chosen", "best implicit-prm chosen"),
     ("weighted implicit-prm chosen", "majority"), ("best prm product", "best prm min"),
     ("best prm last", "best prm min"), ("best implicit-prm last", "best implicit-prm min"),
@@ -146,7 +150,7 @@ class StepJudges:
             n = first["puzzles"][puzzle]["test"]["n"]
             shown = [k for k in n if k in (1, 8, 16, 32, 64)]
             rows = []
-            for name in _rows():
+            for name in _rows(seeds, puzzle):
                 curves = puzzle_curves(seeds, puzzle, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([_row_title(name), *cells])
@@ -164,7 +168,7 @@ class StepJudges:
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
                 *(stage_cost_lines(kept, STAGES.__getitem__) if all("costs" in d for d in kept) else []),
-                *lines_above_at_every_n(COMPARED, partial(puzzle_curves, seeds, puzzle), _row_title, n),
+                *lines_above_at_every_n(_compared(seeds, puzzle), partial(puzzle_curves, seeds, puzzle), _row_title, n),
             ]
         if uncounted:
             out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
@@ -191,6 +195,7 @@ class StepJudges:
         cells = (
             f"{title.removeprefix('best by ')} {format_interval([x[name] for x in every], 1, 3, bounds=SHARE)}"
             for name, title in BEST.items()
+            if all(name in x for x in every)
         )
         return [f"AUROC within problems: {'; '.join(cells)}.", ""]
 
@@ -248,13 +253,12 @@ def score_answers_and_steps(
 ) -> ScoredAnswers:
     """The answers of a run directory, scored by outcome, process and implicit reward models: the runs that trained
     them, by name: orm, and where they are known prm, implicit and implicit-prm."""
-    orm, readers = {"orm": f"reward:{judges['orm']}"}, dict[str, str]()
-    if implicit := judges.get("implicit"):
-        readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
-    scored, sums = score_stored_answers(folder, task, orm, readers, device, dtype)
-    if implicit:
-        found = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, beta)
-        scored.scores.update({f"implicit {reading}": found[reading] for reading in ("ratio", "logprob")})
+    orm, readers = {"orm": f"reward:{judges['orm']}"}, {name: str(judges[name]) for name in IMPLICIT if name in judges}
+    references = {"reference": reference_model(judges["implicit"])} if "implicit" in judges else {}
+    scored, sums = score_stored_answers(folder, task, orm, readers | references, device, dtype)
+    for name in readers:
+        found = implicit_scores(sums[name], sums["reference"], scored.lengths, beta)
+        scored.scores.update({f"{name} {reading}": found[reading] for reading in IMPLICIT[name]})
     for name in (name for name in STEP_JUDGES if name in judges):
         steps = score_steps(f"reward+last:{judges[name]}", folder, device, dtype)
         read = prefix_scores if name == "implicit-prm" else list
@@ -342,8 +346,20 @@ def _described(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
     return {"min": "worst step", "product": "product", "last": "last step"}[chosen_reduction(seeds, puzzle, judge)]
 
 
-def _rows() -> list[str]:
-    return [*(f"best {name}" for name in BEST), "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
+def _rows(seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
+    best = [f"best {name}" for name in BEST]
+    rows = [*best, "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
+    return [row for row in rows if row not in best or _is_known(seeds, puzzle, row)]
+
+
+def _compared(seeds: Mapping[int, SeedData], puzzle: str) -> list[tuple[str, str]]:
+    return [pair for pair in COMPARED if all(_is_known(seeds, puzzle, row) for row in pair)]
+
+
+def _is_known(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> bool:
+    """Runs kept before a reading was there have no row of it."""
+    name = row.removeprefix("best ")
+    return name not in BEST or all(name in data["puzzles"][puzzle]["test"]["best"] for data in seeds.values())
 
 
 def _row_title(row: str) -> str:

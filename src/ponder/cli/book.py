@@ -9,7 +9,7 @@ from ponder.cli import recipe_files
 from ponder.cli import shared_flags as opt
 from ponder.cli.graceful_stop import GracefulStop
 from ponder.cli.progress import print_json, progress_display
-from ponder.errors import UsageError
+from ponder.errors import RunError, UsageError
 from ponder.settings import Named
 
 SEEDS = (0, 1, 2)
@@ -61,7 +61,10 @@ def book(
 
     with GracefulStop() as stop, progress_display(f"book {figure}", stop, json=json) as progress:
         run = FigureRun(on, 0, runs, build_recipe, task, task_settings, device, dtype, progress)
-        files = make_figure(found, run, seed or SEEDS, out, on_seed)
+        try:
+            files = make_figure(found, run, seed or SEEDS, out, on_seed)
+        except RunError as error:  # of a job, whose flag for its one run is --run
+            raise RunError(str(error).replace("another --run", "another --runs")) from error
     if json:
         print_json({"figure": figure, "on": on, "files": [str(path) for path in files]})
     else:
