@@ -22,7 +22,7 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf, lora
 from ponder.nets.decoder_with_head import ScoreHead
 from ponder.nets.lora import LoRA
-from ponder.nets.nonfinite_tensors import first_nonfinite
+from ponder.nets.nonfinite_tensors import first_nonfinite, largest_magnitudes
 from ponder.pipelines.problems.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Rebase, Samples
@@ -298,6 +298,18 @@ def test_nonfinite_model_is_not_saved(tmp_path: Path) -> None:
             p.data.fill_(1e20)  # finite, and their product is not
     with pytest.raises(ModelError, match="holds a number that is not finite"):
         hf.snapshot(net, copy=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_largest_magnitudes_are_the_norms_of_the_maximum(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(shape, generator=draw).to(dtype) for shape in ((), (1,), (7, 9), (3, 4, 5), (40_000,))]
+    tensors += [tensors[2].T, tensors[2][:, ::2], -tensors[4].abs()]
+    expected = torch._foreach_norm(tensors, float("inf"))
+    assert torch.equal(torch.stack(largest_magnitudes(tensors)), torch.stack(expected))
+    for bad in NOT_FINITE:
+        tensors[4][31_111] = bad
+        assert not largest_magnitudes(tensors)[4].isfinite()
 
 
 def test_every_element_is_checked() -> None:

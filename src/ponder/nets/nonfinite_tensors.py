@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +14,14 @@ def all_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
+def largest_magnitudes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Of each tensor its largest magnitude: NaN or infinite where any of its numbers is."""
+    if tensors[0].device.type != "cpu":
+        return list(torch._foreach_norm(list(tensors), math.inf))
+    # on a CPU that norm reads number by number, and takes six times as long or more
+    return [torch.maximum(-low, high) for low, high in map(torch.aminmax, tensors)]
+
+
 def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor with a number that is not finite. One pass over memory, and one wait for each device
     and dtype."""
@@ -20,8 +29,6 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
     bad: set[str] = set()
     for kind in {(t.device, t.dtype) for t in some.values()}:
         names = [n for n, t in some.items() if (t.device, t.dtype) == kind]
-        # The largest magnitude of a tensor is NaN or infinite where any of its numbers is.
-        largest = torch._foreach_norm([some[n] for n in names], float("inf"))
-        fine = torch.isfinite(torch.stack(largest)).tolist()
+        fine = torch.isfinite(torch.stack(largest_magnitudes([some[n] for n in names]))).tolist()
         bad |= {n for n, is_fine in zip(names, fine, strict=True) if not is_fine}
     return next((n for n in some if n in bad), None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ponder.nets.nonfinite_tensors import largest_magnitudes
 from ponder.train.adam_states import AdamHyperparameters, AdamState
 
 MAX_SAFE_FLOAT32 = 1e37  # of float32, with a margin for intermediate results of the kernel
@@ -61,5 +62,5 @@ def _max_abs(tensors: Iterable[Tensor]) -> float:
     some = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
     if not some:
         return 0.0
-    norms = [float(n) for n in torch.stack([n.cpu() for n in torch._foreach_norm(some, math.inf)])]
-    return math.nan if any(math.isnan(n) for n in norms) else max(norms)
+    largest = [float(n) for n in torch.stack([n.cpu() for n in largest_magnitudes(some)])]
+    return math.nan if any(math.isnan(n) for n in largest) else max(largest)
