@@ -88,6 +88,28 @@ def test_report_says_where_labels_of_steps_and_near_misses_help() -> None:
     assert points["4", "outcome reward model, near misses", 190] == pytest.approx(0.5)
 
 
+def test_implicit_models_are_compared_by_the_same_readings() -> None:
+    """Labels of steps win by the reading that only they have, and lose by those that both have."""
+    seeds = {s: seed_data(0.6, 0.5) for s in range(3)}
+    for data in seeds.values():
+        for part in ("validation", "test"):
+            judges = data["numbers"]["4"][part]["judges"]
+            for size in SIZES:
+                judges["implicit"][size] = readings(ratio=0.50, logprob=0.70)
+                judges["implicit-prm"][size] = readings(min=0.90, last=0.40, logprob=0.65)
+    report = "\n".join(FIGURE.report(seeds))
+    head = "- implicit reward model of steps less implicit reward model of answers"
+    assert f"{head}: from 256 +20.0 [" in report, "each by its own"
+    assert f"{head}, both by the ratio of the answer: from 256 -10.0 [" in report
+    assert f"{head}, both by log pi: from 256 -5.0 [" in report
+    without = "\n".join(FIGURE.report({0: seed_data(0.6, 0.5)}))
+    assert without.count(head) == 2, "one for each puzzle: no such readings are kept"
+
+
+def readings(**levels: float) -> list[dict[str, Any]]:
+    return [{"steps": 200, "reading": how, "best": [x] * len(N), "auroc": x} for how, x in levels.items()]
+
+
 def test_smaller_sets_are_parts_of_larger_ones() -> None:
     job = build("step_labels", sizes=(64, 256), samples=2, steps=(3, 9), pool=8)
     stages = {stage.name: stage.job for stage in job.stages}
@@ -140,7 +162,7 @@ def test_tiny_run_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for size, count in (("48", 48), ("96", 48)):
         assert sum(len(t.answers()) for _, t in read_traces(folder / f"steps-{size}")) == count
     assert {name: len(own["48"]) for name, own in found["test"]["judges"].items()} == {
-        "orm": 2, "prm": 6, "implicit": 4, "implicit-prm": 6,
+        "orm": 2, "prm": 6, "implicit": 4, "implicit-prm": 8,
     }  # fmt: skip
     right, wrong = (found["negatives"]["near"][x] for x in ("right", "wrong"))
     assert 0 < wrong <= right and found["negatives"]["random"] == {"right": right, "wrong": wrong}

@@ -49,6 +49,8 @@ STAGES = {
 }  # fmt: skip
 SHOWN_N = (8, 16, 64)
 COMPARED = (("prm", "orm"), ("implicit-prm", "implicit"), ("implicit", "orm"))
+# Readings of a whole answer that both implicit models have: at its last step the one of steps reads the ratio.
+SAME_READING = {"the ratio of the answer": ("ratio", "last"), "log pi": ("logprob",)}
 Curve = list[float]
 
 
@@ -65,9 +67,9 @@ class StepLabels:
         " as answers grow. Wrong answers that are near misses teach an outcome reward model more than others."
     )
     settings = (
-        "Of each judge its number of optimiser steps and its reading (worst step, product or last step; the ratio or"
-        f" log pi) are those that choose best among {CHOICE_N} on validation problems, over all seeds. Rates and batch"
-        " are the recipes' and had one value"
+        "Of each judge its number of optimiser steps and its reading (worst step, product or last step; of implicit"
+        f" models the ratio or log pi, too) are those that choose best among {CHOICE_N} on validation problems, over"
+        " all seeds. Rates and batch are the recipes' and had one value"
     )
     models = ("tiny",)
 
@@ -176,13 +178,14 @@ class StepLabels:
         """Whether labels of steps help, by the number of answers, and more where these are few."""
         sizes, n = judge_sizes(seeds, puzzle), max_n(seeds, puzzle)
         out = [f"**Held?** Choosing among {n}, in points:", ""]
-        for one, other in COMPARED:
-            gaps = {size: gap(row_curves(seeds, puzzle, one, size), row_curves(seeds, puzzle, other, size))
-                    for size in sizes}  # fmt: skip
+        for one, other, readings, title in _comparisons(seeds, puzzle):
+            first, second = ({size: row_curves(seeds, puzzle, judge, size, readings) for size in sizes}
+                             for judge in (one, other))  # fmt: skip
+            gaps = {size: gap(first[size], second[size]) for size in sizes}
             cells = "; ".join(
                 f"from {size:,} {format_interval(g, sign=True)}, above: **{held_above(g)}**" for size, g in gaps.items()
             )
-            out.append(f"- {JUDGES[one]} less {JUDGES[other]}: {cells}.")
+            out.append(f"- {JUDGES[one]} less {JUDGES[other]}{title}: {cells}.")
             if len(sizes) > 1:
                 shrunk = [few - many for few, many in zip(gaps[sizes[0]], gaps[sizes[-1]], strict=True)]
                 out.append(
@@ -330,12 +333,30 @@ def learned_answers(data: SeedData, puzzle: str, how: str) -> tuple[int, int]:
     return found["right"], found["wrong"]
 
 
-def chosen_variant(seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str) -> int:
-    """Which variant of a judge chooses best on the validation split, over all seeds."""
+def chosen_variant(
+    seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str, readings: Sequence[str] = ()
+) -> int:
+    """Which variant of a judge chooses best on the validation split, over all seeds; of these readings, if any are
+    given."""
     splits = [data["numbers"][puzzle]["validation"] for data in seeds.values()]
     k = splits[0]["n"].index(min(CHOICE_N, max(splits[0]["n"])))
-    each = [[variant["best"][k] for variant in split["judges"][judge][str(group)]] for split in splits]
-    return int(np.argmax(np.mean(each, axis=0)))
+    variants = [split["judges"][judge][str(group)] for split in splits]
+    worth = np.mean([[variant["best"][k] for variant in own] for own in variants], axis=0)
+    able = [i for i, variant in enumerate(variants[0]) if not readings or variant["reading"] in readings]
+    return max(able, key=lambda i: float(worth[i]))
+
+
+def _comparisons(seeds: Mapping[int, SeedData], puzzle: str) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Pairs of judges, each by its chosen reading; then the implicit ones by the same readings, where they are kept."""
+    kept = [data["numbers"][puzzle]["test"]["judges"] for data in seeds.values()]
+    both = COMPARED[1]
+
+    def is_kept(readings: tuple[str, ...]) -> bool:
+        every = (variants for judges in kept for name in both for variants in judges[name].values())
+        return all(any(v["reading"] in readings for v in variants) for variants in every)
+
+    same = [(*both, readings, f", both by {title}") for title, readings in SAME_READING.items() if is_kept(readings)]
+    return [*((one, other, (), "") for one, other in COMPARED), *same]
 
 
 def described_variant(seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str) -> str:
@@ -344,9 +365,11 @@ def described_variant(seeds: Mapping[int, SeedData], puzzle: str, judge: str, gr
     return ", ".join([f"{variant['steps']:,} steps", *([READINGS[variant["reading"]]] if variant["reading"] else [])])
 
 
-def row_curves(seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str) -> list[Curve]:
+def row_curves(
+    seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str, readings: Sequence[str] = ()
+) -> list[Curve]:
     """Of each seed the accuracy over N of a judge's chosen variant on the test split."""
-    return [variant["best"] for variant in _test_variants(seeds, puzzle, judge, group)]
+    return [variant["best"] for variant in _test_variants(seeds, puzzle, judge, group, readings)]
 
 
 def row_aurocs(seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str) -> list[float]:
@@ -358,8 +381,10 @@ def gap(one: Sequence[Curve], other: Sequence[Curve]) -> list[float]:
     return [a[-1] - b[-1] for a, b in zip(one, other, strict=True)]
 
 
-def _test_variants(seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str) -> list[Mapping[str, Any]]:
-    at = chosen_variant(seeds, puzzle, judge, group)
+def _test_variants(
+    seeds: Mapping[int, SeedData], puzzle: str, judge: str, group: int | str, readings: Sequence[str] = ()
+) -> list[Mapping[str, Any]]:
+    at = chosen_variant(seeds, puzzle, judge, group, readings)
     return [data["numbers"][puzzle]["test"]["judges"][judge][str(group)][at] for data in seeds.values()]
 
 
