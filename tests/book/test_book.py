@@ -225,6 +225,13 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         find_figure("nothing")
 
 
+def test_a_model_that_is_not_there_leaves_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert main(["book", "judges", "--on", "nonsense", "--runs", str(runs), "--out", str(tmp_path / "out")]) == 2
+    assert "no model named 'nonsense'" in capsys.readouterr().err
+    assert not list(runs.iterdir())
+
+
 def test_an_error_of_a_run_names_the_flag_that_book_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     taken = tmp_path / "runs" / "judges-tiny" / "seed-0" / "judges"
     taken.mkdir(parents=True)

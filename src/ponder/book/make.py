@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,13 @@ def make_figure(
         else:
             began, folder = time.time(), run.folder / figure_folder(figure, run) / f"seed-{seed}"
             resumed = folder.is_dir() and any(folder.iterdir())
-            data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
+            try:
+                data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
+            except BaseException:
+                for empty in (folder, folder.parent):  # nothing was run: a model that is not there, a flag
+                    with suppress(OSError):
+                        empty.rmdir()
+                raise
             data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
             data |= {"flags": flags} if (flags := _flags(run)) != _default_flags(figure, path.parent) else {}
             path.parent.mkdir(parents=True, exist_ok=True)
