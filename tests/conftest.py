@@ -55,7 +55,7 @@ def _torch_state() -> None:
 
 
 _STATM = Path("/proc/self/statm")
-_MOST_NEW_PAGES = (8 << 30) // 4096
+_MOST_NEW_BYTES = 8 << 30
 _pages = sys.maxsize  # of addresses, after the last collection
 
 
@@ -66,12 +66,14 @@ def _few_addresses() -> Generator[None]:
     yield
     global _pages
     if _STATM.exists():
-        now = int(_STATM.read_text().split()[0])
-        if now > _pages + _MOST_NEW_PAGES:
+        if (now := _count_pages()) > _pages + _MOST_NEW_BYTES // os.sysconf("SC_PAGE_SIZE"):
             gc.collect()
-            now = int(_STATM.read_text().split()[0])
-            _pages = now
+            _pages = now = _count_pages()
         _pages = min(_pages, now)
+
+
+def _count_pages() -> int:
+    return int(_STATM.read_text().split()[0])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -61,12 +61,13 @@ async def _sample(policy: Policy, tokens: int = 5) -> list[str]:
     return [c.text for c in await policy.generate(ids([3, 4, 5]), Sampling(max_tokens=tokens, stop=("zz",)), 3)]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("kernels", ["compiled", "torch", "plain runner"])
 @pytest.mark.usefixtures("collector_off")
 def test_cache_and_network_go_with_the_policy(
-    compiled: bool, caches: weakref.WeakSet[KVCache], monkeypatch: pytest.MonkeyPatch
+    kernels: str, caches: weakref.WeakSet[KVCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not compiled:
+    monkeypatch.setenv("PONDER_CPU_KERNELS", str(int(kernels == "compiled")))  # without a compiler: torch again
+    if kernels == "plain runner":
         monkeypatch.setattr(engine_module, "make_runner", lambda net, slots, *_: ModelRunner(net, slots))
     policy = char_policy()
     assert isinstance(policy, PonderPolicy)

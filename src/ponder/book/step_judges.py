@@ -150,7 +150,7 @@ class StepJudges:
             n = first["puzzles"][puzzle]["test"]["n"]
             shown = [k for k in n if k in (1, 8, 16, 32, 64)]
             rows = []
-            for name in _rows(seeds, puzzle):
+            for name in _rows():
                 curves = puzzle_curves(seeds, puzzle, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
                 rows.append([_row_title(name), *cells])
@@ -168,7 +168,7 @@ class StepJudges:
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
                 *(stage_cost_lines(kept, STAGES.__getitem__) if all("costs" in d for d in kept) else []),
-                *lines_above_at_every_n(_compared(seeds, puzzle), partial(puzzle_curves, seeds, puzzle), _row_title, n),
+                *lines_above_at_every_n(COMPARED, partial(puzzle_curves, seeds, puzzle), _row_title, n),
             ]
         if uncounted:
             out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
@@ -195,7 +195,6 @@ class StepJudges:
         cells = (
             f"{title.removeprefix('best by ')} {format_interval([x[name] for x in every], 1, 3, bounds=SHARE)}"
             for name, title in BEST.items()
-            if all(name in x for x in every)
         )
         return [f"AUROC within problems: {'; '.join(cells)}.", ""]
 
@@ -346,20 +345,8 @@ def _described(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
     return {"min": "worst step", "product": "product", "last": "last step"}[chosen_reduction(seeds, puzzle, judge)]
 
 
-def _rows(seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
-    best = [f"best {name}" for name in BEST]
-    rows = [*best, "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
-    return [row for row in rows if row not in best or _is_known(seeds, puzzle, row)]
-
-
-def _compared(seeds: Mapping[int, SeedData], puzzle: str) -> list[tuple[str, str]]:
-    return [pair for pair in COMPARED if all(_is_known(seeds, puzzle, row) for row in pair)]
-
-
-def _is_known(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> bool:
-    """Runs kept before a reading was there have no row of it."""
-    name = row.removeprefix("best ")
-    return name not in BEST or all(name in data["puzzles"][puzzle]["test"]["best"] for data in seeds.values())
+def _rows() -> list[str]:
+    return [*(f"best {name}" for name in BEST), "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
 
 
 def _row_title(row: str) -> str:
