@@ -30,8 +30,9 @@ from ponder.pipelines.training import session
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Samples
 from ponder.runs import read_metrics
+from ponder.train import optimizer
 from ponder.train.learner import Learner
-from ponder.train.optimizer import AdamW, MissingGradient
+from ponder.train.optimizer import AdamW, MissingGradient, States
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.types import Sampling
@@ -93,6 +94,26 @@ def test_gradient_norms_match_gradient_and_leave_no_state() -> None:
     assert norms.keys() == grads.keys() == learner.master_weights.params.keys()
     assert all(norms[n] == pytest.approx(float(g.norm()), rel=1e-5) for n, g in grads.items())
     assert all(p.grad is None for p in policy.net.parameters())
+
+
+@pytest.mark.parametrize("states", ["float32", "int8", "cpu"])
+def test_network_whose_gradients_are_summed_as_they_come_passes_the_checks(
+    states: States, run_compiled_block: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one of more than two billion weights in bfloat16: the norms are read from the same gradients."""
+    job = replace(JOB, frozen_layers=0, dtype="bfloat16", optimizer=AdamW(lr=3e-3, states=states))
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="bfloat16")
+    learner, _ = build_learners(job, policy)
+    traces = _credited(policy, learner)
+    norms = []
+    for most in (1 << 30, 0):
+        monkeypatch.setattr(optimizer, "MAX_PENDING_GRADIENT_BYTES", most)
+        norms.append(gradient_norms(learner, traces, compiled=True))
+        assert not learner.master_weights.gradients()
+    assert norms[0] == norms[1] and norms[0].keys() == learner.master_weights.params.keys()
+    job(tmp_path / "run")
+    (row,) = read_metrics(tmp_path / "run")
+    assert row["grad_norm"] > 0
 
 
 def _credited(policy: Any, learner: Learner) -> list[Any]:
