@@ -59,7 +59,7 @@ def test_pairs_part_as_often_as_ginis_measure_says(monkeypatch: pytest.MonkeyPat
         for token in rng.choice(3, size=4, p=p):
             trace.add(step(0, "abc"[token], entropy, gini, right=float(token == 0)))
         traces.append((0, trace))
-    monkeypatch.setattr(forks, "read_traces", lambda folder: traces)
+    monkeypatch.setattr(forks, "run_traces", lambda folder: traces)
     found = measure_search(Path("search"), "number", tiny=False)
     assert found["problems"] == found["shared"] == 3000 and sum(row[0] for row in found["bins"]) == 3000 * 6
     assert found["parted"] / found["expected"] == pytest.approx(1.0, abs=0.02)
@@ -101,7 +101,7 @@ def test_level_is_measured_by_its_chosen_answers(monkeypatch: pytest.MonkeyPatch
         def extract_answer(self, text: str) -> str | None:
             return text[5:] if text.startswith("####") else None
 
-    monkeypatch.setattr(effort, "read_traces", lambda folder: traces)
+    monkeypatch.setattr(effort, "run_traces", lambda folder: traces)
     assert effort.measure_level(Path("level"), Reads()) == {
         "right": [1, 0, 0, 0], "mean": 0.25, "tokens": 20.0, "flops": 1500.0, "none": 0.5,
     }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from ponder.book import s1
 from ponder.book.s1 import class_metrics, control_metrics, sequential_minus_parallel, thinking_tokens
 from ponder.cli import recipe_files
-from ponder.types import Problem, Step, Trace, ids, user_messages
+from ponder.runs import Run
+from ponder.types import Cost, Problem, Score, Step, Trace, ids, user_messages
 
 
 def recipe_module() -> Any:
@@ -135,3 +137,26 @@ def test_strings_have_one_budget_and_none_is_among_them() -> None:
     assert {wide[name].strategy.max_thinking_tokens for name in (*strings, "unlengthened")} == {384}
     assert set(wide) - set(plain) == {"unlengthened"} and wide["unlengthened"].strategy.waits == 0
     assert plain["string-none-2"].strategy.wait_word == "" and plain["string-none-2"].strategy.waits == 2
+
+
+def test_problem_that_failed_again_when_a_run_went_on_counts_once(tmp_path: Path) -> None:
+    made = recipe_module()
+    verifier = made.ChainCountdown(**made.PUZZLES).verifier
+
+    def solved(number: int, score: float | None) -> Trace:
+        trace = Trace(Problem(f"p{number}", user_messages("1,2>3="), {}), [Step(None, "1,2>3=", ids([1]))])
+        trace.cost = Cost(generated_tokens=10)
+        if score is None:
+            trace.failed = "none of 16 answers has 0 to 56 tokens"
+        else:
+            trace.chosen = trace.add(
+                Step(0, "1+2\n#### 1+2", ids([2] * 12), last=True, scores={verifier.name: Score(score)})
+            )
+        return trace
+
+    with Run(tmp_path / "run", {"is": "Evaluate"}) as run:
+        run.write_traces(0, [solved(0, 1.0), solved(1, None), solved(2, 0.0)])
+        run.write_traces(0, [solved(1, None)])
+    found = s1.measure_chains(tmp_path / "run", verifier)
+    assert found["problems"] == 3 and found["right"] == pytest.approx(1 / 3, abs=1e-5)
+    assert found["longest"] == [3, 3, -1] and found["sampled"] == 10

@@ -27,7 +27,7 @@ from ponder.errors import UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS
-from ponder.runs import read_traces
+from ponder.measure.readers.run_directory import run_traces
 from ponder.types import Cost, Trace
 
 PROMPTS = {
@@ -216,7 +216,7 @@ def measure_cells(job: Any, folder: Path) -> dict[str, Any]:
     cells: dict[str, Any] = {}
     for stage in job.stages:
         if not stage.name.startswith("sft-"):
-            traces = [trace for _, trace in read_traces(folder / stage.name)]
+            traces = [trace for _, trace in run_traces(folder / stage.name)]
             for task in stage.job.task.tasks:
                 own = [trace for trace in traces if trace.problem.tags["task"] == task.name]
                 found = measure_cell(own, task.verifier, stage.job.task.verifier.name)

@@ -25,8 +25,8 @@ from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels, set_cost_axis
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.measure.readers.run_directory import run_traces
 from ponder.reason.effort import EFFORTS
-from ponder.runs import read_traces
 
 PREFIX = "effort-"
 SAME_POINTS = 0.5  # per cent: points of a picture that lie on each other
@@ -140,7 +140,7 @@ class EffortLevels:
 def measure_level(folder: Path, verifier: Any) -> dict[str, Any]:
     """Of one level: right or not for each problem, and the means of tokens, FLOPs and missing answers."""
     right, tokens, flops, none = [], [], [], []
-    for _, trace in read_traces(folder):
+    for _, trace in run_traces(folder):
         score = None if trace.chosen is None else trace.score(trace.chosen, verifier.name)
         right.append(float(score or 0.0))
         none.append(float(trace.chosen is None or stated_answer(verifier, trace.text(trace.chosen)) is None))

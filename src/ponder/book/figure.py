@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -165,6 +165,12 @@ def held_above(values: Sequence[float], threshold: float = 0.0, bounds: Bounds |
     if high < threshold:
         return "no"
     return "in every seed" if min(values) > threshold else "in no seed" if max(values) < threshold else "not clear"
+
+
+def one_seed_line(seeds: Sized) -> str:
+    """What a page says where one seed alone is kept."""
+    alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
+    return alone if len(seeds) == 1 else ""
 
 
 def paint_seeds(axes: Any, x: Sequence[float], curves: Sequence[Sequence[float]], colour: str, **look: Any) -> None:

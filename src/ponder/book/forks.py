@@ -25,7 +25,7 @@ from ponder.book.shared_settings import TINY_START
 from ponder.book.tokens import KINDS, TOP_SHARE, token_kinds
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
-from ponder.runs import read_traces
+from ponder.measure.readers.run_directory import run_traces
 from ponder.types import Trace
 
 SEARCHES = {"beam": "beam search", "mcts": "MCTS"}
@@ -183,7 +183,7 @@ def measure_search(folder: Path, verifier: str, tiny: bool) -> dict[str, Any]:
     """What is kept of one search: means by group and kind, and pairs by Gini's measure."""
     places: list[SearchPlace] = []
     problems = 0
-    for _, trace in read_traces(folder):
+    for _, trace in run_traces(folder):
         problems += 1
         places += search_places(trace, verifier, tiny)
     shared = [p for p in places if p.samples > 1]

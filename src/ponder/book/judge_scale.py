@@ -17,6 +17,7 @@ from ponder.book.figure import (
     format_interval,
     lines_above_at_every_n,
     markdown_table,
+    one_seed_line,
     over_seeds,
     paint_seeds,
 )
@@ -188,7 +189,7 @@ class JudgeScale:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
-        out = [self._data_line(first), ""]
+        out = [self._data_line(first) + one_seed_line(seeds), ""]
         for task in measured_tasks(seeds):
             n = sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]

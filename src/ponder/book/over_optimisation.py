@@ -19,6 +19,7 @@ from ponder.book.figure import (
     format_interval,
     held_above,
     markdown_table,
+    one_seed_line,
     over_seeds,
     paint_seeds,
 )
@@ -148,14 +149,13 @@ class OverOptimisation:
             ])  # fmt: skip
         head = ["run", "judge, first step", "last step", "KL at the end, nats, each seed", "right, held out, %",
                 "gain, points", "tokens", "FLOPs"]  # fmt: skip
-        alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
         first, start = data[0], format_interval([d["start"] for d in data], bounds=SHARE)
         return [
             f"Best of N among {sizes[-1]:,} samples of each of {first['problems']} held-out problems"
             f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
             f" first seed): the exact mean over all subsets, in %. {_rule(data)} Both judges learned from the verdicts"
             " on the start's own answers to training problems. Over"
-            f" seeds with a 95 % interval; thin lines are the seeds.{alone * (len(data) == 1)} {SHARED_COST}",
+            f" seeds with a 95 % interval; thin lines are the seeds.{one_seed_line(data)} {SHARED_COST}",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
             *_auroc_lines(data),
             *([TINY_TRIALS, ""] if first.get("model") == "tiny" else []),

@@ -9,13 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.figure import (
+    SHARE,
+    FigureRun,
+    SeedData,
+    format_interval,
+    held_above,
+    markdown_table,
+    one_seed_line,
+)
 from ponder.book.sampled_answers import read_samples
 from ponder.measure import selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.measure.readers.run_directory import run_traces
 from ponder.measure.scaling.budget_metrics import budget_control, budget_performance, budget_scaling
-from ponder.runs import read_metrics, read_traces
+from ponder.runs import read_metrics
 
 Curve = Callable[[Sequence[SeedData]], tuple[list[float], list[float]]]
 CHOSEN = {"random": "at random", "diverse": "diverse", "longest": "longest", "all": "all three"}
@@ -91,7 +100,7 @@ class S1:
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("tokens of thinking, mean")
                 axes.set_ylim(0, top)
-                axes.legend(fontsize=7)
+                axes.legend(fontsize=7, loc="lower right" if axes is panels[3] else "best")
             panels[3].set_xlabel("tokens sampled, mean")
             panels[0].set_ylabel("share right")
 
@@ -119,13 +128,12 @@ class S1:
             "tokens trained on",
         ]
         flops = float(np.mean([d["trained"]["all"]["flops"] for d in data]))
-        alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
         return [
             f"Countdown with four numbers, {first['problems']} held-out puzzles. The base has read"
             f" {_about_base(data[0])}; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
             " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds."
-            f"{alone * (len(data) == 1)} " + (TINY_TRIALS if tiny else OTHER_MODELS),
+            f"{one_seed_line(data)} " + (TINY_TRIALS if tiny else OTHER_MODELS),
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",
@@ -163,7 +171,7 @@ class S1:
             "Class-conditional control has no budget: the prompt asks for short or for long thinking. As its control"
             " stands the chance that a chain asked for long thinking thinks for more tokens than one asked for short"
             " (50 %: none), as its scaling the points gained, since a slope over lengths that hardly differ says"
-            f" nothing: {'; '.join(cells)}.", "",
+            f" nothing: {'; '.join(cells)}. {_about_rejection(data)}", "",
         ]  # fmt: skip
 
     def _string_table(self, data: Sequence[SeedData]) -> list[str]:
@@ -254,7 +262,7 @@ def measure_stages(folder: Path, stages: Sequence[Any]) -> dict[str, Any]:
 def measure_chains(folder: Path, verifier: Any) -> dict[str, Any]:
     """Of one chain for each problem: right, tokens of thinking, and tokens sampled."""
     right, thinking, sampled = [], [], []
-    for _, trace in read_traces(folder):
+    for _, trace in run_traces(folder):
         chosen = trace.chosen if trace.chosen is not None else next(iter(trace.answers()), None)
         right.append(0.0 if chosen is None else float(trace.score(chosen, verifier.name) or 0.0))
         sampled.append(float(trace.cost.generated_tokens))
@@ -365,6 +373,16 @@ def _about_lengthened(data: Sequence[SeedData]) -> str:
     no_string = " Without a string the first token of the end is suppressed, and the model goes on with another one."
     room = f" Chains may think for {budget} tokens here, lengthened or not."
     return no_string * ("none" in strings(data)) + room
+
+
+def _about_rejection(data: Sequence[SeedData]) -> str:
+    """What is right of the answers that rejection lets pass, which no budget has cut."""
+    cells = []
+    for b in (_budgets(data)[0], _budgets(data)[-1]):
+        own = [d["measured"][f"rejection-{b}"] for d in data]
+        passed = [m["right"] * m["problems"] / sum(t >= 0 for t in m["longest"]) for m in own]
+        cells.append(f"{format_interval(passed, bounds=SHARE)} % at {b} tokens")
+    return f"Of the answers that rejection lets pass, which no budget has cut, {' and '.join(cells)} are right."
 
 
 def _training_cost(folder: Path) -> dict[str, float]:

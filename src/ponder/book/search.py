@@ -35,6 +35,7 @@ from ponder.book.search_puzzles import (
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.measure.readers.run_directory import run_traces
 from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.runs import read_traces
 
@@ -360,7 +361,7 @@ def within_problems(scored: ScoredAnswers, guide: str) -> float:
 
 def read_search(folder: Path, verifier: str) -> dict[str, Any]:
     """Which problems a search solved, and what it took for one on average."""
-    traces = sorted((t for _, t in read_traces(folder)), key=lambda t: t.problem.id)
+    traces = sorted((t for _, t in run_traces(folder)), key=lambda t: t.problem.id)
     right = [0.0 if t.chosen is None else float(t.score(t.chosen, verifier) or 0.0) for t in traces]
     mean = {
         "tokens": np.mean([t.cost.generated_tokens for t in traces]),
