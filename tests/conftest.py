@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -18,6 +19,11 @@ os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
 # Small networks decode in torch, a token at a time, since tests count steps, interrupt them and look inside;
 # tests/engine/test_cpu_decode.py has the compiled ones. PONDER_CPU_KERNELS=1 compiles them for all tests.
 os.environ.setdefault("PONDER_CPU_KERNELS", "0")
+
+# On a CPU an engine's cache takes 2 GiB of addresses, which a fork counts though they are not memory, and a process of
+# tests has many engines. Read by the programs that tests start, too.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("PONDER_CACHE_GIB", "0.25")
 
 # Where CI is set, pytest writes the whole difference of two values that differ, which for the weights of two runs
 # takes hours, and some tests here make values differ on purpose.
@@ -52,28 +58,6 @@ def _torch_state() -> None:
         torch.default_generator.manual_seed(0)
         if torch.get_num_threads() > THREADS:
             torch.set_num_threads(THREADS)
-
-
-_STATM = Path("/proc/self/statm")
-_MOST_NEW_BYTES = 8 << 30
-_pages = sys.maxsize  # of addresses, after the last collection
-
-
-@pytest.fixture(autouse=True)
-def _few_addresses() -> Generator[None]:
-    """An error that a test looks at keeps its model until the collector comes by, with 2 GiB of addresses for a cache.
-    They are not memory, but a fork counts them, and some tests fork."""
-    yield
-    global _pages
-    if _STATM.exists():
-        if (now := _count_pages()) > _pages + _MOST_NEW_BYTES // os.sysconf("SC_PAGE_SIZE"):
-            gc.collect()
-            _pages = now = _count_pages()
-        _pages = min(_pages, now)
-
-
-def _count_pages() -> int:
-    return int(_STATM.read_text().split()[0])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ponder.engine import cpu_packed_weights
 from ponder.engine.attention_plan import AttentionPlan
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, LayerOps, TorchOps
-from ponder.engine.cpu_packed_weights import PackedWeightsRunner
+from ponder.engine.cpu_packed_weights import PackedMatrix, PackedWeightsRunner
 from ponder.engine.torch_attention import DecodeAttention, reads_segments_repeatedly
 from ponder.nets import lora
 from ponder.nets.cpu_kernels import load_kernels
@@ -29,7 +29,7 @@ from ponder.nets.decoder import AttentionFn, Decoder
 class PackedLinear:
     """One packed matrix of several layers, and their biases."""
 
-    matrix: Tensor
+    matrix: PackedMatrix
     bias: Tensor | None
 
     @classmethod
@@ -69,7 +69,7 @@ class FusedLayersRunner(PackedWeightsRunner):
             return super()._make_attention(plan)
         return CompiledAttention(self.cache, plan, self._layer_library)
 
-    def _pack_layers(self) -> dict[nn.Linear, Tensor]:
+    def _pack_layers(self) -> dict[nn.Linear, PackedMatrix]:
         if not self._is_merged:
             return super()._pack_layers()
         layers, head = [_pack(block) for block in self.net.layers], self.net.lm_head

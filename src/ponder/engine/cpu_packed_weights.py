@@ -1,4 +1,5 @@
-"""A runner for CPUs with a copy of the large matrices in the layout that oneDNN's kernels read.
+"""A runner for CPUs with a copy of the large matrices in the layout that kernels read: of compiled products
+(cpu_panels.py) where there are some, else of oneDNN.
 
 Without it, oneDNN reorders a matrix in every product. For the few rows of a decoding step, that takes as long as the
 product itself. A single row reads each number once, in any layout.
@@ -13,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ponder.engine import cpu_panels
+from ponder.engine.cpu_panels import Panels
 from ponder.engine.layer_override import Forward, override_forward
 from ponder.engine.model_runner import ModelRunner
 from ponder.memory_check import free_memory
@@ -21,11 +24,13 @@ from ponder.nets.decoder import Decoder, at_least_float32
 _MIN_MATRIX_ENTRIES = 1 << 16  # a smaller matrix stays in the processor's cache, in any layout
 _TOKENS_BEFORE_PACKING = 64  # tokens computed with new weights before packing, which takes as long as a step or two
 
+PackedMatrix = Panels | Tensor  # a tensor: in oneDNN's layout
+
 
 class PackedWeightsRunner(ModelRunner):
     def __init__(self, net: Decoder, slots: int) -> None:
         super().__init__(net, slots)
-        self._packed: dict[nn.Linear, Tensor] = {}
+        self._packed: dict[nn.Linear, PackedMatrix] = {}
         self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
         self._tokens_since_change = 0  # tokens computed since the weights changed
 
@@ -44,7 +49,7 @@ class PackedWeightsRunner(ModelRunner):
         with override_forward(self._forwards if tokens > 1 else {}), super()._with_adapters(names, sizes):
             yield
 
-    def _pack_layers(self) -> dict[nn.Linear, Tensor]:
+    def _pack_layers(self) -> dict[nn.Linear, PackedMatrix]:
         return {layer: pack(layer.weight) for layer in _large_layers(self.net)}
 
     def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
@@ -61,9 +66,11 @@ def is_worthwhile(net: Decoder) -> bool:
 
 
 def is_supported(dtype: torch.dtype) -> bool:
-    """Whether this torch has the kernels for this dtype. Not for float16: they accumulate in 16 bits there."""
+    """Whether there are kernels for this dtype. Not for float16: oneDNN accumulates in 16 bits there."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False
+    if cpu_panels.are_fast(dtype):
+        return True
     x = torch.arange(64 * 64).view(64, 64).remainder(7).to(dtype)
     try:
         return torch.backends.mkldnn.is_available() and torch.equal(multiply(x, pack(x)), F.linear(x, x))
@@ -71,12 +78,16 @@ def is_supported(dtype: torch.dtype) -> bool:
         return False
 
 
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Tensor) -> PackedMatrix:
+    if cpu_panels.are_fast(weight.dtype):
+        return Panels(weight.detach())
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 64)
     return packed
 
 
-def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+def multiply(x: Tensor, packed: PackedMatrix, bias: Tensor | None = None) -> Tensor:
+    if isinstance(packed, Panels):
+        return packed.multiply(x, bias)
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return product
 
@@ -85,5 +96,5 @@ def _large_layers(net: Decoder) -> list[nn.Linear]:
     return [m for m in net.modules() if isinstance(m, nn.Linear) and m.weight.numel() >= _MIN_MATRIX_ENTRIES]
 
 
-def _packed_forward(layer: nn.Linear, packed: Tensor) -> Callable[[Forward], Forward]:
+def _packed_forward(layer: nn.Linear, packed: PackedMatrix) -> Callable[[Forward], Forward]:
     return lambda plain: lambda x: multiply(x, packed, layer.bias)

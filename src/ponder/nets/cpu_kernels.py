@@ -9,6 +9,7 @@ import ctypes
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ _FLAGS = "-fno-trapping-math", "-fopenmp", *(() if c_compiler.IS_ARM else ("-mpr
 _DEFINES = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 
 _POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-_SIGNATURES = {
+_SIGNATURES: dict[str, dict[str, list[Any]]] = {
     "cpu_layer_ops.c": {
         "add_norm": [*[_POINTER] * 4, _NUMBER, _NUMBER, _REAL, _NUMBER],
         "rotate": [_POINTER, _NUMBER, *[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
@@ -35,6 +36,11 @@ _SIGNATURES = {
         "swiglu": [*[_POINTER] * 3, _NUMBER, _NUMBER],
         "swiglu_backward": [*[_POINTER] * 5, _NUMBER, _NUMBER],
         "turn": [*[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
+    },
+    "cpu_products.c": {
+        "panel_width": [_POINTER],
+        "pack": [_POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER],
+        "multiply": [_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER],
     },
     "cpu_logits.c": {
         "sample": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 6, _NUMBER],

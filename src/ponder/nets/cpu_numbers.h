@@ -1,4 +1,4 @@
-/* Numbers of cpu_layer_ops.c, cpu_logits.c and cpu_training_ops.c: float32, or bfloat16 where BFLOAT16 is defined. */
+/* Numbers of the C files beside it: float32, or bfloat16 where BFLOAT16 is defined. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
