@@ -16,6 +16,7 @@ from ponder.book.search import (
     at_tokens,
     bin_rows,
     difficulty_bins,
+    gaps_by_difficulty,
     measure_samples,
     search_gap,
 )
@@ -92,9 +93,40 @@ def test_problems_are_parted_by_difficulty() -> None:
 def test_verdict_is_against_the_best_choice_among_samples(right: list[float], held: str) -> None:
     seeds = {seed: seed_data(right) for seed in range(3)}
     lines = [line for line in FIGURE.report(seeds) if line.startswith("- ")]
-    assert len(lines) == 18 and all(line.endswith(f"**{held}**") for line in lines)
+    assert len(lines) == 12 and all(line.endswith(f"**{held}**") for line in lines)
     figure = FIGURE.draw(seeds)
-    assert {row["panel"] for row in figure.rows} == {"likelihood", "implicit", "difficulty"}
+    panels = {"likelihood", "implicit", "difficulty, likelihood", "difficulty, implicit"}
+    assert {row["panel"] for row in figure.rows} == panels
+
+
+def test_gain_on_hard_problems_is_set_against_that_on_easy_ones() -> None:
+    """At 10 tokens a choice solves 80 % of the easy problem, 0 of the hard and 40 % of the medium one."""
+    better = [seed_data([1.0, 1.0, 1.0]) for _ in range(3)]
+    found = gaps_by_difficulty(better, "beam-2-implicit")
+    assert found == {"hard": [1.0] * 3, "medium": [pytest.approx(0.6)] * 3, "easy": [pytest.approx(0.2)] * 3}
+    cells = last_cells(better, "beam search, 2 paths")
+    assert cells == "+80.0 [+80.0, +80.0] (+80.0, +80.0, +80.0), **yes**"
+    loses_less = last_cells([seed_data([0.0, 0.0, 1.0])] * 3, "beam search, 2 paths")
+    assert loses_less.startswith("+80.0") and loses_less.endswith("**not clear**"), "it gains nothing on hard problems"
+
+
+def last_cells(data: list[dict[str, Any]], title: str) -> str:
+    lines = iter(FIGURE.report(dict(enumerate(data))))
+    assert next(line for line in lines if "hard less easy" in line)
+    (row,) = (line for line in lines if line.startswith(f"| {title}, by an implicit"))
+    return row.split("|")[-2].strip()
+
+
+def test_part_of_the_problems_that_nothing_solves_is_not_drawn() -> None:
+    data = seed_data([1.0, 0.0, 1.0])
+    for name in ("majority", "best implicit", "weighted implicit"):
+        data[name] = [data[name][0], [0.0, 0.0, 0.0], data[name][2]]
+    drawn = FIGURE.draw({0: data})
+    parts = {row["x"] for row in drawn.rows if row["panel"] == "difficulty, implicit"}
+    assert parts == {"medium", "easy"}
+    assert {row["x"] for row in drawn.rows if row["panel"] == "difficulty, likelihood"} == {"hard", "medium", "easy"}
+    labels = [axes.get_xlabel() for axes in drawn.figure.axes]
+    assert labels[3] == "not drawn: hard (1 problems), all below 1 %" and labels[2] == ""
 
 
 def test_searches_that_some_seeds_lack_are_reported_seed_by_seed() -> None:
@@ -105,14 +137,11 @@ def test_searches_that_some_seeds_lack_are_reported_seed_by_seed() -> None:
     seeds[2] |= {"searches": finished | beam}
     text = "\n".join(FIGURE.report(seeds))
     # Of 10 tokens one sample: (0.8 + 0.0 + 0.4) / 3 = 40 %.
-    assert (
-        "- beam search, 2 paths, by an implicit reward model, step by step: +60.0 (seed 0), -15.0 (seed 2) points"
-        in text
-    )
-    assert "- MCTS, 4 simulations, by an implicit reward model, step by step: +50.0 (seed 0) points" in text
-    assert text.count("above: **yes**") == 9, "the searches that every seed has"
+    assert "- beam search, 2 paths, by an implicit reward model's log pi: +60.0 (seed 0), -15.0 (seed 2) points" in text
+    assert "- MCTS, 4 simulations, by an implicit reward model's log pi: +50.0 (seed 0) points" in text
+    assert text.count("above: **yes**") == 6, "the searches that every seed has"
     drawn = FIGURE.draw(seeds)
-    assert {row["panel"] for row in drawn.rows} == {"likelihood", "difficulty"}
+    assert {row["panel"] for row in drawn.rows} == {"likelihood", "difficulty, likelihood"}
     seeds[0] |= {"about": "An earlier run."}
     assert FIGURE.report(seeds)[0].startswith("An earlier run. 3 held-out problems")
 
@@ -143,9 +172,9 @@ def test_report_states_flops_and_what_is_known_of_lines() -> None:
     text = "\n".join(FIGURE.report({seed: puzzle_data([1.0, 1.0, 1.0]) for seed in range(3)}))
     assert "| search | tokens | read by the judge | FLOPs | right, % |" in text
     assert (
-        "A sample takes 1 FLOPs, and of it is read by an implicit reward model, step by step 20 tokens, 3 FLOPs" in text
+        "A sample takes 1 FLOPs, and reading it 20 tokens and 3 FLOPs by an implicit reward model's log-ratio." in text
     )
-    assert "read by the lowest of a path's steps, the implicit one by its ratio over the path" in text
+    assert "read by the lowest of a path's steps, the implicit one by its log-ratio over the path" in text
     assert text.count("; at equal FLOPs +30.0 [+30.0, +30.0] (+30.0, +30.0, +30.0), above: **yes**") == 12
     (row,) = [line for line in text.splitlines() if line.startswith("| is the line right?")]
     assert row.endswith("| 0.700 [0.700, 0.700] (0.700, 0.700, 0.700) | - |")

@@ -32,6 +32,7 @@ from ponder.book.search_puzzles import (
     sampling_flops,
     score_prefixes,
 )
+from ponder.book.shared_settings import GSM8K_START
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -40,10 +41,10 @@ from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.runs import read_traces
 
 BINS = ("hard", "medium", "easy")
-BINS_BY = ("tuned", "likelihood", "implicit")  # of the judges that led searches the first is drawn
+LEAST_SHARE = 0.01  # a part of the problems of which every choice solves less is not drawn
 GUIDES = {
     "likelihood": "the model's own likelihood",
-    "implicit": "an implicit reward model, step by step",
+    "implicit": "an implicit reward model",
     "tuned": "the likelihood of the model tuned on right answers",
     "prm": "a process reward model",
     "oracle": "a perfect judge of steps",
@@ -57,8 +58,27 @@ READ_LINE = (
 )
 READINGS = {
     "reward+min": "lowest", "reward+product": "product", "reward+last": "last", "reward+mean": "mean",
-    "reward+ratio": "its ratio", "reward+logprob": "log pi", "reward+likelihood": "its log pi a token",
+    "reward+ratio": "log-ratio", "reward+logprob": "log pi", "reward+likelihood": "log pi a token",
 }  # fmt: skip
+ON_SUMS = (
+    "Six numbers below 20 took the place of eight below 5 before the kept runs, and log pi with the product of its"
+    " steps that of log pi a token with the lowest step; by what was not kept. Twelve readings of the implicit reward"
+    " model were compared on 128 problems that are not reported, with one seed: best of 16 was 6 to 15 % right by each"
+    " of them, 34 % by the likelihood of the whole answer. The std of the first weights, 0.08, was chosen against 0.02"
+    " on 96 validation problems with one seed. Widths, simulations, REBASE's temperature and beta had one value"
+)
+ON_COUNTDOWN = (
+    "How the judges are read, and that a beam drops duplicates, was chosen on validation problems of the first seed (64"
+    " or 192 of them), by eight beams of sixteen paths and one run of REBASE. Widths, simulations, REBASE's temperature"
+    " and how MCTS chooses are the defaults; no other value was tried. The policy and its judges have the settings of"
+    " [step-judges](step-judges.md)"
+)
+ON_MAWPS = (
+    "How the implicit reward model is read was chosen on validation problems in [rl-judges](rl-judges.md), whose"
+    " settings the policy and the judges have. Widths, simulations and REBASE's temperature had one value, and none was"
+    f" chosen by results of this page. {GSM8K_START}"
+)
+ELSEWHERE = "Sizes and rates are those of the book's own runs. On this model and task none was chosen"
 SAMPLED = {"majority": "majority vote", "best": "best of N", "weighted": "weighted vote"}
 
 
@@ -101,7 +121,8 @@ class Search:
                     style = {"ls": "--"} if name in SAMPLED else {"ls": "-", "lw": 2}
                     y = [100 * over_seeds([own[k] for own in curves])[0] for k in range(len(x))]
                     axes.plot(x, y, color=COLOURS[i], marker=MARKERS[i], ms=4, label=label, **style)
-                    paint_seeds(axes, x, [[100 * z for z in own] for own in curves], COLOURS[i], ls=style["ls"])
+                    dot = {"marker": "."} if len(x) == 1 else {}  # a line of one point is not seen
+                    paint_seeds(axes, x, [[100 * z for z in own] for own in curves], COLOURS[i], ls=style["ls"], **dot)
                     rows.extend(
                         {"panel": guide, "line": label, "x": a, "right": b / 100} for a, b in zip(x, y, strict=True)
                     )
@@ -111,11 +132,12 @@ class Search:
                 axes.set_xticks(ticks, [format_amount(x) for x in ticks])
                 axes.set_xlabel("tokens sampled for a problem")
                 axes.set_ylabel("right, %")
-                axes.set_title(f"judge: {GUIDES[guide]}", fontsize=8)
+                axes.set_title(f"judge: {_judge(data, guide)}", fontsize=8)
                 axes.legend(fontsize=6.5)
-            _paint_bins(panels[-1], data, rows)
+            for axes, guide in zip(panels[len(_guides(data)) :], _guides(data), strict=True):
+                _paint_bins(axes, data, guide, rows)
 
-        return FigureWithData(make_panels(len(_guides(data)) + 1, paint, "", size=(4.4, 3.6)), tuple(rows))
+        return FigureWithData(make_panels(2 * len(_guides(data)), paint, "", size=(4.4, 3.6)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -131,7 +153,7 @@ class Search:
             if _knows_flops(data):
                 cells.append(format_interval([search_gap(d, name, equal="flops") for d in data], sign=True))
             rows.append([
-                _title(name), f"{np.mean([_tokens(d, name) for d in data]):.0f}",
+                _title(data, name), f"{np.mean([_tokens(d, name) for d in data]):.0f}",
                 f"{np.mean([d['searches'][name]['scorer tokens'] for d in data]):.0f}",
                 format_amount(float(np.mean([d["searches"][name]["flops"] for d in data]))), *cells,
             ])  # fmt: skip
@@ -143,14 +165,18 @@ class Search:
         solved = format_interval([_pass_rate(d) for d in data], bounds=SHARE)
         about = f"{first['about']} " if "about" in first else ""  # what is said of a run that was kept for a part
         return [
-            f"{about}{len(first['pass rate'])} held-out problems; {first['n'][-1]} samples of each vote and are chosen"
-            f" among, {first['n'][-1]} others tell how often the model solves it ({solved}"
+            f"{about}{len(first['pass rate'])} held-out problems. {first['n'][-1]} samples of each vote or are chosen"
+            f" among; {first['n'][-1]} others tell how often the model solves it ({solved}"
             " % on average). A search is set beside the votes and the best of N of as many sampled tokens as it took"
             " itself, on the line between two N; best of N and the weighted vote have the judge that leads the search."
-            " What the judge reads is not among these tokens, for neither; the FLOPs of a search count both what the"
-            f" model computes and what the judge does.{self._flops_line(data)} Differences in points; over seeds with"
-            f" a 95 % interval.{policy_line(first) if first.get('task') == RL_TASK else ''}"
-            f"{READ_LINE if {'tuned', 'implicit'} <= set(_guides(data)) else ''}{self._judges_line(data)}",
+            " What the judge reads is not among these tokens, neither those of a search nor those of samples; the FLOPs"
+            " of a search count both what the model computes and what the judge does."
+            f"{self._flops_line(data)} Differences in points; over seeds with a 95 % interval; thin lines"
+            f" are the seeds.{policy_line(first) if first.get('task') == RL_TASK else ''}"
+            f"{self._judges_line(data)}{self._missing_line(data)}",
+            "",
+            f"**Settings.** {_settings(first)}.",
+            "",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._line_lines(data),
@@ -168,14 +194,14 @@ class Search:
                     format_interval([_curve(d, kind, guide)[d["n"].index(n)] for d in data], bounds=SHARE)
                     for n in shown
                 ]
-                rows.append([_sampled_title(kind, guide), *cells])
+                rows.append([_sampled_title(data, kind, guide), *cells])
         tokens = format_amount(float(np.mean([d["tokens a sample"] for d in data])))
         return [
             f"Samples alone, in % ({tokens} tokens each):",
             *markdown_table(["", *(f"N = {n}" for n in shown)], rows),
             "AUROC within problems, the chance that the judge scores a right sample above a wrong one: "
             + "; ".join(
-                f"{GUIDES[guide]} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
+                f"{_judge(data, guide)} {format_interval([d['auroc'][guide] for d in data], 1, 3, bounds=SHARE)}"
                 for guide in _judges(data)
             )
             + ".",
@@ -186,26 +212,46 @@ class Search:
         if not _knows_flops(data):
             return ""
         own = format_amount(float(np.mean([d["flops a sample"] for d in data])))
-        read = "; ".join(
-            f"{GUIDES[guide]} {np.mean([d['reading'][guide]['tokens'] for d in data]):.0f} tokens,"
-            f" {format_amount(float(np.mean([d['reading'][guide]['flops'] for d in data])))} FLOPs"
+        read = ", ".join(
+            f"{np.mean([d['reading'][guide]['tokens'] for d in data]):.0f} tokens and"
+            f" {format_amount(float(np.mean([d['reading'][guide]['flops'] for d in data])))} FLOPs by"
+            f" {_judge(data, guide)}"
             for guide in data[0]["reading"]
         )
         return (
-            f" A sample takes {own} FLOPs, and of it is read by {read}: at equal FLOPs, the last column, best of N and"
-            " the weighted vote pay for that, a majority vote does not."
+            f" A sample takes {own} FLOPs, and reading it {read}. At equal FLOPs, the last column, best of N and the"
+            " weighted vote pay for this reading, a majority vote does not."
         )
 
     def _judges_line(self, data: Sequence[SeedData]) -> str:
-        if "guides" not in data[0]:
-            return ""
-        how = data[0]["guides"]
+        first = data[0]
+        if "guides" not in first:
+            if "implicit" not in _guides(data):
+                return ""
+            if _is_of_rl(first):
+                return READ_LINE
+            return (
+                " The implicit reward model gives each step its probability, and their product scores a path: so it"
+                " reads log pi of the path."
+            )
+        how = first["guides"]
         return (
             " The policy and its judges are those of [step-judges](step-judges.md). The process reward model is read by"
-            f" the {READINGS[how['prm']]} of a path's steps, the implicit one by {READINGS[how['implicit']]} over the"
-            " path, as chosen on validation problems. The perfect judge checks every line by code and the end by the"
-            " verifier, and shows what a search could gain at most; it computes nothing."
+            f" the {READINGS[how['prm']]} of a path's steps, the implicit one by its {READINGS[how['implicit']]} over"
+            " the path, as chosen on validation problems. The perfect judge checks every line by code and the end by"
+            " the verifier, and shows what a search could gain at most; it computes nothing."
         )
+
+    def _missing_line(self, data: Sequence[SeedData]) -> str:
+        """What is said of searches that were kept for some judges alone."""
+        names = [name.rpartition("-") for name in _searches(data)]
+        kinds = {guide: [kind for kind, _, own in names if own == guide] for guide in _guides(data)}
+        every = dict.fromkeys(kind for kind, _, _ in names)
+        out = ""
+        for guide, own in kinds.items():
+            if missing := [_kind_title(kind) for kind in every if kind not in own]:
+                out += f" Of the searches by {_judge(data, guide)} these were not kept: {'; '.join(missing)}."
+        return out
 
     def _line_lines(self, data: Sequence[SeedData]) -> list[str]:
         """What judges know of a prefix."""
@@ -219,7 +265,7 @@ class Search:
             for guide in data[0]["lines"][what]:
                 found = [[d["lines"][what][guide][k] for d in data] for k in range(depth)]
                 cells = ["-" if None in own else format_interval(own, 1, 3, bounds=SHARE) for own in found]
-                rows.append([f"{title}? {GUIDES[guide]}", *cells])
+                rows.append([f"{title}? {_judge(data, guide)}", *cells])
         return [
             "What a judge knows of an unfinished answer, as AUROC within problems of samples: whether the newest line"
             " is right, where those before it are, and whether the whole answer will be right:",
@@ -232,8 +278,8 @@ class Search:
             rows.append([title, *(format_interval(values[name], bounds=SHARE) for name in BINS)])
         return [
             "By difficulty: the problems of each seed in three parts, by how often the model solves them"
-            f" ({', '.join(f'{name}: {_bin_rates(data, name)} %' for name in BINS)}). The larger searches, and what is"
-            " chosen of as many tokens as the larger beam takes, in %:",
+            f" ({'; '.join(f'{name}: {_bin_sizes(data, name)} problems, {_bin_rates(data, name)} %' for name in BINS)})."
+            " The larger searches, and what is chosen of as many tokens as the larger beam takes, in %:",
             *markdown_table(["", *BINS], rows),
         ]
 
@@ -241,25 +287,29 @@ class Search:
         out = ["**Held?** Each search less the best of the three that choose among samples, at equal tokens:", ""]
         for name in _searches(data):
             gaps = [search_gap(d, name) for d in data]
-            line = f"- {_title(name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
+            line = f"- {_title(data, name)}: {format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
             if _knows_flops(data):
                 gaps = [search_gap(d, name, equal="flops") for d in data]
                 line += f"; at equal FLOPs {format_interval(gaps, sign=True)}, above: **{held_above(gaps)}**"
             out.append(line)
-        if _knows_flops(data):
-            return [*out, "", *self._gaps_by_difficulty(data)]
-        for name in _largest(data):
-            gaps = [search_gap(d, name, difficulty_bins(d)[BINS[0]]) for d in data]
-            gap = f"{format_interval(gaps, sign=True)} points, above: **{held_above(gaps)}**"
-            out.append(f"- on the hard third, {_title(name)}: {gap}")
-        return [*out, ""]
+        return [*out, "", *self._gaps_by_difficulty(data)]
 
     def _gaps_by_difficulty(self, data: Sequence[SeedData]) -> list[str]:
-        bins, rows = [difficulty_bins(d) for d in data], []
+        rows = []
         for name in _searches(data):
-            found = [[search_gap(d, name, own[part]) for d, own in zip(data, bins, strict=True)] for part in BINS]
-            rows.append([_title(name), *(f"{format_interval(gaps, sign=True)}, {held_above(gaps)}" for gaps in found)])
-        return ["The same at equal tokens by difficulty, and whether it is above:", *markdown_table(["", *BINS], rows)]
+            found = gaps_by_difficulty(data, name)
+            cells = [f"{format_interval(found[part], sign=True)}, {held_above(found[part])}" for part in BINS]
+            hard, easy = np.array(found["hard"]), np.array(found["easy"])
+            most = [float(x) for x in np.minimum(hard, hard - easy)]
+            rows.append(
+                [_title(data, name), *cells, f"{format_interval(list(hard - easy), sign=True)}, **{held_above(most)}**"]
+            )
+        return [
+            "The same at equal tokens by difficulty, in points, and whether it is above. In the last column the gain on"
+            " hard problems less that on easy ones, and whether a search gains on hard problems and gains more there:"
+            " of each seed the smaller of both differences counts.",
+            *markdown_table(["", *BINS, "hard less easy"], rows),
+        ]
 
     def _partial_lines(self, seeds: Mapping[int, SeedData]) -> list[str]:
         """The searches that only some seeds have: each seed alone."""
@@ -271,8 +321,8 @@ class Search:
         for name in names:
             gaps = [(seed, search_gap(seeds[seed], name)) for seed, own in found.items() if name in own]
             cells = ", ".join(f"{100 * gap:+.1f} (seed {seed})" for seed, gap in gaps)
-            out.append(f"- {_title(name)}: {cells} points")
-        head = "Not whole in every seed, and so not above; the same difference where a search was finished:"
+            out.append(f"- {_title(every, name)}: {cells} points")
+        head = "Searches that not every seed finished, and so not in the tables; the same difference in those that did:"
         return [head, "", *out, ""] if out else []
 
 
@@ -399,6 +449,12 @@ def difficulty_bins(data: SeedData) -> dict[str, list[int]]:
     return {name: sorted(part.tolist()) for name, part in zip(BINS, np.array_split(order, len(BINS)), strict=True)}
 
 
+def gaps_by_difficulty(data: Sequence[SeedData], name: str) -> dict[str, list[float]]:
+    """Of each third of the problems, a search less the best choice among samples of as many tokens, in each seed."""
+    bins = [difficulty_bins(d) for d in data]
+    return {part: [search_gap(d, name, own[part]) for d, own in zip(data, bins, strict=True)] for part in BINS}
+
+
 def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
     """By row and bin, the share right in each seed; samples at the tokens of the larger beam with the same judge."""
     largest = _largest(data)
@@ -407,14 +463,14 @@ def bin_rows(data: Sequence[SeedData]) -> dict[str, dict[str, list[float]]]:
     for guide in _guides(data):
         beam = next(name for name in largest if name.startswith("beam") and _guide(name) == guide)
         for kind in SAMPLED:
-            out[_sampled_title(kind, guide)] = {
+            out[_sampled_title(data, kind, guide)] = {
                 name: [
                     at_tokens(d, kind, guide, _tokens(d, beam), own[name]) for d, own in zip(data, bins, strict=True)
                 ]
                 for name in BINS
             }
     for search in largest:
-        out[_title(search)] = {
+        out[_title(data, search)] = {
             name: [_right(d, search, own[name]) for d, own in zip(data, bins, strict=True)] for name in BINS
         }
     return out
@@ -438,19 +494,25 @@ def _search_points(data: Sequence[SeedData], way: str, guide: str) -> tuple[list
     return [tokens[name] for name in names], [[_right(d, name) for name in names] for d in data]
 
 
-def _paint_bins(axes: Any, data: Sequence[SeedData], rows: list[dict[str, Any]]) -> None:
-    judge = GUIDES[next(guide for guide in BINS_BY if guide in _guides(data))]
+def _paint_bins(axes: Any, data: Sequence[SeedData], guide: str, rows: list[dict[str, Any]]) -> None:
+    """The shares right by difficulty, of choices and searches by one judge; parts that nothing solves are left out."""
+    judge = _judge(data, guide)
     shown = {t: v for t, v in bin_rows(data).items() if t == SAMPLED["majority"] or t.endswith(f"by {judge}")}
+    parts = [name for name in BINS if max(np.mean(values[name]) for values in shown.values()) >= LEAST_SHARE]
     width = 0.8 / len(shown)
     for i, (title, values) in enumerate(shown.items()):
-        means = [100 * over_seeds(values[name])[0] for name in BINS]
-        places = [k + i * width for k in range(len(BINS))]
+        means = [100 * over_seeds(values[name])[0] for name in parts]
+        places = [k + i * width for k in range(len(parts))]
         label = title.partition(" by ")[0].partition(",")[0]
         axes.bar(places, means, width, color=COLOURS[i], label=label)
-        paint_error_bars(axes, places, [values[name] for name in BINS], SHARE, 100)
-        rows.extend({"panel": "difficulty", "line": title, "x": name, "right": m / 100}
-                    for name, m in zip(BINS, means, strict=True))  # fmt: skip
-    axes.set_xticks([k + 0.4 - width / 2 for k in range(len(BINS))], BINS)
+        paint_error_bars(axes, places, [values[name] for name in parts], SHARE, 100)
+        rows.extend({"panel": f"difficulty, {guide}", "line": title, "x": name, "right": m / 100}
+                    for name, m in zip(parts, means, strict=True))  # fmt: skip
+    labels = [f"{name}\n{_bin_sizes(data, name)} problems" for name in parts]
+    axes.set_xticks([k + 0.4 - width / 2 for k in range(len(parts))], labels)
+    left_out = [f"{name} ({_bin_sizes(data, name)} problems)" for name in BINS if name not in parts]
+    if left_out:
+        axes.set_xlabel(f"not drawn: {', '.join(left_out)}, all below {100 * LEAST_SHARE:g} %")
     axes.set_ylabel("right, %")
     axes.set_title(f"by difficulty, judge: {judge}", fontsize=8)
     axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
@@ -492,14 +554,38 @@ def _largest(data: Sequence[SeedData]) -> list[str]:
     )
 
 
-def _title(name: str) -> str:
-    way, size, guide = name.split("-")
-    what = "simulations" if way == "mcts" else "paths"
-    return f"{SEARCHES[way]}, {size} {what}, by {GUIDES[guide]}"
+def _title(data: Sequence[SeedData], name: str) -> str:
+    return f"{_kind_title(name.rpartition('-')[0])}, by {_judge(data, _guide(name))}"
 
 
-def _sampled_title(kind: str, guide: str) -> str:
-    return SAMPLED[kind] if kind == "majority" else f"{SAMPLED[kind]} by {GUIDES[guide]}"
+def _kind_title(kind: str) -> str:
+    way, size = kind.split("-")
+    return f"{SEARCHES[way]}, {size} {'simulations' if way == 'mcts' else 'paths'}"
+
+
+def _sampled_title(data: Sequence[SeedData], kind: str, guide: str) -> str:
+    return SAMPLED[kind] if kind == "majority" else f"{SAMPLED[kind]} by {_judge(data, guide)}"
+
+
+def _judge(data: Sequence[SeedData], guide: str) -> str:
+    """A judge's title, of an implicit reward model with what is read of it."""
+    if guide != "implicit":
+        return GUIDES[guide]
+    first = data[0]
+    own = "reward+likelihood" if _is_of_rl(first) else "reward+logprob"
+    return f"{GUIDES[guide]}'s {READINGS[first.get('guides', {}).get(guide, own)]}"
+
+
+def _is_of_rl(first: SeedData) -> bool:
+    """Whether policy and judges are those of the figure rl-judges."""
+    return first.get("model") == "smollm2" and first.get("task") == RL_TASK
+
+
+def _settings(first: SeedData) -> str:
+    """How the settings of these runs were chosen."""
+    if first.get("model") == "tiny":
+        return ON_COUNTDOWN if "guides" in first else ON_SUMS
+    return ON_MAWPS if _is_of_rl(first) else ELSEWHERE
 
 
 def _guide(name: str) -> str:
@@ -522,6 +608,11 @@ def _tokens(data: SeedData, name: str) -> float:
 
 def _pass_rate(data: SeedData) -> float:
     return float(np.mean(data["pass rate"]))
+
+
+def _bin_sizes(data: Sequence[SeedData], name: str) -> str:
+    """The number of problems in a part, the same in each seed."""
+    return str(len(difficulty_bins(data[0])[name]))
 
 
 def _bin_rates(data: Sequence[SeedData], name: str) -> str:
