@@ -250,7 +250,10 @@ def test_over_optimisation_report_finds_the_bend() -> None:
     assert "rises by 0.40" in text and "gains: **no**" in text
     assert "is never chosen before one" in text and "6 of 36" in text and "other starts" not in text
     assert "| the start's own log-probability | 0.600 [0.600, 0.600] (0.600, 0.600, 0.600) | 0.700 [" in text
-    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 6 * 3 + 3 * 2 * 2
+    rows = over_optimisation.FIGURE.draw(seeds).rows
+    assert len(rows) == 6 * 3 + 3 * 2 * (3 * 2 + over_optimisation.MEAN_PLACES)
+    mean = [row for row in rows if row["line"] == "RL on the scalar head: right"]
+    assert (mean[0]["value"], mean[-1]["value"], mean[-1]["kl"]) == pytest.approx((0.5, 0.4, 5.0))
 
 
 def test_over_optimisation_reads_seeds_of_earlier_versions() -> None:
@@ -259,7 +262,14 @@ def test_over_optimisation_reads_seeds_of_earlier_versions() -> None:
         del data["auroc"], data["states nothing"], data["best"]["logprob_sum"]
     text = "\n".join(over_optimisation.FIGURE.report(seeds))
     assert "also one that states nothing" in text and "AUROC" not in text and "own log-probability" not in text
-    assert len(over_optimisation.FIGURE.draw(seeds).rows) == 5 * 3 + 3 * 2 * 2
+    rows = over_optimisation.FIGURE.draw(seeds).rows
+    assert len({row["line"] for row in rows if row["panel"] == "best of N"}) == 5
+
+
+def test_mean_over_kl_ends_where_the_first_seed_does() -> None:
+    curves = [([0.0, 1.0, 4.0], [0.0, 1.0, 4.0]), ([0.0, 9.0, 1.0], [0.0, 18.0, 2.0])]  # KL went back in the second
+    x, y = over_optimisation.mean_over_kl(curves)
+    assert (x[0], x[-1]) == (0.0, 4.0) and y == pytest.approx([1.5 * kl for kl in x])
 
 
 def test_over_optimisation_says_where_its_halves_have_other_starts() -> None:

@@ -19,11 +19,11 @@ from ponder.book.figure import (
     format_interval,
     held_above,
     markdown_table,
-    one_seed_line,
     over_seeds,
     paint_seeds,
 )
 from ponder.book.score_answers import score_stored_answers
+from ponder.book.shared_settings import TINY_START
 from ponder.book.training_samples import SHARED_COST, reread_training, shared_judges
 from ponder.measure import auroc, auroc_within_problems
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -32,6 +32,7 @@ from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost
 
 READ_EVERY = 3
+MEAN_PLACES = 7  # of the mean over seeds of RL
 BEND = 0.01  # a fall of the share right from its peak that is called a bend
 JUDGES = {
     "orm": "scalar head (ORM)",
@@ -46,11 +47,14 @@ RUNS = {
     "rl-implicit-kl": "RL on the implicit model, with KL",
 }
 
-TINY_TRIALS = (
-    "Tries: the learning rate of RL is the one chosen for the figure `algorithms`, of four, with the verifier's reward."
-    " One value is recorded of every other setting (32 steps, a KL term of 0.1, a warm-up of 16 optimiser steps, beta"
-    " of 0.2), and none was chosen by what this page reports."
+TINY_SETTINGS = (
+    "The learning rate of RL is that of the figure [algorithms](algorithms.md), chosen there of four with the"
+    " verifier's reward on validation problems, in one seed. 32 steps took the place of 40, and a warm-up of 16"
+    " optimiser steps was added, before the kept runs; by what was not kept. Of the KL term (0.1) and of beta (0.2) one"
+    " value is recorded, and none was chosen by what this page reports. How the rate and the steps of the judges'"
+    f" training were chosen was not kept. {TINY_START}"
 )
+ELSEWHERE = "Sizes and rates are those of the book's own runs. On this model and task none was chosen"
 
 
 class OverOptimisation:
@@ -109,21 +113,25 @@ class OverOptimisation:
                     y = [over_seeds([d["best"][name][key][k] for d in data])[0] for k in range(len(kl))]
                     line(panels[0], "best of N", kl, y, i, ls=style, label=f"{title}: {_what(key)}")
                     paint_seeds(panels[0], kl, [d["best"][name][key] for d in data], COLOURS[i], ls=style)
-            for i, (name, title) in enumerate(RUNS.items()):
-                own = [d["runs"][name]["training"] for d in data]
-                x = [over_seeds([o["kl"][k] for o in own])[0] for k in range(len(own[0]["kl"]))]
-                for key, style in (("reward", "--"), ("right", "-")):
-                    y = [over_seeds([o[key][k] for o in own])[0] for k in range(len(x))]
-                    line(panels[1], "RL", x, y, i, ls=style, label=f"{title}: {_what(key)}")
+            for axes, (key, style) in zip(panels[1:], (("reward", "--"), ("right", "-")), strict=True):
+                for i, (name, title) in enumerate(RUNS.items()):
+                    curves = [(d["runs"][name]["training"]["kl"], d["runs"][name]["training"][key]) for d in data]
+                    for seed, (x, y) in zip(seeds, curves, strict=True):
+                        axes.plot(x, y, color=COLOURS[i], ls=style, lw=0.7, alpha=0.6)
+                        rows.extend({"panel": "RL", "line": f"{title}: {_what(key)}, seed {seed}", "kl": a, "value": b}
+                                    for a, b in zip(x, y, strict=True))  # fmt: skip
+                    line(axes, "RL", *mean_over_kl(curves), i, ls=style, label=f"{title}: {_what(key)}")
+                axes.set_xlabel("KL of the policy from its start, nats (square root)")
+                axes.set_xscale("function", functions=(_signed_root, _signed_square))
             panels[0].set_xlabel("KL of best of N, log N - (N - 1) / N, nats")
-            panels[1].set_xlabel("KL of the policy from its start, nats (square root)")
-            panels[1].set_xscale("function", functions=(_signed_root, _signed_square))
+            panels[0].set_ylabel("mean score: judge (dashed), right answers (solid)")
+            panels[1].set_ylabel("RL: the judge's mean score")
+            panels[2].set_ylabel("RL: share of right answers")
             for axes in panels:
                 axes.set_ylim(-0.02, 1.02)
-                axes.set_ylabel("mean score: judge (dashed), right answers (solid)")
                 axes.legend(fontsize=5.5)
 
-        return FigureWithData(make_panels(2, paint, "", size=(5.2, 4.0)), tuple(rows))
+        return FigureWithData(make_panels(3, paint, "", size=(4.6, 4.0)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -155,10 +163,12 @@ class OverOptimisation:
             f" ({format_amount(first['sampled tokens'])} tokens, {format_amount(first['sampling flops'])} FLOPs in the"
             f" first seed): the exact mean over all subsets, in %. {_rule(data)} Both judges learned from the verdicts"
             " on the start's own answers to training problems. Over"
-            f" seeds with a 95 % interval; thin lines are the seeds.{one_seed_line(data)} {SHARED_COST}",
+            f" seeds with a 95 % interval; thin lines are the seeds, of RL beside a mean as far as every seed comes."
+            f" {SHARED_COST}",
+            "",
+            f"**Settings.** {TINY_SETTINGS if first.get('model') == 'tiny' else ELSEWHERE}.",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
             *_auroc_lines(data),
-            *([TINY_TRIALS, ""] if first.get("model") == "tiny" else []),
             f"GRPO with a judge as its reward, from the start (right in {start} % of held-out problems)."
             " Judge and KL are means over a training step's samples:",
             *markdown_table(head, rl_rows),
@@ -259,6 +269,16 @@ def _auroc_lines(data: Sequence[SeedData]) -> list[str]:
         " within problems. Best of N chooses within a problem."
     )
     return [about, *markdown_table(["judge", "pooled", "within problems"], rows)] if rows else []
+
+
+def mean_over_kl(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[list[float], list[float]]:
+    """The mean of seeds' curves over KL as far as all of them come, at places that are even in its square root; each
+    curve goes through its points in the order of their KL."""
+    furthest = min(max(x) for x, _ in curves)
+    places = np.linspace(0.0, math.sqrt(furthest), MEAN_PLACES) ** 2
+    ordered = [sorted(zip(x, y, strict=True)) for x, y in curves]
+    means = np.mean([np.interp(places, *zip(*own, strict=True)) for own in ordered], axis=0)
+    return places.tolist(), means.tolist()
 
 
 def _what(key: str) -> str:

@@ -176,7 +176,6 @@ class Search:
             f"{self._judges_line(data)}{self._missing_line(data)}",
             "",
             f"**Settings.** {_settings(first)}.",
-            "",
             *markdown_table(head, rows),
             *self._sampled_lines(data),
             *self._line_lines(data),
@@ -278,8 +277,8 @@ class Search:
             rows.append([title, *(format_interval(values[name], bounds=SHARE) for name in BINS)])
         return [
             "By difficulty: the problems of each seed in three parts, by how often the model solves them"
-            f" ({'; '.join(f'{name}: {_bin_sizes(data, name)} problems, {_bin_rates(data, name)} %' for name in BINS)})."
-            " The larger searches, and what is chosen of as many tokens as the larger beam takes, in %:",
+            f" ({'; '.join(f'{part}: {_bin_sizes(data, part)} problems, {_bin_rates(data, part)} %' for part in BINS)})"
+            ". The larger searches, and what is chosen of as many tokens as the larger beam takes, in %:",
             *markdown_table(["", *BINS], rows),
         ]
 
@@ -305,9 +304,9 @@ class Search:
                 [_title(data, name), *cells, f"{format_interval(list(hard - easy), sign=True)}, **{held_above(most)}**"]
             )
         return [
-            "The same at equal tokens by difficulty, in points, and whether it is above. In the last column the gain on"
-            " hard problems less that on easy ones, and whether a search gains on hard problems and gains more there:"
-            " of each seed the smaller of both differences counts.",
+            "The same at equal tokens by difficulty, in points, and whether it is above. The last column has the gain"
+            " on hard problems less that on easy ones, and says whether a search gains on hard problems, and more there"
+            " than on easy ones: of each seed the smaller of both differences counts.",
             *markdown_table(["", *BINS, "hard less easy"], rows),
         ]
 
