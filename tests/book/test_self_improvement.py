@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ponder.book import self_improvement
-from ponder.book.self_improvement import ARMS, accuracies, spent
+from ponder.book.self_improvement import ARMS, accuracies, search_at_equal_tokens, spent
 from ponder.cli import recipe_files
 from ponder.reason.strategies import MCTS, Samples, STaR
 
@@ -58,7 +58,16 @@ def test_report_compares_arms_within_seeds() -> None:
     assert accuracies(seeds[0], "star") == pytest.approx([0.4, 0.45, 0.5])
     assert spent(seeds[0], "star", "tokens") == [100, 200]
     text = "\n".join(self_improvement.FIGURE.report(seeds))
-    assert "rationalisation adds +10.0 [+10.0, +10.0]" in text and "with 1.0 times their tokens, adds +0.0" in text
+    assert "rationalisation adds +10.0 [+10.0, +10.0]" in text
+    assert "search adds to samples, at as many sampled tokens, +0.0" in text and "with 1.0 times the tokens" in text
     assert "by rationalisation: 20.0 [20.0, 20.0] (20.0, 20.0, 20.0) % of the problems in the first round, 0.0" in text
     assert text.count("points after all rounds: **yes**") == len(ARMS)
     assert len(self_improvement.FIGURE.draw(seeds).rows) == 3 * len(ARMS)
+
+
+def test_search_is_set_against_samples_of_as_many_tokens() -> None:
+    d = seed_data(0)
+    d["arms"]["search"][0] |= {"tokens": 200.0, "right": 0.6}  # a round of samples has 100
+    d["arms"]["search"][1] |= {"right": 0.8}
+    gaps = search_at_equal_tokens(d)
+    assert gaps == pytest.approx([0.4 + 0.2 / 2 - 0.475, 0.6 - 0.55])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
+from ponder.book.figure import SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table, paint_seeds
 from ponder.book.sampled_answers import read_samples
 from ponder.book.shared_settings import TINY_START
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -60,6 +60,8 @@ class SelfImprovement:
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
+            from matplotlib.ticker import MaxNLocator
+
             for i, (arm, name) in enumerate(ARMS.items()):
                 right = [float(np.mean([accuracies(d, arm)[k] for d in data])) for k in range(_rounds(data) + 1)]
                 tokens = [
@@ -69,8 +71,10 @@ class SelfImprovement:
                 axes = panels[i // 2]
                 axes.plot(range(_rounds(data) + 1), right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
                 panels[2].plot(tokens, right, color=COLOURS[i], marker=MARKERS[i], ms=4, label=name)
+                paint_seeds(axes, range(_rounds(data) + 1), [accuracies(d, arm) for d in data], COLOURS[i])
                 for d in data if len(data) > 1 else ():
-                    axes.plot(range(_rounds(data) + 1), accuracies(d, arm), color=COLOURS[i], lw=0.5, alpha=0.4)
+                    x = [0.0, *spent(d, arm, "tokens")]
+                    panels[2].plot(x, accuracies(d, arm), color=COLOURS[i], lw=0.6, alpha=0.4)
                 rows.extend(
                     {"line": name, "round": k, "tokens": t, "right": r}
                     for k, (t, r) in enumerate(zip(tokens, right, strict=True))
@@ -81,6 +85,8 @@ class SelfImprovement:
                 axes.set_ylim(0, 1.02)
                 axes.legend(fontsize=7, loc="upper left")
             panels[2].set_xlabel("tokens sampled to learn from")
+            panels[2].xaxis.set_major_formatter(lambda tokens, _: f"{tokens:,.0f}")
+            panels[2].xaxis.set_major_locator(MaxNLocator(nbins=5))
             panels[0].set_ylabel("share right, one sample")
             for axes in panels[:2]:
                 axes.set_xticks(range(_rounds(data) + 1))
@@ -101,7 +107,7 @@ class SelfImprovement:
         head = ["%", "start", "round 1", f"round {rounds}", "tokens sampled", "tokens trained on", "FLOPs"]
         first = data[0]["arms"]["star"][0]
         return [
-            f"Share right of one sample at temperature 1, on held-out problems; all four go out from the same start."
+            f"Share right of one sample at temperature 1, on held-out problems; all four start from the same model."
             f" Each round samples {first['problems']} new training problems. FLOPs are those of sampling and training,"
             " by the one meter. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
             *markdown_table(head, rows),
@@ -140,16 +146,22 @@ class SelfImprovement:
                 f"- {name}: {format_interval(gain, sign=True)} points after all rounds: **{held_above(gain)}**; of"
                 f" these after the first {format_interval(later, sign=True)}: **{held_above(later)}**"
             )
-        for better, worse, words in (
-            ("star-hints", "star", "rationalisation adds"),
-            ("search", "sampling", f"search, against samples, with {_times_tokens(data):.1f} times their tokens, adds"),
-        ):
-            end = [a - b for a, b in zip(last(better), last(worse), strict=True)]
-            mean = [a - b for a, b in zip(over_rounds(better), over_rounds(worse), strict=True)]
-            lines.append(
-                f"- {words} {format_interval(end, sign=True)} points in the end: **{held_above(end)}**; in the mean"
-                f" over rounds {format_interval(mean, sign=True)}: **{held_above(mean)}**"
-            )
+        end = [a - b for a, b in zip(last("star-hints"), last("star"), strict=True)]
+        mean = [a - b for a, b in zip(over_rounds("star-hints"), over_rounds("star"), strict=True)]
+        lines.append(
+            f"- rationalisation adds {format_interval(end, sign=True)} points in the end: **{held_above(end)}**; in the"
+            f" mean over rounds {format_interval(mean, sign=True)}: **{held_above(mean)}**"
+        )
+        gaps = [search_at_equal_tokens(d) for d in data]
+        end, mean = [own[-1] for own in gaps], [float(np.mean(own)) for own in gaps]
+        rounds = [a - b for a, b in zip(last("search"), last("sampling"), strict=True)]
+        lines.append(
+            f"- search adds to samples, at as many sampled tokens, {format_interval(end, sign=True)} points in the end:"
+            f" **{held_above(end)}**; in the mean over rounds of samples {format_interval(mean, sign=True)}:"
+            f" **{held_above(mean)}**. Its accuracy at these tokens lies on the line between two of its rounds. After"
+            f" as many rounds, with {_times_tokens(data):.1f} times the tokens, the difference is"
+            f" {format_interval(rounds, sign=True)}"
+        )
         return [*lines, ""]
 
 
@@ -180,6 +192,13 @@ def accuracies(d: SeedData, arm: str) -> list[float]:
 def spent(d: SeedData, arm: str, key: str) -> list[float]:
     """What all rounds so far took, after each."""
     return [float(x) for x in np.cumsum([r[key] for r in d["arms"][arm]])]
+
+
+def search_at_equal_tokens(d: SeedData) -> list[float]:
+    """After each round of samples, the accuracy of search at as many sampled tokens less that of samples."""
+    x = spent(d, "sampling", "tokens")
+    search = np.interp(x, [0.0, *spent(d, "search", "tokens")], accuracies(d, "search"))
+    return [float(a - b) for a, b in zip(search, accuracies(d, "sampling")[1:], strict=True)]
 
 
 def _accuracy(folder: Path, verifier: Any) -> float:
