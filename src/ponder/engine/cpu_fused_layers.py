@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from ponder.engine import cpu_packed_weights
 from ponder.engine.attention_plan import AttentionPlan
 from ponder.engine.cpu_layer_ops import CompiledAttention, CompiledOps, LayerOps, TorchOps
+from ponder.engine.cpu_layer_stack import LayerStack
 from ponder.engine.cpu_packed_weights import PackedMatrix, PackedWeightsRunner
+from ponder.engine.cpu_panels import Panels
 from ponder.engine.torch_attention import DecodeAttention, reads_segments_repeatedly
 from ponder.nets import lora
 from ponder.nets.cpu_kernels import load_kernels
@@ -55,6 +57,7 @@ class FusedLayersRunner(PackedWeightsRunner):
     def __init__(self, net: Decoder, slots: int) -> None:
         super().__init__(net, slots)
         self._layers: list[PackedLayer] = []
+        self._stack: LayerStack | None = None
         self._is_merged = True  # whether what is packed, or will be, are merged layers
         library = load_kernels("cpu_layer_ops.c", net.dtype)
         self._layer_library = library
@@ -62,7 +65,7 @@ class FusedLayersRunner(PackedWeightsRunner):
 
     def refresh_weights(self) -> None:
         super().refresh_weights()
-        self._layers = []
+        self._layers, self._stack = [], None
 
     def _make_attention(self, plan: AttentionPlan) -> DecodeAttention:
         if self._layer_library is None or reads_segments_repeatedly(plan, self.cache):
@@ -75,6 +78,8 @@ class FusedLayersRunner(PackedWeightsRunner):
         layers, head = [_pack(block) for block in self.net.layers], self.net.lm_head
         packed = {head: cpu_packed_weights.pack(head.weight)}
         self._layers = layers
+        if self._layer_library is not None and isinstance(packed[head], Panels):
+            self._stack = LayerStack(self.net, layers, self.cache.kv)
         return packed
 
     def _hidden_states(
@@ -98,6 +103,8 @@ class FusedLayersRunner(PackedWeightsRunner):
         net, ops, c = self.net, self._ops, self.net.config
         x_TE = F.embedding(ids_T, net.embed_tokens.weight)
         rotary = ops.prepare_rotary(net.rope_cos_sin(positions_T, *net.rope_frequencies[0], x_TE.dtype))
+        if self._stack is not None and isinstance(attend, CompiledAttention):
+            return self._stack.run(x_TE, rotary, attend)
         first_key, first_value = c.heads, c.heads + c.kv_heads
         more_TE = None
         for layer in self._layers:

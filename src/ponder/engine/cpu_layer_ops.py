@@ -121,13 +121,17 @@ class CompiledAttention(DecodeAttention):
     def _update_positions(self) -> None:
         self.positions_T = self.cache.to_device(self.lengths - 1)
 
+    def score_room(self) -> int:
+        """Numbers that a thread needs for scores."""
+        return 4 * int(self.lengths.max())
+
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
         kv, (rows, heads, size), kv_heads = self.cache.kv[layer], q_THD.shape, k_TKD.shape[1]
         parts = [x if x.stride()[1:] == (size, 1) else x.contiguous() for x in (q_THD, k_TKD, v_TKD)]
         out, threads = q_THD.new_empty(rows, heads, size), torch.get_num_threads()
-        room = 4 * int(self.lengths.max())
+        room = self.score_room()
         scratch = np.empty(threads * room, np.float32)
         self.library.attend(
             *(number for x in parts for number in (x.data_ptr(), x.stride(0))), kv.data_ptr(), kv.shape[2],

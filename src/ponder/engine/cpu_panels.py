@@ -14,31 +14,33 @@ class Panels:
     """A copy of a matrix [outputs, inputs]."""
 
     def __init__(self, weight: Tensor) -> None:
-        library = load_kernels("cpu_products.c", weight.dtype)
+        library = load_products(weight.dtype)
         assert library is not None
         weight = weight.contiguous()
-        self._library, (self._outputs, self._inputs) = library, weight.shape
+        self._library, (self.outputs, self._inputs) = library, weight.shape
         width = _panel_width(library)
-        self._numbers = torch.empty(-(-self._outputs // width) * width * self._inputs)
-        library.pack(
-            weight.data_ptr(), self._outputs, self._inputs, self._numbers.data_ptr(),
-            torch.get_num_threads(),
-        )  # fmt: skip
+        self._numbers = torch.empty(-(-self.outputs // width) * width * self._inputs)
+        self.address = self._numbers.data_ptr()
+        library.pack(weight.data_ptr(), self.outputs, self._inputs, self.address, torch.get_num_threads())
 
     def multiply(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         x = x.contiguous()
-        out = x.new_empty(*x.shape[:-1], self._outputs)
+        out = x.new_empty(*x.shape[:-1], self.outputs)
         self._library.multiply(
-            x.data_ptr(), x.numel() // self._inputs, self._inputs, self._numbers.data_ptr(),
-            None if bias is None else bias.data_ptr(), self._outputs, out.data_ptr(), torch.get_num_threads(),
+            x.data_ptr(), x.numel() // self._inputs, self._inputs, self.address,
+            None if bias is None else bias.data_ptr(), self.outputs, out.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
         return out
 
 
 def are_fast(dtype: torch.dtype) -> bool:
     """Whether there are compiled products for this dtype, and this processor has no faster ones of its own."""
-    library = load_kernels("cpu_products.c", dtype) if dtype == torch.float32 else None
+    library = load_products(dtype)
     return library is not None and _panel_width(library) > 0
+
+
+def load_products(dtype: torch.dtype) -> ctypes.CDLL | None:
+    return load_kernels("cpu_layers.c", dtype) if dtype == torch.float32 else None
 
 
 def _panel_width(library: ctypes.CDLL) -> int:

@@ -17,6 +17,7 @@ from ponder.nets import c_compiler
 
 _FOLDER = Path(__file__).parent
 _FLAGS = "-fno-trapping-math", "-fopenmp", *(() if c_compiler.IS_ARM else ("-mprefer-vector-width=512",))
+_CALLED = {"cpu_layers.c": ("cpu_layer_ops.c", "cpu_products.c")}  # files whose functions it calls
 _DEFINES = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 
 _POINTER, _NUMBER, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -37,10 +38,14 @@ _SIGNATURES: dict[str, dict[str, list[Any]]] = {
         "swiglu_backward": [*[_POINTER] * 5, _NUMBER, _NUMBER],
         "turn": [*[_POINTER] * 4, *[_NUMBER] * 4, _REAL, _NUMBER],
     },
-    "cpu_products.c": {
+    "cpu_layers.c": {
         "panel_width": [_POINTER],
         "pack": [_POINTER, _NUMBER, _NUMBER, _POINTER, _NUMBER],
         "multiply": [_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER, _NUMBER, _POINTER, _NUMBER],
+        "count_numbers": [_POINTER, *[_NUMBER] * 3, _POINTER],
+        "run_layers": [
+            _POINTER, _POINTER, _NUMBER, *[_POINTER] * 3, _NUMBER, _POINTER, _NUMBER, _POINTER, _POINTER, _NUMBER,
+        ],
     },
     "cpu_logits.c": {
         "sample": [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 6, _NUMBER],
@@ -62,8 +67,8 @@ def compile_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
     if sys.platform != "linux" or dtype not in _DEFINES or not _share_openmp():
         return None
     # linked without OpenMP's own library: the one that torch loaded has its functions
-    flags = [*_FLAGS, *_DEFINES[dtype]]
-    library = c_compiler.compile_library([_FOLDER / source], _FOLDER / "cpu_numbers.h", flags)
+    flags, sources = [*_FLAGS, *_DEFINES[dtype]], [_FOLDER / file for file in (source, *_CALLED.get(source, ()))]
+    library = c_compiler.compile_library(sources, _FOLDER / "cpu_numbers.h", flags)
     if library is None:
         return None
     for name, types in _SIGNATURES[source].items():

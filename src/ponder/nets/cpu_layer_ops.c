@@ -77,12 +77,18 @@ void gate_and_multiply(const number *both, number *out, int64_t rows, int64_t wi
 
 #define MAX_HEAD 256
 #define VALUE_VECS 4 /* vectors of sums that stay in registers */
+#define AHEAD 12     /* keys or values that are fetched before they are needed: each lies somewhere else */
+
+INLINE void fetch(const number *x, int64_t size) {
+    for (int64_t i = 0; i < size; i += 64 / (int64_t)sizeof(number)) __builtin_prefetch(x + i);
+}
 
 /* scores[length] of one to four queries with each key. */
 INLINE void score_keys(const int64_t size, const int many, const float *queries, const number *keys,
                        const int32_t *slots, int64_t length, float *scores) {
     for (int64_t at = 0; at < length; at++) {
         const number *key = keys + slots[at] * size;
+        fetch(keys + slots[at + AHEAD < length ? at + AHEAD : at] * size, size);
         vec sums[4] = {{0}};
         for (int64_t i = 0; i < size; i += LANES) {
             vec x = load_vec(key + i);
@@ -100,6 +106,7 @@ INLINE void weigh_values(const int64_t size, const int many, const float *scores
         vec sums[4][VALUE_VECS] = {{{0}}};
         for (int64_t at = 0; at < length; at++) {
             const number *value = values + slots[at] * size + first;
+            fetch(values + slots[at + AHEAD < length ? at + AHEAD : at] * size + first, end * LANES);
             for (int64_t i = 0; i < end; i++) {
                 vec x = load_vec(value + i * LANES);
                 for (int g = 0; g < many; g++) sums[g][i] += scores[g * length + at] * x;
