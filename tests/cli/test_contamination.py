@@ -111,6 +111,13 @@ def test_conversations_of_several_kinds(ponder, tmp_path: Path) -> None:
         assert told(ponder, train, asked)["exact"] == 0, row
 
 
+def test_training_text_that_is_not_utf8_is_refused(ponder, tmp_path: Path) -> None:
+    """Its letters would be lost, and its copies not found."""
+    (tmp_path / "train.txt").write_bytes("Fünf Äpfel kosten 3 Euro. Was kostet einer?".encode("latin-1"))
+    output = ponder("contamination", tmp_path / "train.txt", "addition")
+    assert output.code == 2 and "it is not UTF-8 text" in output.err and "save it as UTF-8" in output.err
+
+
 def test_many_samples_of_one_question_are_no_boilerplate(ponder, tmp_path: Path) -> None:
     """16 answers to a test question stand under 16 copies of it."""
     long = "A farmer has seven red hens and nine white ones and sells four of them at the market on Monday."

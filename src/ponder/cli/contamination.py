@@ -87,10 +87,11 @@ def contamination_lines(report: ContaminationReport) -> list[str]:
 def training_texts(source: str) -> Iterator[TrainingText]:
     """The texts of a file, a run or a task's training side. Every text of a row counts, each message by itself."""
     from ponder.measure.diagnostics.contamination import TrainingText
+    from ponder.tasks.datasets.dataset_files import read_text_file
 
     path = Path(source)
     if path.suffix == ".txt" and path.is_file():
-        parts = path.read_text(encoding="utf-8", errors="replace").split("\n\n")
+        parts = read_text_file(path).split("\n\n")
         yield from (TrainingText(f"{path.name}, part {i}", (part,)) for i, part in enumerate(parts, 1) if part.strip())
     elif (path / "job.json").is_file():
         yield from _texts_of_run(path)
