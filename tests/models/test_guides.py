@@ -12,9 +12,10 @@ import torch
 from ponder.errors import UnknownName, UsageError
 from ponder.models import chat_templates
 from ponder.models.genrm import GenRM
-from ponder.models.guides import is_oracle, load_guide, parse_reward_model
+from ponder.models.guides import check_guide, is_oracle, load_guide, parse_reward_model
 from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
+from ponder.reason.scorers import Likelihood
 from ponder.tasks import Sums
 from ponder.types import Step, ids, prompt_trace
 
@@ -63,3 +64,20 @@ def test_oracle_plus_guide() -> None:
     for name in ("oracle+", "oracle+nobody"):
         with pytest.raises(UsageError):
             load_guide(name, None, task)
+
+
+def test_own_guide_may_be_a_scorer_a_class_of_one_or_a_function_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_guides.py").write_text(
+        "from ponder.reason.scorers import Likelihood\n\nlikely = Likelihood()\nNUMBER = 3\n\n"
+        "def shortness(text):\n    return -len(text)\n"
+    )
+    assert load_guide("own_guides.py:likely", None) == load_guide("own_guides.py:Likelihood", None) == Likelihood()
+    shortness = load_guide("own_guides.py:shortness", None)
+    assert shortness is not None and shortness.name == "shortness"
+    assert asyncio.run(shortness(prompt_trace(Sums().test[0], ids([])), [0]))[0].value == 0.0
+    for load in (lambda name: load_guide(name, None), check_guide):
+        with pytest.raises(UsageError, match=r"the guide own_guides.py:NUMBER is 3; it must be a scorer, or a func"):
+            load("own_guides.py:NUMBER")

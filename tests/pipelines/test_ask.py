@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ponder import UsageError, ask
+from ponder.errors import VerifierError
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
 from ponder.reason.strategies import BestOfN
@@ -64,3 +65,32 @@ def test_ask_takes_an_own_scorer(policy):
 def test_ask_refuses_an_empty_question(policy):
     with pytest.raises(UsageError, match="empty"):
         ask("  ", policy)
+
+
+def no_number(text):
+    raise KeyError("missing")
+
+
+@pytest.mark.parametrize(
+    ("scorer", "reason"),
+    [(no_number, "KeyError"), (lambda text: "x", "ValueError"), (lambda text: None, "TypeError"),
+     (lambda text: float("nan"), "nan")],
+)  # fmt: skip
+def test_scorer_that_always_fails_is_an_error_with_its_reason(policy, scorer, reason):
+    with pytest.raises(VerifierError, match=f"the scorer could score no step: .*{reason}"):
+        ask("1+1=", policy, strategy=BestOfN(n=2, sampling=Sampling(max_tokens=2)), scorer=scorer)
+
+
+def test_scorer_that_fails_on_some_answers_decides_among_the_others(policy):
+    calls = iter(range(4))
+
+    def sometimes(text):
+        return float("nan") if next(calls) else 1.0
+
+    answer = ask("1+1=", policy, strategy=BestOfN(n=4, sampling=Sampling(max_tokens=2)), scorer=sometimes)
+    assert answer.n == 1 and answer.step == answer.trace.chosen is not None
+
+
+def test_ask_refuses_a_scorer_that_cannot_be_called(policy):
+    with pytest.raises(UsageError, match="scorer is 3; it must be a scorer, or a function"):
+        ask("1+1=", policy, scorer=3)

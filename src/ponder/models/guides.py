@@ -11,7 +11,7 @@ from ponder.models.model_paths import OPENAI_PREFIX, find_model, split_library_p
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.evaluate import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.scorers import Likelihood, OutcomeAndValue
+from ponder.reason.scorers import Likelihood, OutcomeAndValue, as_scorer
 from ponder.registry import import_object
 
 ORACLE = "oracle"
@@ -51,7 +51,7 @@ def load_guide(
                     likelihood:MODEL is its geometric mean over the tokens
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --kind verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--kind rationales`
-    module:object   your own, or one of ponder's
+    module:object   your own, or one of ponder's: a scorer, or a function of the text written so far
     oracle+GUIDE    the oracle for finished answers, and the other guide before that
     """
     check_guide(name, task)
@@ -91,7 +91,7 @@ def load_guide(
             return GenRM(policy, rationales)
         return GenRM(load_inference_policy(rest, device=device, dtype=dtype), rationales)
     loaded: Any = import_object(name)
-    return loaded() if isinstance(loaded, type) else loaded
+    return as_scorer(loaded() if isinstance(loaded, type) else loaded, f"the guide {name}")
 
 
 def check_guide(name: str, task: Task | None = None) -> None:
@@ -117,7 +117,7 @@ def check_guide(name: str, task: Task | None = None) -> None:
         if not rest.startswith(OPENAI_PREFIX):
             find_model(split_library_prefix(rest)[1])
     elif rest:
-        import_object(name)
+        as_scorer(import_object(name), f"the guide {name}")
     else:
         raise UnknownName("guide", name, KNOWN_GUIDES)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ponder import event_loop
-from ponder.errors import UsageError
+from ponder.errors import UsageError, VerifierError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.guides import default_guide, load_guide
 from ponder.models.load import load_inference_policy
@@ -21,11 +21,11 @@ from ponder.reason.answer_extraction import extract_answer
 from ponder.reason.budget import Budget
 from ponder.reason.named_strategies import find_strategy
 from ponder.reason.operators import majority_step
-from ponder.reason.scorers import FunctionScorer
+from ponder.reason.scorers import as_scorer
 from ponder.reason.strategies import Chain, MajorityVote
 from ponder.reason.tools.function_tool import ToolFunction
 from ponder.tasks.environments.tool_task import DEFAULT_MAX_TURNS
-from ponder.types import Sampling, Trace
+from ponder.types import TURN_REWARD, Sampling, Trace
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def ask(
     if scorer is None:
         guiding = load_guide(guide, policy, None, device, dtype)
     else:
-        guiding = scorer if isinstance(scorer, Scorer) else FunctionScorer(scorer)
+        guiding = as_scorer(scorer, "scorer")
     if isinstance(policy, BasePolicy):
         policy.reseed(seed)
     problem = styled_question(question, chosen, template)
@@ -88,7 +88,12 @@ def ask(
 
 
 def decide(trace: Trace) -> Answer:
-    """The answer that the strategy chose, or the majority's where it chose none."""
+    """The answer that the strategy chose, or the majority's where it chose none. Raises if it chose none because its
+    scorer could score nothing."""
+    scores = [score for step in trace.steps for name, score in step.scores.items() if name != TURN_REWARD]
+    undecided = trace.chosen is None and not trace.budget_exhausted
+    if undecided and scores and all(score.value is None for score in scores):
+        raise VerifierError(f"the scorer could score no step: {scores[0].reason or 'it gives no reason'}")
     steps = trace.answers()
     winner = trace.chosen if trace.chosen is not None else majority_step(trace, steps, extract_answer)
     ballots = Counter(a for i in steps if (a := extract_answer(trace.text(i))) is not None)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ponder.errors import UsageError
 from ponder.protocols import Scorer
 from ponder.reason.operators.evaluate import Reduction, reduce_scores, scores_steps
 from ponder.types import Cost, Score, Trace
+from ponder.validate import short_repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +132,12 @@ class FunctionScorer:
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(float(self.function(trace.text(i)))) for i in steps]
+
+
+def as_scorer(given: Any, name: str) -> Scorer:
+    """A scorer as it is, and a plain function of the text written so far as one. `name`: of the setting, for errors."""
+    if isinstance(given, Scorer):
+        return given
+    if callable(given):
+        return FunctionScorer(given)
+    raise UsageError(f"{name} is {short_repr(given)}; it must be a scorer, or a function of the text written so far")
