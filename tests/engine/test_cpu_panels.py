@@ -11,17 +11,24 @@ from ponder.engine import cpu_packed_weights, cpu_panels
 from ponder.engine.cpu_panels import Panels
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
-from ponder.nets import c_compiler
+from ponder.nets import cpu_kernels
 from ponder.types import Sampling, ids
 
 SIZES = [(1, 7), (48, 16), (97, 100), (24, 1024), (53, 2500)]  # outputs, inputs
 
 
-@pytest.fixture(autouse=True)
-def use_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["", "-mno-avx512f"])
+def use_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this processor, and as one without AVX-512 has them."""
     monkeypatch.delenv("PONDER_CPU_KERNELS", raising=False)
     if not cpu_panels.are_fast(torch.float32):
         pytest.skip("no C compiler, no OpenMP, or another processor")
+    if request.param:
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu_kernels, "_FLAGS", (*cpu_kernels._FLAGS, request.param))
+            library = cpu_kernels.compile_kernels.__wrapped__("cpu_layers.c", torch.float32)
+        assert library is not None
+        monkeypatch.setattr(cpu_panels, "load_kernels", lambda source, dtype: library)
 
 
 def normal(*shape: int) -> Tensor:
@@ -86,6 +93,12 @@ def test_engine_multiplies_with_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 12 in rows
 
 
-@pytest.mark.skipif(c_compiler.IS_ARM, reason="for x86-64")
+def test_processor_without_wide_vectors_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_kernels, "_FLAGS", (*cpu_kernels._FLAGS, "-mno-avx512f", "-mno-avx2"))
+    library = cpu_kernels.compile_kernels.__wrapped__("cpu_layers.c", torch.float32)
+    monkeypatch.setattr(cpu_panels, "load_kernels", lambda source, dtype: library)
+    assert library is not None and not cpu_panels.are_fast(torch.float32)
+
+
 def test_other_dtypes_are_left_to_torch() -> None:
     assert not cpu_panels.are_fast(torch.bfloat16) and not cpu_panels.are_fast(torch.float64)
