@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ponder.errors import UsageError
 from ponder.nets.config import DecoderConfig
+from ponder.nets.hardware import free_gpu_memory
 
 MIN_CACHE_BYTES = 64 << 20  # a cache of this size is not halved any more
 _CPU_CACHE_BYTES = 2 << 30
@@ -63,6 +64,4 @@ def cache_budget(device: torch.device) -> int:
         return int(size * 2**30)
     if device.type != "cuda":
         return _CPU_CACHE_BYTES
-    free = torch.cuda.mem_get_info(device)[0]
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(MIN_CACHE_BYTES, free // 4)
+    return max(MIN_CACHE_BYTES, free_gpu_memory(device) // 4)

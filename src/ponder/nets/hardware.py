@@ -59,6 +59,12 @@ def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> f
     return 2.0 * a.numel() * len(b) * count / (time.perf_counter() - began)
 
 
+def free_gpu_memory(device: torch.device) -> int:
+    """Bytes that this process may still take of a GPU's memory: also what torch's allocator keeps and does not use."""
+    free = torch.cuda.mem_get_info(device)[0]
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def set_threads() -> int:
     """Use as many threads as make products faster: a second one on a busy or shared core can slow them down.
 

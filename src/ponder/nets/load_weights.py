@@ -16,6 +16,7 @@ from ponder.errors import ModelError
 from ponder.memory_check import free_memory
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.hardware import free_gpu_memory
 from ponder.nets.nonfinite_tensors import all_finite
 from ponder.nets.rope import frequencies
 from ponder.nets.tensor_parallel import DecoderShard, Shard, check_shard_count, own_part
@@ -52,7 +53,7 @@ def build_decoder(
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
     net = _build_on_meta(config, shapes, where, kind)
     _check_shapes(net.config, shapes, _shapes_of(net), where)
-    _check_free_memory(shapes, where, dtype)
+    _check_free_memory(shapes, where, dtype, torch.device(device))
     _fill(net, tensors, where, dtype, device)
     return net
 
@@ -66,7 +67,7 @@ def build_shard(
     _check_shapes(config, stored.shapes, _shapes_of(whole), where)
     with torch.device("meta"), _SkipInit():
         net = DecoderShard(config, shard)
-    _check_free_memory(_shapes_of(net), where, dtype)
+    _check_free_memory(_shapes_of(net), where, dtype, device)
     own = ((name, own_part(config, shard, name, tensor)) for name, tensor in stored.tensors)
     _fill(net, ((name, tensor.contiguous()) for name, tensor in own if tensor is not None), where, dtype, device)
     return net
@@ -149,8 +150,15 @@ def _check_shapes(
         raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
 
 
-def _check_free_memory(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
-    """Refuse weights that do not fit in this machine's memory. In their stored dtype they stay on disk."""
+def _check_free_memory(
+    shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None, device: torch.device
+) -> None:
+    """Refuse weights that do not fit in the memory of their device: those of a GPU pass the host's one by one. In their
+    stored dtype they stay on disk."""
     need = sum(math.prod(shape) for shape in shapes.values()) * (0 if dtype is None else dtype.itemsize)
-    if need > 1 << 30 and need > (free := free_memory()):  # below that, the check costs more than it saves
-        raise ModelError(f"{where} takes {need / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free")
+    if need <= 1 << 30:  # the check costs more than it saves
+        return
+    on_gpu = device.type == "cuda"
+    if need > (free := free_gpu_memory(device) if on_gpu else free_memory()):
+        kind = "GPU memory" if on_gpu else "memory"
+        raise ModelError(f"{where} takes {need / 1e9:,.0f} GB of {kind}, and {free / 1e9:,.1f} GB are free")
