@@ -1,4 +1,4 @@
-"""Blocks of traces from a stranger: a small file takes little memory, whatever it says."""
+"""Blocks of traces: a small file from a stranger takes little memory, and what is written fits what readers take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.runs.trace_blocks import MAX_JSON_BYTES, MAX_RAW_BYTES, PackedTraces, decode_records, decode_traces
-from ponder.types import Problem, Step, Trace, ids, user_messages
+from ponder.errors import RunError
+from ponder.runs import trace_blocks
+from ponder.runs.trace_blocks import MAX_JSON_BYTES, MAX_RAW_BYTES, decode_records, decode_traces, pack_traces
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 
 def deflated(size: int) -> bytes:
@@ -53,12 +55,65 @@ def test_largest_block_that_a_reader_takes_is_bounded() -> None:
     assert MAX_JSON_BYTES <= 64 << 20 and MAX_RAW_BYTES <= 256 << 20
 
 
-def test_traces_that_no_reader_would_take_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ponder.runs import trace_blocks
+def with_tests(name: str, tests: str, text: str = "x") -> Trace:
+    problem = Problem(name, user_messages("?"), tags={"tests": [{"input": tests, "output": "0"}]})
+    return Trace(problem, [Step(None, text, ids([1]), np.zeros(1, np.float32))])
 
-    packed = PackedTraces(0)
-    packed.add(Trace(Problem("a", user_messages("?")), [Step(None, "x" * 2000, ids([1]), np.zeros(1, np.float32))]))
-    packed.finish()
+
+@pytest.mark.parametrize(
+    ("trace", "cure"),
+    [
+        (with_tests("a", "1", "x" * 2000), "fewer steps, or sample fewer tokens"),
+        (with_tests("a", "1 " * 1000), "leave this problem out, or keep less text"),
+    ],
+    ids=["steps", "problem"],
+)
+def test_trace_that_no_reader_would_take_is_refused_with_what_to_do(
+    trace: Trace, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (packed,) = pack_traces(0, [trace])
     monkeypatch.setattr(trace_blocks, "MAX_JSON_BYTES", 1000)
-    with pytest.raises(ValueError, match="over 1000"):
+    with pytest.raises(RunError, match=rf"trace of problem 'a' cannot be kept.* bytes as JSON, over 1,000: .*{cure}"):
+        packed.encode()
+    monkeypatch.undo()
+    monkeypatch.setattr(trace_blocks, "MAX_RAW_BYTES", 1000)
+    with pytest.raises(RunError, match="bytes with its tokens, over 1,000: let the strategy grow fewer steps"):
+        packed.encode()
+
+
+@pytest.mark.parametrize("part", ["messages", "answer", "tags", "reason"])
+def test_traces_whose_sum_is_too_large_are_written_in_several_blocks(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the text is, and if each character of it takes six bytes."""
+    text = "\x00" * 3000
+    monkeypatch.setattr(trace_blocks, "TARGET_CHARS", 1000)
+    monkeypatch.setattr(trace_blocks, "MAX_JSON_BYTES", 20_000)
+    traces = []
+    for i in range(12):
+        messages, tests = user_messages(text if part == "messages" else "?"), {"tests": [text]}
+        problem = Problem(str(i), messages, tests if part == "answer" else None, tests if part == "tags" else {})
+        scores = {"judge": Score(1.0, text if part == "reason" else "")}
+        traces.append(Trace(problem, [Step(None, "x", ids([1]), scores=scores)]))
+    traces[0] = with_tests("0", "1")  # small: the next one does not join it
+    decoded = []
+    for packed in pack_traces(0, traces):
+        directory, body = packed.encode()
+        decoded += decode_traces(directory, len(packed.summaries), body)
+    assert [t.problem for t in decoded] == [t.problem for t in traces]
+
+
+def test_size_of_a_block_counts_its_problems() -> None:
+    """The writer's backlog is bounded by it."""
+    traces = [with_tests(str(i), "7 " * 100_000) for i in range(12)]
+    blocks = list(pack_traces(0, traces))
+    assert sum(packed.num_bytes for packed in blocks) == pytest.approx(12 * 200_000, rel=0.01)
+    assert [len(packed.summaries) for packed in blocks] == [6, 6]
+
+
+def test_tags_that_hold_themselves_are_refused() -> None:
+    tags: dict[str, Any] = {}
+    tags["tests"] = [tags, tags]
+    (packed,) = pack_traces(0, [Trace(Problem("a", user_messages("?"), tags=tags), [Step(None, "?", ids([1]))])])
+    with pytest.raises((ValueError, RecursionError)):
         packed.encode()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ponder.errors import RunError
-from ponder.runs import Run, read_traces, trace_writer
+from ponder.runs import Run, read_traces, trace_blocks, trace_writer
 from ponder.runs.append_file import AppendFile
 from ponder.runs.block_file import BlockReader
 from ponder.runs.trace_blocks import TARGET_TOKENS, pack_traces
@@ -145,6 +145,16 @@ def test_answer_that_is_no_data_is_refused(tmp_path: Path, answer: Any) -> None:
     with pytest.raises(RunError, match="answers and tags must be plain data"), Run(tmp_path, Job()) as run:
         run.write_traces(0, [trace("good")])
         run.write_traces(1, [bad])
+    assert names(tmp_path) == ["good"]
+
+
+def test_trace_that_is_too_large_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_blocks, "MAX_JSON_BYTES", 10_000)
+    large = Trace(Problem("large", user_messages("?"), tags={"tests": "1 " * 6000}), [Step(None, "?", ids([1]))])
+    with pytest.raises(RunError, match=r"^the trace of problem 'large' .* leave this problem out"):
+        with Run(tmp_path, Job()) as run:
+            run.write_traces(0, [trace("good")])
+            run.write_traces(1, [large])
     assert names(tmp_path) == ["good"]
 
 

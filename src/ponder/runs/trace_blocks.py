@@ -11,7 +11,7 @@ says what there is:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,18 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder.errors import RunError
 from ponder.runs import block_file
 from ponder.runs.trace_columns import MAX_RATIO, deflate, inflate, num_planes, pack_column, unpack_column
 from ponder.trace_json import array_dtype, trace_from_json, trace_to_json
 from ponder.types import Trace, ids
 from ponder.validate import MAX_INT32
 
-TARGET_TOKENS, TARGET_CHARS = 1 << 16, 1 << 20  # a block with so much gets no further trace
+# A block with so much gets no further trace, and a trace with so many characters gets a block of its own: so only a
+# trace that is too large by itself makes a block that is, though a character may take six bytes as JSON.
+TARGET_TOKENS, TARGET_CHARS = 1 << 16, 1 << 20
 # Of a block before it is compressed, so that a small file cannot fill the memory: 20 million tokens with two numbers
 # each, and a tree of 200,000 steps. Parsed JSON may take twenty times its bytes.
 MAX_RAW_BYTES, MAX_JSON_BYTES = block_file.MAX_BODY_BYTES, 1 << 26
 _MAX_COLUMNS = 1000
 _STEP_CHARS = 100  # about what the JSON of a step takes beside its text
+_VALUE_CHARS = 8  # about what the JSON of a number takes, and that of a text or a list beside what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,9 @@ class PackedTraces:
         """About what it takes in memory."""
         return self.num_chars + sum(array.nbytes for arrays in self.columns.values() for array in arrays)
 
-    def add(self, trace: Trace) -> None:
-        """Raises ValueError for arrays that cannot be kept, and then keeps nothing of the trace."""
+    def add(self, trace: Trace, num_chars: int) -> None:
+        """`num_chars`: about what its JSON takes. Raises ValueError for arrays that cannot be kept, and then keeps
+        nothing of the trace."""
         arrays: list[tuple[str, NDArray[Any]]] = []
 
         def take(name: str, array: NDArray[Any]) -> int:
@@ -77,20 +82,21 @@ class PackedTraces:
             num_tokens += len(array) if name == "token_ids" else 0
         self.summaries.append(TraceSummary(trace.problem.id, len(trace.steps), num_tokens, bool(trace.failed)))
         self.num_tokens += num_tokens
-        self.num_chars += len(trace.problem.id) + sum(len(step.text) + _STEP_CHARS for step in trace.steps)
+        self.num_chars += num_chars
 
     def finish(self) -> None:
         """Copy the arrays, which their owner may change."""
         self.columns = {name: [np.concatenate(arrays)] for name, arrays in self.columns.items()}
 
     def encode(self) -> tuple[bytes, bytes]:
-        """Directory and body of the block. Raises TypeError or ValueError for what is no plain data, or too much."""
+        """Directory and body of the block. Raises TypeError or ValueError for what is no plain data, and RunError for
+        a trace that is too large."""
         text = json.dumps(self.records, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
         raw = text.encode("utf-8", "surrogatepass")  # a text may hold half of a character
         if len(raw) > MAX_JSON_BYTES:
-            raise ValueError(f"their texts take {len(raw)} bytes at once, over {MAX_JSON_BYTES}")
+            raise self._too_large(f"{len(raw):,} bytes as JSON, over {MAX_JSON_BYTES:,}")
         if (size := len(raw) + sum(array.nbytes for (array,) in self.columns.values())) > MAX_RAW_BYTES:
-            raise ValueError(f"they take {size} bytes at once, over {MAX_RAW_BYTES}")
+            raise self._too_large(f"{size:,} bytes with its tokens, over {MAX_RAW_BYTES:,}", by_tokens=True)
         parts = [deflate(raw)]
         columns: dict[str, Any] = {}
         for name, (array,) in self.columns.items():
@@ -101,12 +107,26 @@ class PackedTraces:
         directory = {"traces": rows, "json": [len(raw), len(parts[0])], "columns": columns}
         return json.dumps(directory, separators=(",", ":")).encode(), b"".join(parts)
 
+    def _too_large(self, size: str, by_tokens: bool = False) -> RunError:
+        """The error for a block that is too large. It names the largest trace and says what to do."""
+        sizes = [(_count_chars(r["problem"]), _count_chars(r["steps"]), r["problem"]["id"]) for r in self.records]
+        in_problem, in_steps, problem_id = max(sizes, key=lambda s: s[0] + s[1])
+        cure = "let the strategy grow fewer steps, or sample fewer tokens"
+        if in_problem > in_steps and not by_tokens:
+            cure = "leave this problem out, or keep less text in its messages, answer and tags, such as fewer tests"
+        return RunError(f"the trace of problem {problem_id!r:.60} cannot be kept, for it takes {size}: {cure}")
+
 
 def pack_traces(step: int, traces: Iterable[Trace]) -> Iterator[PackedTraces]:
     """Blocks of a sensible size with these traces, in order."""
     packed = PackedTraces(step)
     for trace in traces:
-        packed.add(trace)
+        num_chars = _count_trace_chars(trace)
+        if packed.summaries and num_chars >= TARGET_CHARS:
+            packed.finish()
+            yield packed
+            packed = PackedTraces(step)
+        packed.add(trace, num_chars)
         if packed.num_tokens >= TARGET_TOKENS or packed.num_chars >= TARGET_CHARS:
             packed.finish()
             yield packed
@@ -114,6 +134,31 @@ def pack_traces(step: int, traces: Iterable[Trace]) -> Iterator[PackedTraces]:
     if packed.summaries:
         packed.finish()
         yield packed
+
+
+def _count_trace_chars(trace: Trace) -> int:
+    """About what the JSON of a trace takes. Nothing is encoded, so a long text costs no more time than a short one."""
+    p, count = trace.problem, 0
+    for step in trace.steps:
+        count += len(step.text) + _STEP_CHARS + _VALUE_CHARS * len(step.cites)
+        for score in step.scores.values():
+            count += len(score.reason) + _VALUE_CHARS * len(score.steps)
+    try:
+        return count + _count_chars((p.id, p.messages, p.answer, p.tags, p.style, p.answer_instruction, trace.failed))
+    except RecursionError:
+        return count  # JSON cannot be nested so deep: `encode` refuses it
+
+
+def _count_chars(data: Any) -> int:
+    """About what the JSON of plain data takes."""
+    if isinstance(data, str):
+        return len(data) + _VALUE_CHARS
+    if isinstance(data, Mapping):
+        data = [*data, *data.values()]
+    if not isinstance(data, list | tuple):
+        return _VALUE_CHARS
+    # A problem may have thousands of tests, and the texts among them need no call.
+    return _VALUE_CHARS + sum([len(v) + _VALUE_CHARS if type(v) is str else _count_chars(v) for v in data])
 
 
 def parse_rows(directory: bytes, count: int) -> tuple[list[list[Any]], dict[str, Any]]:
