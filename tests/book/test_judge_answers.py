@@ -11,7 +11,7 @@ import pytest
 from fakes import DigitTask, FirstCharVerifier, char_policy
 from ponder.book.figure import FigureRun
 from ponder.book.judge_answers import FIGURE, JUDGES, ON_WORD_PROBLEMS, stage_title
-from ponder.book.judge_scale import MANY, SIZES
+from ponder.book.judge_scale import MANY
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
 from ponder.nets import hf
@@ -49,7 +49,7 @@ def test_every_stage_has_a_title() -> None:
     names = [s.name for s in build("judges", model="smollm2", task="mawps", **ON_WORD_PROBLEMS).stages]
     titles = [stage_title(name) for name in names if name != "right"]
     assert len(set(titles)) == len(titles)
-    assert stage_title("many-outcomes-gsm8k") == "answers to learn from, gsm8k, many answers to each"
+    assert stage_title("many-outcomes-gsm8k") == "answers to learn from, GSM8K (90 answers a problem)"
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,14 @@ def test_figure_on_a_model_and_a_task_of_ones_own(tmp_path: Path) -> None:
     assert many["answers"] == 3 * few["answers"] > 0 and many["problems"] == few["problems"]
     assert data["costs"][f"{MANY}orm"]["tokens"] > data["costs"]["orm"]["tokens"]
     text = "\n".join(FIGURE.report({0: data}))
-    for size in (SIZES[""], SIZES[MANY]):
+    assert FIGURE.sizes == {"": "8 answers a problem", MANY: "90 answers a problem"}
+    for size in FIGURE.sizes.values():
         assert f"| best by outcome reward model, from {size} |" in text
         assert f"| best by implicit reward model, by its ratio, from {size} |" in text
     assert "a tenth" not in text.partition("**Held?**")[2] and "GSM8K" not in text
-    assert {row["line"] for row in FIGURE.draw({0: data}).rows} >= {f"best by outcome reward model, from {SIZES[MANY]}"}
+    assert "in every seed" not in text and "in no seed" not in text and "mean over seeds" not in text
+    lines = {row["line"] for row in FIGURE.draw({0: data}).rows}
+    assert "best by outcome reward model, from 90 answers a problem" in lines
 
 
 def test_tiny_model_is_of_another_figure(tmp_path: Path) -> None:

@@ -164,13 +164,30 @@ def held_above(values: Sequence[float], threshold: float = 0.0, bounds: Bounds |
         return "yes"
     if high < threshold:
         return "no"
-    return "in every seed" if min(values) > threshold else "in no seed" if max(values) < threshold else "not clear"
+    return held_in_seeds(values, len(values), threshold)
+
+
+def held_in_seeds(values: Sequence[float], seeds: int, threshold: float = 0.0) -> str:
+    """What so many seeds say without an interval, of each of which there may be several values."""
+    if min(values) > threshold:
+        return "in its one seed" if seeds == 1 else "in every seed"
+    if max(values) < threshold:
+        return "not in its one seed" if seeds == 1 else "in no seed"
+    return "not clear"
 
 
 def one_seed_line(seeds: Sized) -> str:
     """What a page says where one seed alone is kept."""
-    alone = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
+    alone = " One seed is kept: nothing has an interval, and `in its one seed` says no more than that."
     return alone if len(seeds) == 1 else ""
+
+
+def cells_line(seeds: Sized) -> str:
+    """What the cells of a page's tables are."""
+    return one_seed_line(seeds) or (
+        " Every cell has the mean over seeds, its 95 % interval (Student's, of arcsin sqrt) and each seed; differences"
+        " have Student's own."
+    )
 
 
 def paint_seeds(axes: Any, x: Sequence[float], curves: Sequence[Sequence[float]], colour: str, **look: Any) -> None:
@@ -210,9 +227,8 @@ def lines_above_at_every_n(
         gaps = {k: [a[n.index(k)] - b[n.index(k)] for a, b in both] for k in n if k >= least}
         verdicts = list(dict.fromkeys(held_above(gap) for gap in gaps.values()))
         held = verdicts[0] if len(verdicts) == 1 else "not clear"
-        every = [x for gap in gaps.values() for x in gap]
         if held == "not clear":
-            held = "in every seed" if min(every) > 0 else "in no seed" if max(every) < 0 else held
+            held = held_in_seeds([x for gap in gaps.values() for x in gap], len(both))
         cells = "; ".join(f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (8, n[-1]))
         out.append(f"- {title(one)} less {title(other)}: {cells}. Above at every N: **{held}**.")
     return [*out, ""]

@@ -94,6 +94,12 @@ def guessed_f1(solutions: Solutions) -> float:
     return max(2 * q * e / (q + e) if q + e else 0.0 for q, e in shares)
 
 
+def _spread(seeds: int) -> str:
+    if seeds == 1:
+        return "Intervals of F1 are over solutions, by bootstrap (95 %)."
+    return "Intervals of F1 are over seeds; the control has none, and its interval is over solutions, by bootstrap."
+
+
 def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
     """What a page says of it: of one seed with intervals over solutions, of several over seeds."""
     kept = [data["processbench"] for data in seeds.values() if "processbench" in data]
@@ -105,7 +111,7 @@ def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
         each = {key: [k[name][key] for k in kept] for key in ("error accuracy", "correct accuracy", "f1")}
         low, high = found["low"], found["high"]
         if len(kept) == 1 or name == STEP_LENGTH:  # the control learned from no seed: its interval is over solutions
-            f1 = f"{100 * found['f1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+            f1 = f"{100 * found['f1']:.1f} [{100 * low:.1f}, {100 * high:.1f}]" + " over solutions" * (len(kept) > 1)
         else:
             f1, low = format_interval(each["f1"], bounds=SHARE), over_seeds(each["f1"], SHARE)[1]
         cells = [f"{100 * sum(each[key]) / len(kept):.1f}" for key in ("error accuracy", "correct accuracy")]
@@ -116,7 +122,7 @@ def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
     return [
         f"ProcessBench (Zheng et al. 2024, arXiv:2412.06559), GSM8K: {count} solutions of larger models; the threshold"
         " is chosen on as many others. A step's score is of its own tokens; the first below the threshold is called"
-        " wrong. A guess says no error with the best fixed chance, else a step at random.",
+        f" wrong. A guess says no error with the best fixed chance, else a step at random. {_spread(len(kept))}",
         *markdown_table(
             ["judge", "first wrong step found, %", "no error recognised, %", "F1, %", "F1 of a guess, %"], rows
         ),

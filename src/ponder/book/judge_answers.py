@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from ponder.book.figure import FigureRun, SeedData
@@ -12,7 +13,7 @@ from ponder.book.judge_scale import BETA, MANY, SETTINGS, SPLITS, JudgeScale, me
 from ponder.book.judges import RECIPE
 from ponder.book.shared_settings import GSM8K_START
 from ponder.book.stage_costs import stage_cost_lines, stage_costs
-from ponder.book.word_problem_start import WORD_PROBLEMS, start_line, word_problem_start
+from ponder.book.word_problem_start import WORD_PROBLEMS, start_line, task_title, word_problem_start
 from ponder.errors import UsageError
 
 TASK = "mawps"
@@ -41,6 +42,9 @@ class JudgeAnswers(JudgeScale):
         f" chosen on the validation split. {GSM8K_START}"
     )
     models = ("smollm2", "any")
+    sizes: Mapping[str, str] = MappingProxyType(
+        {"": f"{SETTINGS['samples']} answers a problem", MANY: f"{ON_WORD_PROBLEMS['many']} answers a problem"}
+    )
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         if run.model == "tiny":
@@ -68,19 +72,20 @@ class JudgeAnswers(JudgeScale):
         few, many = first["learned from"], first["learned from many"]
         counts = [sum(x["answers"] for x in learned.values()) for learned in (few, many)]
         each = ", ".join(
-            f"{name} {x['problems']:,} problems and {x['answers']:,} answers ({x['different answers']:,} different),"
-            f" {100 * x['right'] / x['answers']:.1f} % of them right"
+            f"{task_title(name)} {x['problems']:,} problems and {x['answers']:,} answers"
+            f" ({x['different answers']:,} different), {100 * x['right'] / x['answers']:.1f} % of them right"
             for name, x in many.items()
         )
+        steps, batch, many_batch = (ON_WORD_PROBLEMS[name] for name in ("steps", "batch_size", "many_batch_size"))
         start = start_line(first["model"], first["task"]).strip()
         rl = f" Then came {SETTINGS['rl_steps']} steps of GRPO on MAWPS and SVAMP, 512 answers each."
         return (
             f"{start}{rl * (first['task'] == TASK)} Of the policy's answers to training problems {counts[1]:,} have"
             f" verdicts (in the first seed: {each}); judges learn from nine tenths of the problems, each answer once."
-            f" Others learn from {counts[0]:,} answers to the same problems. Of every judge the best of three"
-            " measurements on the held-out tenth is kept. All choose among the same samples. In every cell the mean"
-            " over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's own."
-            " An answer that states nothing is never chosen."
+            f" Others learn from {counts[0]:,} answers to the same problems. Those from more answers also take more"
+            f" steps, {steps * batch // many_batch} of {many_batch} problems where the others take {steps} of {batch}:"
+            " answers and steps are not told apart. Of every judge the best of three measurements on the held-out tenth"
+            " is kept. All choose among the same samples. An answer that states nothing is never chosen."
         ).strip()
 
 
@@ -94,8 +99,8 @@ def stage_title(name: str) -> str:
     }  # fmt: skip
     words = titles[kind]
     if kind in ("outcomes", *SPLITS) and task in WORD_PROBLEMS:
-        words = f"{words}, {task}"
-    return f"{words}, many answers to each" if name.startswith(MANY) else words
+        words = f"{words}, {task_title(task)}"
+    return f"{words} ({ON_WORD_PROBLEMS['many']} answers a problem)" if name.startswith(MANY) else words
 
 
 FIGURE = JudgeAnswers()

@@ -14,16 +14,17 @@ from ponder.book.figure import (
     SHARE,
     FigureRun,
     SeedData,
+    cells_line,
     format_interval,
     lines_above_at_every_n,
     markdown_table,
-    one_seed_line,
     over_seeds,
     paint_seeds,
 )
-from ponder.book.judges import RECIPE, measure_answers
+from ponder.book.judges import LOG_PI_WORDS, READ_LOG_PI, RECIPE, measure_answers
 from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_sets
-from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.book.shared_settings import GSM8K_START, TINY_START
+from ponder.book.word_problem_start import start_line, task_title, word_problem_start
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_traces
@@ -38,8 +39,8 @@ READINGS = ("ratio", "logprob", "likelihood")
 FEW = "tenth-"  # before the name of a judge from a tenth of the problems, each once
 LONG = "long-tenth-"  # of one from a tenth, for as many steps as from all
 MANY = "many-"  # of one from all problems, and from many more answers to each
-SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps", MANY: "all, with more answers to each"}
-PREFIXES = (FEW, LONG, "", MANY)  # in the order of the page
+SIZES = {"": "all", FEW: "a tenth", LONG: "a tenth for as many steps"}  # of the problems
+PREFIXES = (FEW, LONG, "", MANY)  # in the order of a page
 SETTINGS: dict[str, Any] = {
     "rl_steps": 60, "more_tasks": ("svamp", "gsm8k"), "rl_tasks": ("svamp",), "test_tasks": ("gsm8k",),
     "problems": 4000, "samples": 8, "batch_size": 32, "steps": 160, "tuned_steps": 80, "warmup_steps": 10, "lr": 1e-4,
@@ -59,6 +60,8 @@ ON_ONE_TASK: dict[str, Any] = {
     "validation_n": CHOICE_N,
 }  # fmt: skip
 MAX_PROBLEMS = 4000  # of it
+CONFOUNDED = "Judges from all and from a tenth of the problems, each read once, differ in problems and in steps."
+CONTROLLED = f"{CONFOUNDED} Beside one from a tenth for as many steps, one from all differs in problems alone."
 # By row the kind of choice, and the judge; "log pi" is the reading that is best on the validation split.
 JUDGES = {
     "best orm": "best by outcome reward model",
@@ -101,6 +104,7 @@ COMPARED = (
 DRAWN = {
     "best orm": 1, "best token-orm": 2, "best log pi": 0, "weighted ratio": 3, "tuned": 4, "majority": 6, "oracle": 7,
 }  # fmt: skip
+ORACLE_BEYOND = 3.0  # where it is so many times the best choice, the axis ends without it
 STYLES = {FEW: "--", LONG: ":", MANY: "-."}
 
 
@@ -116,7 +120,17 @@ class JudgeScale:
         "A judge that learned from ten times as many problems chooses better, and then best of N by an outcome reward"
         " model beats majority vote."
     )
+    settings = (
+        "Rates, beta, batch and steps had one value in the kept runs, and how log pi is read is chosen on the"
+        " validation split. On word problems a trial came before, of one seed and measured on held-out training"
+        " questions: among outcome models at the end of the answer and at every token, the latter with a language-model"
+        " loss of weight 1, with dropout and without. Afterwards that weight was 0.1 and dropout was left out; by what"
+        " 0.1 was chosen, and why GRPO, problems and rate were changed between the trial and the kept runs, was not"
+        " kept. Two runs with these settings ended before they had scored test answers. With the tiny model nothing was"
+        f" tried: rate and beta are the recipes' own, and the steps read each answer once. {TINY_START}. {GSM8K_START}"
+    )
     models: tuple[str, ...] = ("tiny", "smollm2", "any")
+    sizes: Mapping[str, str] = SIZES
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         tasks, judges, settings = TINY_TASKS, TINY_JUDGES, ON_TINY
@@ -158,15 +172,16 @@ class JudgeScale:
 
         def paint(figure: Any, panels: list[Any]) -> None:
             for axes, task in zip(panels, tasks, strict=True):
-                n = sizes(seeds, task)
+                n, highest = sample_sizes(seeds, task), 0.0
                 for name, colour in DRAWN.items():
-                    for prefix in SIZES if name in JUDGES else ("",):
+                    for prefix in self.sizes if name in JUDGES else ("",):
                         if not has_row(seeds, task, f"{prefix}{name}"):
                             continue
                         curves = row_curves(seeds, task, f"{prefix}{name}")
                         mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
                         look = {"ls": STYLES[prefix], "lw": 1.0, "mfc": "white"} if prefix else {}
-                        label = row_title(f"{prefix}{name}")
+                        label = self._row_title(f"{prefix}{name}")
+                        highest = max(highest, *mean) if name != "oracle" else highest
                         if not prefix:
                             paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
                         axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=label, **look)
@@ -178,8 +193,11 @@ class JudgeScale:
                 axes.set_xticks(n, [str(k) for k in n])
                 axes.set_xlabel("answers to choose from, N")
                 axes.set_ylabel("right, %")
-                axes.set_ylim(bottom=0)
-                axes.set_title(task, fontsize=9)
+                top = 100 * over_seeds([own[-1] for own in row_curves(seeds, task, "oracle")])[0]
+                beyond = top > ORACLE_BEYOND * highest
+                axes.set_ylim(0, 1.4 * highest if beyond else None)
+                leaves = f"; the oracle leaves the axis, {top:.1f} at N = {n[-1]}" if beyond else ""
+                axes.set_title(f"{task_title(task)}{leaves}", fontsize=9)
             lines, labels = panels[0].get_legend_handles_labels()
             columns = min(2, len(tasks))
             figure.legend(lines, labels, fontsize=7, ncols=columns, loc="outside lower center", frameon=False)
@@ -189,30 +207,49 @@ class JudgeScale:
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         first = next(iter(seeds.values()))
-        out = [self._data_line(first) + one_seed_line(seeds), ""]
+        out = [self._data_line(first) + cells_line(seeds), ""]
         for task in measured_tasks(seeds):
-            n = sizes(seeds, task)
+            n = sample_sizes(seeds, task)
             shown = [k for k in n if k in (1, 8, 16, 64)]
-            names = [f"{prefix}{name}" for name in JUDGES for prefix in PREFIXES]
+            names = [f"{prefix}{name}" for name in JUDGES for prefix in PREFIXES if prefix in self.sizes]
             known = [name for name in (*names, *OTHERS) if has_row(seeds, task, name)]
             rows = []
             for name in known:
                 curves = row_curves(seeds, task, name)
                 cells = [format_interval([c[n.index(k)] for c in curves], bounds=SHARE) for k in shown]
-                rows.append([row_title(name), *cells])
-            reading = f" Log pi is read by `{log_pi_reading(seeds, task)}`, chosen by best of {CHOICE_N} on validation"
+                rows.append([self._row_title(name), *cells])
             out += [
-                f"### {task}",
+                f"### {task_title(task)}",
                 "",
                 f"{first['tasks'][task]['test']['problems']} held-out problems, {n[-1]} samples of each."
-                + (f"{reading} problems." if has_row(seeds, task, "best log pi") else ""),
+                + (_reading_line(seeds, task) if has_row(seeds, task, "best log pi") else ""),
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, task),
-                *lines_above_at_every_n(
-                    [pair for pair in COMPARED if {*pair} <= {*known}], partial(row_curves, seeds, task), row_title, n
-                ),
+                *self._verdict_lines(seeds, task, [pair for pair in COMPARED if {*pair} <= {*known}]),
             ]
         return out
+
+    def _verdict_lines(
+        self, seeds: Mapping[int, SeedData], task: str, compared: Sequence[tuple[str, str]]
+    ) -> list[str]:
+        """Which rows lie above which, and in how many of these comparisons all problems help at equal steps."""
+        out = lines_above_at_every_n(
+            compared, partial(row_curves, seeds, task), self._row_title, sample_sizes(seeds, task)
+        )
+        lines = dict(zip(compared, out[2:], strict=False))
+        equal = [lines[pair] for pair in compared if pair[1] == f"{LONG}{pair[0]}"]
+        held = sum(line.endswith(("**yes**.", "**in every seed**.")) for line in equal)
+        if equal:
+            out += [
+                f"At equal steps judges from all problems are above those from a tenth in {held or 'none'} of"
+                f" {len(equal)} comparisons.",
+                "",
+            ]
+        return out
+
+    def _row_title(self, row: str) -> str:
+        prefix, name = split_row(row)
+        return f"{JUDGES[name]}, from {self.sizes[prefix]}" if name in JUDGES else OTHERS[name]
 
     def _data_line(self, first: SeedData) -> str:
         if first["model"] == "tiny":
@@ -222,8 +259,8 @@ class JudgeScale:
         learned = first["learned from"]
         total = sum(x["answers"] for x in learned.values())
         each = ", ".join(
-            f"{name} {x['problems']:,} problems and {x['answers']:,} answers, {100 * x['right'] / x['answers']:.1f} %"
-            " of them right"
+            f"{task_title(name)} {x['problems']:,} problems and {x['answers']:,} answers,"
+            f" {100 * x['right'] / x['answers']:.1f} % of them right"
             for name, x in learned.items()
         )
         start = start_line(first["model"], TASKS[0]).strip()
@@ -234,9 +271,8 @@ class JudgeScale:
             " tenths of the problems, or from a tenth of these, each problem once; or from that tenth for as many steps"
             " as from all. An outcome reward model learns at the end of an answer; one that learns at every token has a"
             f" language-model loss of right answers beside it, of weight {s['lm_weight']:g}. Of every judge the best of"
-            " three measurements on the held-out tenth is kept. All choose among the same samples. In every cell the"
-            " mean over seeds, its 95 % interval (Student's, of arcsin sqrt), and each seed; differences have Student's"
-            " own. An answer that states nothing is never chosen."
+            f" three measurements on the held-out tenth is kept. {CONTROLLED} All choose among the same samples. An"
+            " answer that states nothing is never chosen."
         ).strip()
 
     def _one_task_line(self, first: SeedData) -> str:
@@ -249,15 +285,14 @@ class JudgeScale:
             " or in as many. Of every judge the best of three measurements on the held-out tenth is kept. No RL came"
             f" first, and judges learned from {name} alone. Rates ({s['lr']:g}, of implicit models"
             f" {s['implicit_lr']:g}) are those of SmolLM2 on word problems; no setting was chosen on this model and"
-            " task. All choose among the same samples. In every cell the mean over seeds, its 95 % interval"
-            " (Student's, of arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing"
-            " is never chosen."
+            f" task. {CONTROLLED} All choose among the same samples. An answer that states nothing is never chosen."
         )
 
     def _sums_line(self, first: SeedData) -> str:
         (x,), s = first["learned from"].values(), ON_TINY
         known = first["tasks"][TINY_TASKS[0]]["test"]["best"]  # a run that was stopped lacks judges
         few = f", or from a tenth of these in {s['steps'] // 10}" if f"{FEW}orm" in known else ""
+        confounded = f" {CONFOUNDED} No judge learned from a tenth for as many steps here." * bool(few)
         beta = f" The implicit model's beta is {s['betas'][0]:g}, as theirs." if "implicit ratio" in known else ""
         return (
             "The model is a transformer of two layers of width 64 after 300 steps of 64 worked sums of five digits. Of"
@@ -266,18 +301,16 @@ class JudgeScale:
             f" {100 * x['right'] / x['answers']:.1f} % of them right; {x['different answers']:,} of them differ);"
             f" judges learn from nine tenths of the problems in {s['steps']} steps of {s['batch_size']} draws{few},"
             f" each answer once, at the learning rate of the other recipes (1e-3).{beta} No other setting was tried."
-            " All choose among the same samples. In every cell the mean over seeds, its 95 % interval (Student's, of"
-            " arcsin sqrt), and each seed; differences have Student's own. An answer that states nothing is never"
-            " chosen."
+            f"{confounded} All choose among the same samples. An answer that states nothing is never chosen."
         )
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], task: str) -> list[str]:
         judges = [
             row
             for row in ("best orm", "best ratio", "best log pi")
-            if any(has_row(seeds, task, f"{p}{row}") for p in SIZES)
+            if any(has_row(seeds, task, f"{p}{row}") for p in self.sizes)
         ]
-        prefixes = [p for p in PREFIXES if any(has_row(seeds, task, f"{p}{row}") for row in judges)]
+        prefixes = [p for p in PREFIXES if p in self.sizes and any(has_row(seeds, task, f"{p}{row}") for row in judges)]
         rows = []
         for row in judges:
             cells = []
@@ -291,7 +324,7 @@ class JudgeScale:
             rows.append([JUDGES[row].removeprefix("best by "), *cells])
         return [
             "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
-            *markdown_table(["judge", *(f"from {SIZES[prefix]}" for prefix in prefixes)], rows),
+            *markdown_table(["judge", *(f"from {self.sizes[prefix]}" for prefix in prefixes)], rows),
         ]
 
 
@@ -360,6 +393,11 @@ def log_pi_reading(seeds: Mapping[int, SeedData], task: str) -> str:
     return max(READINGS[1:], key=worth)
 
 
+def _reading_line(seeds: Mapping[int, SeedData], task: str) -> str:
+    read = LOG_PI_WORDS[log_pi_reading(seeds, task)]
+    return f" {READ_LOG_PI} by best of {CHOICE_N} on validation problems: here as its {read}."
+
+
 def split_row(row: str) -> tuple[str, str]:
     """The size of data that a row's judge learned from, and the row's name without it."""
     prefix = next((p for p in (LONG, FEW, MANY) if row.startswith(p)), "")
@@ -392,16 +430,11 @@ def row_curves(seeds: Mapping[int, SeedData], task: str, row: str) -> list[list[
     return [test[kind][score_name(seeds, task, row)] for test in tests]
 
 
-def row_title(row: str) -> str:
-    prefix, name = split_row(row)
-    return f"{JUDGES[name]}, from {SIZES[prefix]}" if name in JUDGES else OTHERS[name]
-
-
 def measured_tasks(seeds: Mapping[int, SeedData]) -> tuple[str, ...]:
     return tuple(next(iter(seeds.values()))["tasks"])
 
 
-def sizes(seeds: Mapping[int, SeedData], task: str) -> list[int]:
+def sample_sizes(seeds: Mapping[int, SeedData], task: str) -> list[int]:
     return list(next(iter(seeds.values()))["tasks"][task]["test"]["n"])
 
 

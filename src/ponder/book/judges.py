@@ -15,6 +15,7 @@ from ponder.book.figure import (
     SeedData,
     format_interval,
     format_over_problems,
+    held_in_seeds,
     held_over_problems,
     markdown_table,
     over_seeds,
@@ -44,6 +45,8 @@ MAX_N = 64
 CHOICE_N = 16  # settings are chosen by best of so many on the validation split
 PROBLEM_N = 8  # each problem's own share is kept at this N and the largest
 READINGS = ("ratio", "logprob", "likelihood")
+LOG_PI_WORDS = {"logprob": "sum", "likelihood": "mean"}  # over the tokens of an answer
+READ_LOG_PI = "Whether log pi is read as its sum over an answer's tokens or as its mean is chosen"
 # A third of MAWPS's training problems, many answers of each, each read once.
 ON_WORD_PROBLEMS: dict[str, Any] = {
     "problems": 384, "samples": 16, "batch_size": 8, "steps": 48, "betas": (0.2,), "limit": 96, "n": 32,
@@ -91,8 +94,9 @@ class Judges:
         " outcome reward model trained on the same verdicts."
     )
     settings = (
-        "Beta and the reading of an implicit reward model are chosen on the validation split, as said below; rates and"
-        f" steps had one value in the kept runs. {TINY_START}. With the tiny model's outcome model four other things"
+        "How log pi of an implicit reward model is read is chosen on the validation split, and of the tiny model beta,"
+        " too, as said below; SmolLM2's beta, rates and steps had one value in the kept runs."
+        f" {TINY_START}. With the tiny model's outcome model four other things"
         " were tried (a rate of 3e-3, pairs, more problems with one answer each, four layers; seed 2, once each) and"
         f" did not help. {GSM8K_START}. Problems, steps, batch and betas on word problems were changed three times"
         " before the kept runs, by what the GPU does"
@@ -173,15 +177,12 @@ class Judges:
                 for k in shown
             ]
             rows.append([title, *cells])
-        beta, log_pi = chosen_settings(seeds)
         first = next(iter(seeds.values()))
-        settings = len(_implicit_names(first))
         out = [
             f"{first['answers learned from']:,} answers with verdicts to learn from; {first['test']['problems']}"
             f" held-out problems, {max(n)} samples of each.{_spread_line(seeds)}{self._start_line(first)}",
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
-            f"Chosen on the validation split, by best of {CHOICE_N}, out of {settings} settings: of the ratio"
-            f" `{beta}`; of log pi `{log_pi}`. An answer that states nothing is never chosen.",
+            f"{_chosen_line(seeds)} An answer that states nothing is never chosen.",
             "",
             _sampled_line(seeds),
             "",
@@ -223,9 +224,7 @@ class Judges:
             low = [over_seeds(g)[1] for g in gaps.values()]
             high = [over_seeds(g)[2] for g in gaps.values()]
             each = [x for gap in gaps.values() for x in gap]
-            held = (
-                "yes" if min(low) > 0 else "no" if max(high) < 0 else "in every seed" if min(each) > 0 else "not clear"
-            )
+            held = "yes" if min(low) > 0 else "no" if max(high) < 0 else held_in_seeds(each, len(seeds))
             cells = "; ".join(
                 f"N = {k}: {format_interval(g, sign=True)}" for k, g in gaps.items() if k in (least, max(n))
             )
@@ -273,9 +272,27 @@ def _spread_line(seeds: Mapping[int, SeedData]) -> str:
     if len(seeds) == 1:
         return " One seed; where an interval stands, it is over problems, by bootstrap (95 %)."
     return (
-        " In every cell the mean over seeds, its 95 % interval (Student's, of arcsin sqrt, so that it stays within 0"
-        " and 100), and each seed. Differences below have Student's own."
+        " Every cell has the mean over seeds, its 95 % interval (Student's, of arcsin sqrt, so that it stays within 0"
+        " and 100) and each seed. Differences below have Student's own."
     )
+
+
+def _chosen_line(seeds: Mapping[int, SeedData]) -> str:
+    """Which beta and which reading of log pi were chosen, and among which."""
+    (ratio_beta, _), (beta, reading) = (
+        name.removeprefix("implicit-").split() for name in chosen_settings(seeds)
+    )  # fmt: skip
+    betas = dict.fromkeys(name.partition(" ")[0] for name in _implicit_names(next(iter(seeds.values()))))
+    choice = f"{READ_LOG_PI} by best of {CHOICE_N} on the validation split"
+    if len(betas) == 1:
+        found = f"One beta was trained, {beta}. {choice}: as its {LOG_PI_WORDS[reading]}."
+    else:
+        each = ", ".join(name.removeprefix("implicit-") for name in betas)
+        found = (
+            f"{choice}, and so is beta, among {each}: the ratio is that of beta {ratio_beta}; log pi is that of beta"
+            f" {beta}, read as its {LOG_PI_WORDS[reading]}."
+        )
+    return f"{found} The tuned model's log pi is read in the same way."
 
 
 def problem_shares(seeds: Mapping[int, SeedData], row: str) -> dict[int, list[float]]:

@@ -8,7 +8,7 @@ import platform
 import re
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -85,21 +85,34 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         model = folder.name.removeprefix(f"{figure.name}-")
         flags = next(iter(seeds.values())).get("flags", _default_flags(figure, folder))
         command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
-        took = ", ".join(f"{data['seconds']} s{' after a stop' * ('resumed' in data)}" for data in seeds.values())
         machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
+        machines = re.sub(r"\b1 threads\b", "1 thread", machines)  # as earlier versions wrote it
         parts += [f"## {model}", ""] if figure.models else []
         other = next(iter(seeds.values())).get("model") not in (None, *figure.models)
         parts += [OTHER_MODEL, ""] if settings and other else []
         parts += [f"![{figure.title}]({folder.name}.png)", "", *report]
-        which = "seed" if len(seeds) == 1 else "the seeds"
-        cost = f"{took} for {which} {', '.join(map(str, seeds))} ({machines})"
-        parts += [f"**Cost.** {cost}. **Make it:** `{command}`.", ""]
+        parts += [f"**Cost.** {_took(seeds)} ({machines}). **Make it:** `{command}`.", ""]
     if not files:
         flags = f" --on {figure.models[0]}" if figure.models else ""
         parts += [f"No run of this figure is kept: `ponder book {figure.name}{flags}` makes it.", ""]
     page = out / f"{figure.name}.md"
     write_atomically(page, "\n".join(parts).rstrip() + "\n")
     return [*files, page]
+
+
+def _took(seeds: Mapping[int, SeedData]) -> str:
+    """The seconds of each seed; of one that was resumed, those of its last part alone are kept."""
+    took = ", ".join(f"{data['seconds']} s" for data in seeds.values())
+    out = f"{took} for {_listed(list(seeds))}"
+    resumed = [seed for seed, data in seeds.items() if "resumed" in data]
+    if not resumed:
+        return out
+    which = "each" if len(resumed) == len(seeds) > 1 else _listed(resumed)
+    return f"{out}; of {which} only the last part was counted, not what came before it"
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"{'seed' if len(seeds) == 1 else 'the seeds'} {', '.join(map(str, seeds))}"
 
 
 def figure_folder(figure: BookFigure, run: FigureRun) -> str:

@@ -23,7 +23,7 @@ from ponder.book.figure import (
 from ponder.book.pruned_model import pruned_line, pruned_model
 from ponder.book.shared_settings import GSM8K_START, PRUNED
 from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost
-from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, word_problem_start
+from ponder.book.word_problem_start import STEPS, WORD_PROBLEMS, task_title, word_problem_start
 from ponder.errors import NoGoldAnswer, UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
@@ -187,7 +187,7 @@ class R1Pipeline:
             for one, other in COMPARED
             if one in names and other in names
         ]
-        measured, settings = first["stages"][names[0]], first["settings"]
+        measured, settings, task = first["stages"][names[0]], first["settings"], task_title(first["task"])
         over = (
             "Over seeds with a 95 % interval."
             if len(seeds) > 1
@@ -199,13 +199,13 @@ class R1Pipeline:
             else " A smaller one of its family was not tried here."
         )
         return [
-            f"{len(measured['right by problem'])} held-out problems of {first['task']}, {measured['samples']} samples"
+            f"{len(measured['right by problem'])} held-out problems of {task}, {measured['samples']} samples"
             f" of each at temperature 1. {over}{_cold_start_line(first)} Reasoning RL takes"
             f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all"
             " scenarios a quarter of them; its plain questions are additions of two-digit numbers, judged by an"
             f" implicit reward model. SFT starts from the model as it is, and so does the student.{smaller} Tokens are"
             " those sampled to learn from, up to the stage. SFT and the students read verified answers to"
-            f" training problems of {first['task']}: which part of their gain comes from the task's own form, and which"
+            f" training problems of {task}: which part of their gain comes from the task's own form, and which"
             " from RL before them, is not separated.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens", *["FLOPs"] * counted], cells),
             flops_line(names) if counted else f"{UNKNOWN_FLOPS} up to each stage.",
@@ -252,7 +252,7 @@ def _cold_start_line(data: SeedData) -> str:
         return _own_cold_start_line(data)
     if data.get("model") != "smollm2" or data["task"] not in WORD_PROBLEMS:
         return ""
-    other = "" if data["task"] == "gsm8k" else f", none of {data['task']}"
+    other = "" if data["task"] == "gsm8k" else f", none of {task_title(data['task'])}"
     return f" The cold start reads GSM8K's worked training solutions, 64 in each of {STEPS} steps{other}."
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ponder.book.figure import FigureRun, SeedData
 from ponder.book.judges import COMPARED, RECIPE, Judges
 from ponder.book.shared_settings import GSM8K_START
-from ponder.book.word_problem_start import start_line, starts_with_gsm8k
+from ponder.book.word_problem_start import start_line, starts_with_gsm8k, task_title
 from ponder.errors import UsageError
 
 TASK = "mawps"
@@ -54,10 +54,11 @@ class RLJudges(Judges):
 def policy_line(first: SeedData) -> str:
     """What a page says of the policy, from the data of one seed."""
     line = start_line(first["model"], first.get("task"))
-    steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(ON_WORD_PROBLEMS["more_tasks"])
+    steps, others = ON_WORD_PROBLEMS["rl_steps"], ", ".join(map(task_title, ON_WORD_PROBLEMS["more_tasks"]))
     if "rl steps" in first and not line:
         return f" The policy is the model after {steps} steps of GRPO on {first['task']}, 512 answers each."
-    return line and f"{line} Then came {steps} steps of GRPO on {first['task']} and {others}, 512 answers each."
+    own = task_title(first["task"]) if line else ""
+    return line and f"{line} Then came {steps} steps of GRPO on {own} and {others}, 512 answers each."
 
 
 FIGURE = RLJudges()

@@ -11,6 +11,11 @@ STEPS, LR = 100, 2e-4
 LIMIT = 64  # held-out problems that tell its own accuracy
 
 
+def task_title(task: str) -> str:
+    """A set of word problems by the name that its authors gave it; any other task by its own."""
+    return task.upper() if task in WORD_PROBLEMS else task
+
+
 def starts_with_gsm8k(run: FigureRun) -> bool:
     return run.model == "smollm2" and run.task in WORD_PROBLEMS
 
