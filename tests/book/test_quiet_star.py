@@ -34,13 +34,16 @@ def test_figure_on_the_tiny_model_at_the_smallest_size(tmp_path: Path) -> None:
     assert "| FLOPs |" in "\n".join(FIGURE.report({0: json.loads(json.dumps(data))}))
 
 
+TEXTS = [SimpleNamespace(question=str(i % 3)) for i in range(9)]
+
+
 @dataclass(frozen=True)
 class FakeJob:
     recipe: str
     settings: dict[str, Any]
     stages: tuple[Any, ...] = (
         SimpleNamespace(name="rl"), SimpleNamespace(name="outcomes"),
-        SimpleNamespace(name="quiet", job=SimpleNamespace(batch_size=32)),
+        SimpleNamespace(name="quiet", job=SimpleNamespace(batch_size=32, data=SimpleNamespace(train=TEXTS))),
     )  # fmt: skip
 
 
@@ -57,6 +60,7 @@ def test_smollm2_begins_with_the_policy_after_rl(tmp_path: Path, monkeypatch: py
     run = Recorded("smollm2", 1, tmp_path / "quiet-star-smollm2" / "seed-1", made)
     data = FIGURE.run(run)
     assert data["task"] == "mawps" and data["policy"] and data["texts a step"] == 32
+    assert data["different texts"] == 3
     (begun, start), (rl, judges), (job, folder) = ran
     assert begun.recipe == "cold_start" and start == tmp_path / "start-gsm8k-smollm2" / "seed-1"
     assert judges == tmp_path / "rl-judges-smollm2" / "seed-1" / "judges"
@@ -85,6 +89,26 @@ def test_report_compares_runs_of_the_same_seed() -> None:
     assert "against none: +0.0 [" in text and "2.5 [2.5, 2.5] (2.5, 2.5, 2.5) times the tokens" in text
     assert "FLOPs of these runs were not kept" in text and "| FLOPs |" not in text
     assert len(FIGURE.draw(seeds).rows) == 2 * len(ARMS)
+
+
+@pytest.mark.parametrize(
+    ("different", "nats", "title", "page"),
+    [
+        (30, 0.7, "no thoughts, 4 times as many texts", "reads 40 texts, of which there are 30 different ones."),
+        (10, 0.7, "no thoughts, the same texts 4 times as often", "each some 4 times. It learns them by heart: of new"),
+        (10, 0.4, "no thoughts, the same texts 4 times as often", "each some 4 times."),
+    ],
+)
+def test_page_says_whether_longer_reading_is_of_the_same_texts(
+    different: int, nats: float, title: str, page: str
+) -> None:
+    """5 steps of 2 texts without thoughts, and 20 in the longest run."""
+    seeds = {s: seed_data(s, 0.5) | {"different texts": different} for s in range(3)}
+    for data in seeds.values():
+        data["arms"]["without-longer"] |= {"steps": 20, "test/talk": nats}
+    text = "\n".join(FIGURE.report(seeds))
+    assert f"| {title} |" in text and page in text and ("by heart" in text) == ("by heart" in page)
+    assert title in {row["run"] for row in FIGURE.draw(seeds).rows}
 
 
 def test_runs_that_were_cut_are_left_out_and_named() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from ponder.book.figure import POSITIVE, SHARE, FigureRun, SeedData, format_interval, held_above, markdown_table
 from ponder.book.rl_judges import TASK, policy_line, policy_of_rl
 from ponder.book.stage_costs import stage_cost
+from ponder.book.word_problem_start import task_title
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS
 from ponder.pipelines.quiet_star import MEASUREMENTS_FILE
@@ -23,7 +24,7 @@ ARMS = {  # stages of the recipe
     "quiet": "thoughts, learned",
     "untaught": "thoughts, without REINFORCE",
     "without": "no thoughts",
-    "without-longer": "no thoughts, more texts",
+    "without-longer": "no thoughts, {more}",
     "unread": "thoughts between marks that mean nothing yet",
 }
 MEASURES = ("right/talk", "right/plain", "test/talk", "test/plain")
@@ -32,9 +33,10 @@ ON_MAWPS: dict[str, Any] = {
     "steps": 100, "thoughts": 4, "max_thought_tokens": 64, "lookahead_tokens": 12, "lr": 5e-5, "limit": 384,
     "thought_tokens_like": "\n,\n",
 }  # fmt: skip
+DIFFERENT_TEXTS = {("tiny", None): 17_345, ("smollm2", "mawps"): 1_291}  # of runs that did not keep it
 COMPARED = (
     ("quiet", "without", "thoughts, against reading the same texts without"),
-    ("quiet", "without-longer", "against reading more texts without"),
+    ("quiet", "without-longer", "against reading {more} without"),
     ("quiet", "untaught", "REINFORCE, against learning thoughts by the text's likelihood alone"),
     ("unread", "without", "thoughts between marks that mean nothing yet, against none"),
 )
@@ -49,8 +51,8 @@ class QuietStarFigure:
     )
     claim = (
         "A model that learns to think inside a text, from the text alone, predicts it better than one that reads the"
-        " same texts, or more of them, without thinking; and REINFORCE on what a thought helped to predict is what"
-        " makes thoughts good."
+        " same texts, or four times as much, without thinking; and REINFORCE on what a thought helped to predict is"
+        " what makes thoughts good."
     )
     settings = (
         "No setting was chosen on what is reported with SmolLM2, whose are the first that were tried. Those of the tiny"
@@ -71,9 +73,10 @@ class QuietStarFigure:
         )
         folder = run.run_job(job, run.folder / RECIPE)
         arms = {name: measure_arm(folder / name) for name in ARMS}
-        texts = next(stage.job for stage in job.stages if stage.name == "quiet").batch_size
+        quiet = next(stage.job for stage in job.stages if stage.name == "quiet")
         return {
-            "model": run.model, "task": run.task, "seed": run.seed, "policy": policy is not None, "texts a step": texts,
+            "model": run.model, "task": run.task, "seed": run.seed, "policy": policy is not None,
+            "texts a step": quiet.batch_size, "different texts": len({p.question for p in quiet.data.train}),
             "arms": arms,
         }  # fmt: skip
 
@@ -91,11 +94,13 @@ class QuietStarFigure:
                     each = [scale * x for x in _values(data, arm, measure)]
                     axes.barh(i, float(np.mean(each)), color=COLOURS[i], height=0.7)
                     axes.plot(each, [i] * len(each), "k.", ms=4)
-                    rows.append({"measure": measure, "run": ARMS[arm], "value": float(np.mean(each)) / scale})
+                    rows.append(
+                        {"measure": measure, "run": arm_title(data, arm), "value": float(np.mean(each)) / scale}
+                    )
                 axes.set_xlabel(label)
                 axes.set_xlim(left=0)
                 axes.invert_yaxis()
-            panels[0].set_yticks(range(len(arms)), [ARMS[arm] for arm in arms], fontsize=7)
+            panels[0].set_yticks(range(len(arms)), [arm_title(data, arm) for arm in arms], fontsize=7)
             panels[1].set_yticks([])
 
         return FigureWithData(make_panels(2, paint, "", size=(4.6, 2.6)), tuple(rows))
@@ -108,7 +113,7 @@ class QuietStarFigure:
             seeded = ", ".join(str(d["seed"]) for d in data if arm in d["arms"])
             which = f" (seed {seeded})" * (len(own) < len(data))
             rows.append([
-                f"{ARMS[arm]}{which}", format_interval(_values(data, arm, "right/talk"), bounds=SHARE),
+                f"{arm_title(data, arm)}{which}", format_interval(_values(data, arm, "right/talk"), bounds=SHARE),
                 format_interval(_values(data, arm, "test/talk"), 1, 3, bounds=POSITIVE),
                 format_interval(_values(data, arm, "right/plain"), bounds=SHARE) if _thinks(arm) else "",
                 f"{np.mean([m['steps'] for m in own]):.0f}", format_amount(float(np.mean([m["tokens"] for m in own]))),
@@ -129,8 +134,8 @@ class QuietStarFigure:
             "The base of two layers has read sums of last digits, half of them worked out (`3*7+5:16;=6`), half plain"
             " (`3*7+5=6`). Then it reads plain ones alone."
             if first["model"] == "tiny"
-            else f"The texts are questions of {first['task'] or 'sums'} with their gold answers alone, without working."
-            + policy_line(first) * first["policy"]
+            else f"The texts are questions of {task_title(first['task'] or 'sums')} with their gold answers alone,"
+            " without working." + policy_line(first) * first["policy"]
         )
         return (
             f"{about} Before each answer it samples thoughts between two marks, which begin as copies of tokens that it"
@@ -139,11 +144,31 @@ class QuietStarFigure:
             f" before the answer. {problems} held-out problems with one sampled thought,"
             f" {first['texts a step']} texts in a step. Right is an answer of which every token is the likeliest. Over"
             " seeds with a 95 % interval that stays within its bounds; points are the seeds."
+            f"{self._repeats_line(data)}"
+        )
+
+    def _repeats_line(self, data: Sequence[SeedData]) -> str:
+        """How often the longest run reads each text, and whether it learns them by heart."""
+        longer, different = [d["arms"] for d in data if "without-longer" in d["arms"]], different_texts(data[0])
+        if not longer or different is None:
+            return ""
+        read = longer[0]["without-longer"]["steps"] * data[0]["texts a step"]
+        line = f" The longest run reads {read:,} texts, of which there are {different:,} different ones"
+        if not repeats(data[0]):
+            return f"{line}."
+        often = f"{line}: the same as the others, each some {read / different:.0f} times"
+        short, long = ([arms[name]["test/talk"] for arms in longer] for name in ("without", "without-longer"))
+        if min(b - a for a, b in zip(short, long, strict=True)) <= 0:
+            return f"{often}."
+        return (
+            f"{often}. It learns them by heart: of new answers it has {np.mean(long):.3f} nats a token, the run that"
+            f" reads them less often {np.mean(short):.3f}. So fewer nats than it has is no sign of thinking."
         )
 
     def _held_lines(self, data: Sequence[SeedData]) -> list[str]:
         lines = ["**Held?**", ""]
-        for one, other, words in COMPARED:
+        for one, other, title in COMPARED:
+            words = title.format(more=more_reading(data))
             both = [d["arms"] for d in data if one in d["arms"] and other in d["arms"]]
             if not both:
                 lines.append(f"- {words}: **not measured**")
@@ -177,8 +202,31 @@ def measure_arm(folder: Path) -> dict[str, float]:
     return out | (stage_cost(folder) or {})
 
 
+def different_texts(data: SeedData) -> int | None:
+    """How many different training texts there are, where that is known."""
+    known = data.get("different texts", DIFFERENT_TEXTS.get((data["model"], data["task"])))
+    return None if known is None else int(known)
+
+
+def repeats(data: SeedData) -> bool:
+    """Whether the run without thoughts has already read about every text."""
+    different = different_texts(data)
+    return different is not None and data["arms"]["without"]["steps"] * data["texts a step"] >= different
+
+
+def more_reading(data: Sequence[SeedData]) -> str:
+    """What the longest run without thoughts reads, beside the shorter one."""
+    both = next((d["arms"] for d in data if {"without", "without-longer"} <= d["arms"].keys()), None)
+    times = both["without-longer"]["steps"] / both["without"]["steps"] if both else 1
+    return f"the same texts {times:g} times as often" if repeats(data[0]) else f"{times:g} times as many texts"
+
+
+def arm_title(data: Sequence[SeedData], arm: str) -> str:
+    return ARMS[arm].format(more=more_reading(data))
+
+
 def _arms(data: Sequence[SeedData]) -> list[str]:
-    """The runs that some seed has: one may have been cut."""
+    """The runs that some seed has."""
     return [arm for arm in ARMS if any(arm in d["arms"] for d in data)]
 
 
