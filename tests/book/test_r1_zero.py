@@ -184,6 +184,27 @@ def test_report_fits_accuracy_to_the_logarithm_of_compute() -> None:
     assert text.count("in every seed: **yes**") == text.count("in every seed: **no**") == 2
 
 
+def test_dip_is_described_and_left_out_of_the_fit() -> None:
+    """Below the base after 5 steps in both seeds; then on a line of 20 points a tenfold."""
+    own = run_data("primed", 3, 0) | {"measured at": [0, 5, 10, 15, 20], "cons@16": [0.0] * 5, "length": [90.0] * 20}
+    own["flops at"] = [0.0, 1e9, 1e10, 1e11, 1e12]
+    dips = own | {"pass@1": [0.3, 0.1, 0.4, 0.6, 0.8]}
+    other = own | {"pass@1": [0.3, 0.4, 0.5, 0.6, 0.7], "length": [30.0] * 20}
+    assert (r1_zero.dip_length([dips]), r1_zero.dip_length([dips, other]), r1_zero.dip_length([other])) == (1, 0, 0)
+    assert r1_zero.dip_length([own | {"pass@1": [0.3, 0.1, 0.1, 0.1, 0.1]}]) == 0, "it never rises"
+    runs = {f"{b} {k}": dips if b == "primed" else other for b in r1_zero.BASES for k in r1_zero.NUMBERS}
+    seeds = {s: {"seed": s, "runs": runs} for s in range(2)}
+    text = "\n".join(r1_zero.FIGURE.report(seeds))
+    assert "pass@1 first dips below the base's, in every seed:" in text
+    assert (
+        "- primed, 3 numbers: from 30.0 % before RL to 10.0 after step 5." in text
+        and "- plain, 3 numbers: from" not in text
+    )
+    assert "in all steps, which is in its dip, by -60.0" in text, "600 tokens of each sample are 6 of its steps"
+    assert "- primed, 3 numbers: +20.0 [+20.0, +20.0]" in text
+    assert "of the 3 points after the dip; with those in it, which are low, it rises by +23.0 [" in text
+
+
 def test_report_says_what_each_base_gains() -> None:
     seeds = {
         s: {"seed": s, "runs": {f"{b} {k}": run_data(b, k, s) for b in r1_zero.BASES for k in r1_zero.NUMBERS}}

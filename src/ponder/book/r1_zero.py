@@ -20,9 +20,9 @@ from ponder.book.figure import (
     markdown_table,
 )
 from ponder.book.sampled_answers import SampledProblem, read_samples
-from ponder.measure import fit_log_linear, selection_curve
+from ponder.measure import LogLinearFit, fit_log_linear, selection_curve
 from ponder.measure.diagnostics.reflection import find_correction, find_corrections
-from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
+from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels, set_cost_axis
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.runs import read_metrics, read_traces
 from ponder.verify.numeric.arithmetic import evaluate_arithmetic
@@ -31,6 +31,7 @@ BASES = ("primed", "plain")
 NUMBERS = (3, 4)
 N_SAMPLES = 16
 SAMPLES_A_STEP = 256  # of the runs that did not keep it: 16 puzzles, 16 answers each
+MAX_TOKENS = 192  # of an answer, in the runs that did not keep it
 STRAIGHT = 0.05  # points of a straight line lie so close to it
 MAX_SHOWN_CHARS = 600  # of the first self-correction
 
@@ -85,7 +86,7 @@ class R1Zero:
             for numbers in NUMBERS:
                 places = folder / f"start-{numbers}", folder / f"zero-{numbers}"
                 runs[f"{base} {numbers}"] = measure_run(*places, job.task.verifier)
-        return {"model": run.model, "seed": run.seed, "runs": runs}
+        return {"model": run.model, "seed": run.seed, "max tokens": job.sampling.max_tokens, "runs": runs}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
@@ -112,7 +113,8 @@ class R1Zero:
                     )
                 spent, right = compute_axis(own)
                 panels[4].plot(spent, right, marker=MARKERS[i], ms=4, **look)
-                panels[4].plot(spent, fit_log_linear(spent, right)(spent), color=COLOURS[i], ls=":", lw=1)
+                first = fitted_from(own)
+                panels[4].plot(spent[first:], fit_after(own, first)(spent[first:]), color=COLOURS[i], ls=":", lw=1)
                 for r in own if len(own) > 1 else ():
                     panels[4].plot(*compute_axis([r]), color=COLOURS[i], ls=look["ls"], lw=0.5, alpha=0.4)
                 rows.extend(
@@ -128,8 +130,8 @@ class R1Zero:
             ):  # fmt: skip
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("steps of RL")
-            panels[4].set_xlabel(_compute_unit(data))
-            panels[4].set_xscale("log")
+            spans = [compute_axis([run])[0] for d in data for run in d["runs"].values()]
+            set_cost_axis(panels[4], min(x[0] for x in spans), max(x[-1] for x in spans), _compute_unit(data))
             for axes in panels:
                 axes.set_ylim(bottom=0)
             for axes in (*panels[:2], panels[4]):
@@ -158,8 +160,8 @@ class R1Zero:
         ]
         for numbers in NUMBERS:
             lines += [f"With {numbers} numbers, before RL and after:", *self._table(data, numbers)]
-        return [*lines, *self._held_lines(data), *self._compute_lines(data), *self._correction_lines(data),
-                *self._cost_lines(data)]  # fmt: skip
+        return [*lines, *self._dip_lines(data), *self._held_lines(data), *self._compute_lines(data),
+                *self._correction_lines(data), *self._cost_lines(data)]  # fmt: skip
 
     def _table(self, data: Sequence[SeedData], numbers: int) -> list[str]:
         rows = []
@@ -172,6 +174,25 @@ class R1Zero:
             rows.append([base, *cells])
         head = ["base", "pass@1 before", "after", f"cons@{N_SAMPLES} before", "after", "tokens before", "after"]
         return markdown_table(head, rows)
+
+    def _dip_lines(self, data: Sequence[SeedData]) -> list[str]:
+        """Where pass@1 first falls below that of the base, in every seed."""
+        lines = []
+        for base in BASES:
+            for numbers in NUMBERS:
+                own = [d["runs"][f"{base} {numbers}"] for d in data]
+                if not (dip := dip_length(own)):
+                    continue
+                pass_1, length = (np.mean([r[name] for r in own], axis=0) for name in ("pass@1", "length"))
+                lowest, longest = 1 + int(np.argmin(pass_1[1 : dip + 1])), int(np.argmax(length))
+                lines.append(
+                    f"- {base}, {numbers} numbers: from {100 * pass_1[0]:.1f} % before RL to {100 * pass_1[lowest]:.1f}"
+                    f" after step {own[0]['measured at'][lowest]}. Answers have {np.mean(_lengths(own, 0)):.0f} tokens"
+                    f" in the first tenth of the steps, {length[longest]:.0f} in step {own[0]['steps'][longest]}, where"
+                    f" they are longest, and {np.mean(_lengths(own, -1)):.0f} in the last tenth; an answer is cut at"
+                    f" {data[0].get('max tokens', MAX_TOKENS)}"
+                )
+        return ["pass@1 first dips below the base's, in every seed:", "", *lines, ""] if lines else []
 
     def _held_lines(self, data: Sequence[SeedData]) -> list[str]:
         lines = ["**Held?**", ""]
@@ -188,11 +209,13 @@ class R1Zero:
             equal = [
                 gain_at_tokens(a, b) - g for a, b, g in zip(runs["primed"], runs["plain"], gains["plain"], strict=True)
             ]
+            last = [last_within(a, b) for a, b in zip(runs["primed"], runs["plain"], strict=True)]
+            dips = ", which is in its dip," * (0 < min(last) <= max(last) <= dip_length(runs["primed"]))
             lines += [
                 f"- {numbers} numbers: the primed base gains {format_interval(gains['primed'], sign=True)} points of"
                 f" pass@1: **{held_above(gains['primed'])}**; more than the plain one by"
                 f" {format_interval(more, sign=True)}: **{held_above(more)}**; and, measured where it has sampled no"
-                f" more tokens than the plain one in all steps, by {format_interval(equal, sign=True)}:"
+                f" more tokens than the plain one in all steps{dips or ','} by {format_interval(equal, sign=True)}:"
                 f" **{held_above(equal)}**",
                 f"- {numbers} numbers: its answers grow by {format_interval(grown['primed'], digits=0, sign=True)} %:"
                 f" **{held_above(grown['primed'])}**; those of the plain base by"
@@ -207,15 +230,23 @@ class R1Zero:
         lines = []
         for base in BASES:
             for numbers in NUMBERS:
-                fits = [fit_log_linear(*compute_axis([d["runs"][f"{base} {numbers}"]])) for d in data]
+                own = [d["runs"][f"{base} {numbers}"] for d in data]
+                first = fitted_from(own)
+                fits = [fit_after([r], first) for r in own]
                 slope, off = [f.slope for f in fits], [f.residual for f in fits]
+                whole = [fit_after([r], 0).slope for r in own]
+                without = (
+                    f". The line is of the {len(own[0]['measured at']) - 1 - first} points after the dip; with"
+                    f" those in it, which are low, it rises by {format_interval(whole, sign=True)} points"
+                    if first
+                    else ""
+                )
                 lines.append(
                     f"- {base}, {numbers} numbers: {format_interval(slope, sign=True)} points of pass@1 by a tenfold of"
                     f" RL's compute: **{held_above(slope)}**; points around the line by {format_interval(off)}; within"
-                    f" {100 * STRAIGHT:.0f} points in every seed: **{'yes' if max(off) < STRAIGHT else 'no'}**"
+                    f" {100 * STRAIGHT:.0f} points in every seed: **{'yes' if max(off) < STRAIGHT else 'no'}**{without}"
                 )
-        first = data[0]["runs"][f"{BASES[0]} {NUMBERS[0]}"]
-        x, _ = compute_axis([first])
+        x, _ = compute_axis([data[0]["runs"][f"{BASES[0]} {NUMBERS[0]}"]])
         return [
             "RL's axis of compute (OpenAI 2024, Learning to reason with LLMs: o1's accuracy grows with the logarithm of"
             f" RL's compute), in {_compute_unit(data)}, from the first measurement after RL began on:"
@@ -333,11 +364,35 @@ def _value(expression: str) -> str | None:
 
 
 def gain_at_tokens(run: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """The gain of pass@1 at the last measurement up to which the run has sampled no more tokens than the whole other
-    run, with as many samples in a step."""
+    """The gain of pass@1 at the last measurement within the other run's tokens."""
+    return float(run["pass@1"][last_within(run, other)] - run["pass@1"][0])
+
+
+def last_within(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """The last measurement up to which the run has sampled no more tokens than the whole other run, with as many
+    samples in a step."""
     sampled = np.cumsum(run["length"])
     within = [k for k, step in enumerate(run["measured at"]) if not step or sampled[step - 1] <= sum(other["length"])]
-    return float(run["pass@1"][within[-1]] - run["pass@1"][0])
+    return within[-1]
+
+
+def dip_length(runs: Sequence[Mapping[str, Any]]) -> int:
+    """How many measurements after RL's beginning lie below the base's pass@1 in every run, before one does not; of
+    runs that never rise above it, none."""
+    below = [all(r["pass@1"][k] < r["pass@1"][0] for r in runs) for k in range(1, len(runs[0]["pass@1"]))]
+    return 0 if all(below) else below.index(False)
+
+
+def fitted_from(runs: Sequence[Mapping[str, Any]]) -> int:
+    """How many measurements a line over compute leaves out: those in the dip, where three and more follow it."""
+    dip = dip_length(runs)
+    return dip if len(runs[0]["measured at"]) - 1 - dip > 2 else 0
+
+
+def fit_after(runs: Sequence[Mapping[str, Any]], first: int) -> LogLinearFit:
+    """pass@1 over the logarithm of RL's compute, without so many measurements at the beginning."""
+    x, y = compute_axis(runs)
+    return fit_log_linear(x[first:], y[first:])
 
 
 def compute_axis(runs: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
