@@ -103,9 +103,11 @@ class StepLabels:
                 axes.set_ylabel(f"right, best of {max_n(seeds, puzzle)}, %")
                 axes.set_ylim(bottom=0)
                 axes.set_title(f"countdown with {puzzle} numbers", fontsize=9)
-            panels[0].legend(fontsize=6.5)
+            lines, labels = panels[0].get_legend_handles_labels()
+            columns = min(2, len(panels))
+            figure.legend(lines, labels, fontsize=7, ncols=columns, loc="outside lower center", frameon=False)
 
-        return FigureWithData(make_panels(len(puzzles), paint, "", size=(4.4, 3.6)), tuple(rows))
+        return FigureWithData(make_panels(len(puzzles), paint, "", size=(4.4, 4.2)), tuple(rows))
 
     def _paint_negatives(
         self, axes: Any, seeds: Mapping[int, SeedData], puzzle: str, rows: list[dict[str, Any]]
@@ -115,8 +117,9 @@ class StepLabels:
             label = f"{JUDGES['orm']}, {NEGATIVES[how]}"
             x = over_seeds([sum(learned_answers(data, puzzle, how)) for data in seeds.values()])[0]
             y = 100 * over_seeds([curve[-1] for curve in row_curves(seeds, puzzle, "orm", how)])[0]
-            look = {"mfc": COLOURS[0] if how == "near" else "white", "marker": "*" if how == "near" else "s", "ms": 8}
-            axes.plot([x], [y], color=COLOURS[0], ls="", label=label, **look)
+            near = how == "near"  # a star before an open square, which it would else hide behind
+            look = {"mfc": "black" if near else "none", "marker": "*" if near else "s", "ms": 7 if near else 10}
+            axes.plot([x], [y], color="black", ls="", label=label, zorder=6 if near else 5, **look)
             rows.append({"panel": puzzle, "line": label, "x": x, "right": y / 100})
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
