@@ -280,13 +280,14 @@ class Monkeys:
             *_chance_lines(data, k),
             *(
                 f"- {SELECTIONS[rule]}, from {half} samples to {of[-1]:,}: {format_interval(late[rule], sign=True)}"
-                f" points; below coverage at the end by {_format_gap(data, rule)}"
+                f" points, no longer growing: **{held_above([-x for x in late[rule]])}**; below coverage at the end by"
+                f" {_format_gap(data, rule)}"
                 for rule in SELECTIONS
             ),
             f"- {lost} problems over all seeds have a right sample and lose the vote",
         ]
         if not all("small" in d for d in data):
-            lines.append("- two sizes: the samples of a second model are not made here")
+            lines.append("- two sizes: the samples of a second model were not made in these runs")
         else:
             for equal in EQUAL_FLOPS:
                 both = [same_flops(d, equal) for d in data]
