@@ -121,10 +121,11 @@ def test_report_has_every_comparison() -> None:
     seeds = {s: seed_data(s) for s in range(3)}
     text = "\n".join(s1.FIGURE.report(seeds))
     assert text.count("all three criteria, against") == 3 and "controls perfectly: **yes**" in text
-    assert "by +30.0 [+30.0, +30.0]" in text and "`wait`, 2 times: +0.0" in text
+    assert "less that of token-conditional: +30.0 [+30.0, +30.0]" in text and "`wait`, twice: +0.0" in text
+    assert "| string | once | twice | tokens of thinking, twice |" in text
     assert "| class-conditional | 100.0 [100.0, 100.0] (100.0, 100.0, 100.0) | +20.0" in text
-    assert "above that of class-conditional by +10.0" in text and "longer than asked for short: **yes**" in text
-    assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 4 * 2 + 3 + 2 + 2
+    assert "less that of class-conditional: +10.0" in text and "longer than asked for short: **yes**" in text
+    assert len(s1.FIGURE.draw(seeds).rows) == 4 * 2 + 5 * 2 + 3 + 2 + 2
 
 
 def test_strings_have_one_budget_and_none_is_among_them() -> None:

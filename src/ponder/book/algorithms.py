@@ -16,6 +16,7 @@ from ponder.book.figure import (
     held_above,
     markdown_table,
     over_seeds,
+    paint_seeds,
 )
 from ponder.book.prefix_values import measure_prefix_values, prefix_value_lines
 from ponder.book.shared_settings import TINY_START
@@ -82,22 +83,25 @@ class Algorithms:
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
         rows: list[dict[str, Any]] = []
-        start = float(np.mean([d["start"] for d in data]))
 
         def paint(figure: Any, panels: list[Any]) -> None:
             axes = panels[0]
             for i, (name, title) in enumerate(NAMES.items()):
                 own = [d["runs"][name] for d in data]
                 x = [0.0, *np.mean([c["tokens"] for c in own], 0).tolist()]
-                means = [over_seeds([c["pass@1"][k] for c in own])[0] for k in range(len(x) - 1)]
-                y = [100 * start, *(100 * mean for mean in means)]
+                each = [[0.0, *(right - d["start"] for right in d["runs"][name]["pass@1"])] for d in data]
+                y = [100 * over_seeds([gain[k] for gain in each])[0] for k in range(len(x))]
                 style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
                 thousands = [tokens / 1000 for tokens in x]
                 axes.plot(thousands, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
-                rows.extend({"algorithm": title, "tokens": a, "right": b / 100} for a, b in zip(x, y, strict=True))
+                for c, gains in zip(own, each, strict=True) if len(data) > 1 else ():
+                    place = [0.0, *(tokens / 1000 for tokens in c["tokens"])]
+                    axes.plot(place, [100 * gain for gain in gains], lw=0.6, alpha=0.4, **style)
+                rows.extend({"algorithm": title, "tokens": a, "gain": b / 100} for a, b in zip(x, y, strict=True))
+            axes.axhline(0, color="grey", ls=":", lw=1)
             axes.axvline(np.mean([d["budget"] for d in data]) / 1000, ymin=0.26, color="grey", ls=":", lw=1)
             axes.set_xlabel("thousand tokens, prompts and samples")
-            axes.set_ylabel("held-out problems right, % (mean of seeds)")
+            axes.set_ylabel("gain on held-out problems, points")
             low, high = axes.get_ylim()
             axes.set_ylim(low - 0.32 * (high - low), high)  # room for the legend
             axes.legend(fontsize=6, ncols=2, loc="lower left")
@@ -139,8 +143,8 @@ class Algorithms:
             " the shortest run, on the line between two measurements:"
             f" {', '.join(format_amount(d['budget']) for d in data)}. DAPO's groups of equal rewards cost tokens, too."
             " FLOPs are those of sampling and learning by the one meter. The last column is what a checkpoint holds:"
-            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval."
-            f" {SHARED_COST}",
+            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval;"
+            f" thin lines are the seeds. {SHARED_COST}",
             *markdown_table(head, rows),
             *prefix_value_lines([d["prefix values"] for d in data]),
             *self._verdict_lines(data),
@@ -233,8 +237,9 @@ def _paint_values(axes: Any, data: Sequence[SeedData]) -> list[dict[str, Any]]:
             own = [d["prefix values"][kind][key] for d in data]
             length = min(map(len, own))
             y = [over_seeds([o[k] for o in own])[0] for k in range(length)]
-            x = np.arange(length)
+            x = list(range(length))
             axes.plot(x, y, color=COLOURS[i], ls=style, marker=MARKERS[j], ms=3, label=f"{kind} in the end: {title}")
+            paint_seeds(axes, x, [o[:length] for o in own], COLOURS[i], ls=style)
             both = zip(x, y, strict=True)
             rows.extend({"answers": kind, "line": title, "lines": int(a), "value": b} for a, b in both)
     axes.set_ylim(-0.05, 1.05)

@@ -106,7 +106,7 @@ class SearchForks:
             axes.set_yticks(range(len(kinds)), [_kind_title(k) for k in kinds], fontsize=7)
             axes.invert_yaxis()
             axes.set_xlabel("share of all forks, %")
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
             axes = panels[2]
             axes.plot([0, 1], [0, 1], color="0.6", lw=1, label="as Gini's measure says")
             for i, (search, label) in enumerate(SEARCHES.items()):
@@ -166,7 +166,7 @@ class SearchForks:
             lines += [
                 f"- {label}: entropy at forks is {format_interval(ratio, 1, 1, bounds=POSITIVE)} times that where all"
                 f" samples agree; more: **{held_above(ratio, 1.0, POSITIVE)}**",
-                f"- {label}: the most uncertain {TOP_SHARE:.0%} of the places sampled more than once hold"
+                f"- {label}: the most uncertain {100 * TOP_SHARE:.0f} % of the places sampled more than once hold"
                 f" {format_interval(top, bounds=SHARE)} % of the forks, more than half:"
                 f" **{held_above(top, 0.5, SHARE)}**; and {format_interval(deciding, bounds=SHARE)} % of those that"
                 f" decide: **{held_above(deciding, 0.5, SHARE)}**. Those are less certain than forks in the mean by"

@@ -54,6 +54,7 @@ TINY_SETTINGS = (
     " value is recorded, and none was chosen by what this page reports. How the rate and the steps of the judges'"
     f" training were chosen was not kept. {TINY_START}"
 )
+ONE_SEED = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
 ELSEWHERE = "Sizes and rates are those of the book's own runs. On this model and task none was chosen"
 
 
@@ -164,7 +165,7 @@ class OverOptimisation:
             f" first seed): the exact mean over all subsets, in %. {_rule(data)} Both judges learned from the verdicts"
             " on the start's own answers to training problems. Over"
             f" seeds with a 95 % interval; thin lines are the seeds, of RL beside a mean as far as every seed comes."
-            f" {SHARED_COST}",
+            f"{ONE_SEED * (len(data) == 1)} {SHARED_COST}",
             "",
             f"**Settings.** {TINY_SETTINGS if first.get('model') == 'tiny' else ELSEWHERE}.",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),

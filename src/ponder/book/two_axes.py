@@ -94,10 +94,11 @@ class TwoAxes:
                     for a, b in zip(x, y, strict=True)
                 )
             axes.set_xlabel("test-time FLOPs a problem")
-            for axes in panels[:2]:
+            for axes, top, place in ((panels[0], 1.02, {"loc": "best"}), (panels[1], 1.2, {"loc": "upper center"})):
                 axes.set_xscale("log")
-                axes.set_ylim(0, 1.02)
-                axes.legend(fontsize=7)
+                axes.set_ylim(0, top)  # of thinking longer with room for the legend
+                axes.set_yticks([k / 5 for k in range(6)])
+                axes.legend(fontsize=7, ncols=1 if axes is panels[0] else 3, **place)
             panels[0].set_ylabel("share right")
             axes = panels[2]
             grid = np.array([[over_seeds([d["checkpoints"][c]["vote"][v] for d in data])[0] for v in range(len(VOTES))]
@@ -134,7 +135,8 @@ class TwoAxes:
             " is the exact mean over subsets. FLOPs are those of the one meter, forward and backward for training. The"
             " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. It is"
             " training by imitation; accuracy over the compute of RL, which o1's first axis is, stands in the figure"
-            " r1-zero. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds.",
+            " r1-zero. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds,"
+            " dotted ones straight fits.",
             *markdown_table(head, rows),
             *(TRIES if data[0]["model"] == "tiny" else []),
             *self._fit_lines(data, steps),
@@ -179,10 +181,10 @@ class TwoAxes:
         head = ["queries", *(f"seed {d['seed']}" for d in data)]
         return [
             f"- train or think: the cheapest way, training and answering together in FLOPs, to {100 * target:.0f} %"
-            f" right ({TARGET:.0%} of the best measured). More queries ask for more training and fewer samples:"
+            f" right ({100 * TARGET:.0f} % of the best measured). More queries ask for more training and fewer samples:"
             f" **{_yes(moved)}**",
             "",
-            *markdown_table(head, rows),
+            *markdown_table(head, rows)[1:],
         ]
 
 
