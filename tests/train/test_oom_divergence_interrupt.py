@@ -208,27 +208,30 @@ def test_nonfinite_step_is_skipped_and_recorded(broken: str) -> None:
 # time
 
 
-def test_interrupt_between_optimizer_steps_is_deferred() -> None:
-    def stop_at(turn: int) -> tuple[Learner, list[float]]:
-        learner, text = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), epochs_per_batch=3), []
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_interrupt_is_deferred_once_the_first_gradient_is_there(epochs: int) -> None:
+    shares: list[float] = []
+
+    def stop_at(report: int) -> Learner:
+        settings = {"epochs_per_batch": epochs, "max_tokens_per_microbatch": 16}
+        learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.01), **settings)  # type: ignore[arg-type]
+        shares.clear()
 
         def watch(share: float) -> None:
-            text.append(share)
-            if len(text) == turn:
+            shares.append(share)
+            if len(shares) == report:
                 raise Interrupted("stop")
 
-        if turn == 1:
-            with pytest.raises(Interrupted):
-                learner.step(credited(), watch)
-        else:
-            learner.step(credited(), watch)
-        return learner, text
+        learner.step(credited(), watch)
+        return learner
 
-    whole, _ = stop_at(99)
-    early, _ = stop_at(1)
-    late, text = stop_at(2)
-    assert early.master_weights.steps == 0 and same(early.net, tiny_decoder().state_dict()), (
-        "before the first update nothing happened"
-    )
-    assert late.master_weights.steps == 3 and len(text) == 3 and same(late.net, whole.net.state_dict())
-    assert isinstance(late.pending_interrupt, Interrupted) and whole.pending_interrupt is None
+    whole = stop_at(0)
+    reports = len(shares)
+    last_of_first_step = reports // epochs
+    assert whole.pending_interrupt is None and last_of_first_step > 1 and shares[-1] == 1.0
+    with pytest.raises(Interrupted):  # while a gradient is computed there is nothing to lose
+        stop_at(last_of_first_step - 1)
+    for report in {last_of_first_step, reports}:
+        late = stop_at(report)
+        assert isinstance(late.pending_interrupt, Interrupted) and len(shares) == reports
+        assert late.master_weights.steps == epochs and same(late.net, whole.net.state_dict())

@@ -178,7 +178,8 @@ class Learner:
     ) -> dict[str, float]:
         """Learn from credited traces. `on_progress` gets the share that is done and may raise Interrupted.
 
-        Once the first of several optimiser steps is taken the rest follow, and `pending_interrupt` holds the interrupt.
+        Once the gradient of the first optimiser step is there, this and the others are taken, and `pending_interrupt`
+        holds the interrupt.
         `beside_device` is called when a GPU has all passes of the last optimiser step to compute, and the host nothing
         to do until then. The traces are as this leaves them. It is not called where nothing is learned.
         """
@@ -566,7 +567,7 @@ class Learner:
             try:
                 on_progress((turn + share) / total)
             except Interrupted as stop:
-                if turn == 0:
+                if turn == 0 and share < 1:
                     raise
                 self.pending_interrupt = stop
 
