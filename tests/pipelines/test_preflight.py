@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
+from ponder.models.chat_templates import ChatTemplateError
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
@@ -279,6 +280,11 @@ def test_trained_prompt_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_templates(template: str, message: str) -> None:
     result = failed(replace(JOB, template=template))
     assert list(result) == ["template"] and message in result["template"].value
+
+
+def test_template_that_cannot_be_rendered_is_not_taken_for_damaged_weights() -> None:
+    with pytest.raises(ChatTemplateError, match="the chat template cannot render these messages"):
+        failed(replace(JOB, template="{{"))
 
 
 @dataclass(frozen=True)

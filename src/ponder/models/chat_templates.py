@@ -61,6 +61,11 @@ QA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
 
+
+class ChatTemplateError(ModelError):
+    """A chat template that cannot render a conversation."""
+
+
 # What a faulty template raises.
 _TEMPLATE_ERRORS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
 
@@ -84,9 +89,9 @@ def render_chat(
         conversation = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
         return templates.render_sandboxed(text, conversation | given)
     except RecursionError:
-        raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
+        raise ChatTemplateError("the chat template cannot render these messages: it is nested too deeply") from None
     except (jinja2.TemplateError, *_TEMPLATE_ERRORS) as reason:
-        raise ModelError(
+        raise ChatTemplateError(
             f"the chat template cannot render these messages: {str(reason) or type(reason).__name__:.1000}"
         ) from None
 

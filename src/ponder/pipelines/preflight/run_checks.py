@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ponder.errors import ModelError
+from ponder.models.chat_templates import ChatTemplateError
 from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.tokenizer import answer_end_token
 from ponder.pipelines.preflight import checks
@@ -54,6 +55,8 @@ async def preflight_rl(
     sampling = job.rollout_sampling
     try:
         e = await _gather_samples(job, policy, learner, sampling)
+    except ChatTemplateError:  # says itself what is wrong: nothing was computed yet
+        raise
     except ModelError as why:
         return [Check("finite", False, str(why), checks.FINITE_ADVICE)], None
     if not e.credited():
