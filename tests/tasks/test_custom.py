@@ -209,6 +209,12 @@ def test_bad_rows_are_named(bad):
         assert len(custom_task(short, data=[*ROWS, bad], bad_rows="skip").train) > 20
 
 
+@pytest.mark.parametrize("prompt", [float("nan"), float("inf"), None, {"role": "user", "content": "a"}])
+def test_prompt_that_is_neither_text_nor_messages_is_refused(prompt):
+    with pytest.raises(TaskError, match=r"row 41: the prompt is .*; it must be text or a list of messages"):
+        _ = custom_task(short, data=[*ROWS, {"prompt": prompt}]).train
+
+
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('\ufeff{"puzzle": "1+1=", "answer": "2"}\n', "utf-8")

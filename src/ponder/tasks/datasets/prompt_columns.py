@@ -7,12 +7,16 @@ its last message is the column `completion`, as in TRL's rows with a prompt and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ponder.errors import TaskError
 from ponder.pictures.message_parts import content_text
 from ponder.pictures.picture import InvalidPicture
+from ponder.validate import short_repr
 
 PROMPT_COLUMN, MESSAGES_COLUMN, COMPLETION_COLUMN = "prompt", "messages", "completion"
 USUAL_PROMPT_COLUMNS = ("question", "problem", "instruction", "query", "input", MESSAGES_COLUMN)
@@ -29,8 +33,10 @@ def split_prompt(record: Mapping[str, Any], prompt_column: str | None = None) ->
     name = _find_prompt_column(record, prompt_column)
     prompt = record[name]
     columns = {key: value for key, value in record.items() if key != PROMPT_COLUMN}
-    if isinstance(prompt, int | float):  # a table keeps numerals as numbers
+    if isinstance(prompt, int | float) and math.isfinite(prompt):  # a table keeps numerals as numbers
         prompt = str(prompt)
+    if not isinstance(prompt, str | list | tuple | np.ndarray):
+        raise TaskError(f"the prompt is {short_repr(prompt)}; it must be text or a list of messages")
     if name == MESSAGES_COLUMN and not isinstance(prompt, str) and prompt and prompt[-1]["role"] == "assistant":
         del columns[MESSAGES_COLUMN]
         columns.setdefault(COMPLETION_COLUMN, prompt[-1]["content"])
