@@ -35,8 +35,8 @@ pytestmark = pytest.mark.gpu
 CONFIG = DecoderConfig("llama", 512, 128, 3, 4, 2, 32, mlp_width=256, context=4096, eos=(2,))
 
 
-def forest(seed: int) -> tuple[list[int], list[int]]:
-    """Random trees, filled up to whole blocks as the packer does."""
+def forest(seed: int, filled: bool = True) -> tuple[list[int], list[int]]:
+    """Random trees. `filled`: up to whole blocks, as the packer does."""
     draw = np.random.default_rng(seed)
     lengths, parents, root = [], [], 0
     for s in range(20):
@@ -44,7 +44,7 @@ def forest(seed: int) -> tuple[list[int], list[int]]:
         root = s if fresh else root
         parents.append(-1 if fresh else int(draw.integers(root, s)))
         lengths.append(int(draw.integers(1, 150)))
-    return [*lengths, 128 - sum(lengths) % 128], [*parents, -1]
+    return ([*lengths, 128 - sum(lengths) % 128], [*parents, -1]) if filled else (lengths, parents)
 
 
 def attention_and_gradients(attend: object, parts: tuple[Tensor, ...], window: int | None) -> tuple[Tensor, ...]:
@@ -62,9 +62,10 @@ def max_difference(result: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> 
 
 
 @pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("filled", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | None) -> None:
-    lengths, parents = forest(seed)
+def test_every_kernel_attends_as_the_dense_mask_does(seed: int, filled: bool, window: int | None) -> None:
+    lengths, parents = forest(seed, filled)
     total, device = sum(lengths), torch.device("cuda")
     torch.manual_seed(seed)
     q, grad = torch.randn(2, total, 4, 32)

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ponder.nets import flex_attention, tree_attention
 from ponder.nets.causal_attention import CausalAttention
 from ponder.nets.config import DecoderConfig
+from ponder.nets.flex_attention import FlexTreeAttention
 from ponder.nets.padded_run_attention import PaddedRunAttention
 from ponder.nets.tree_attention import PaddedTreeAttention, make_tree_attention
 from ponder.nets.varlen_attention import UnbranchedRuns
@@ -177,6 +179,37 @@ def test_groups_attend_by_runs_on_a_cpu_and_single_sequences_as_trees() -> None:
     ):
         made = make_tree_attention(lengths, parents, config, torch.device("cpu"), torch.float32)
         assert isinstance(made, kind)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("window", [None, 5])
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cuda_takes_a_forest_that_nobody_padded(
+    window: int | None, filled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU takes for float32 and deep trees, with the host's memory and FlexAttention's plain code."""
+    from torch.nn.attention.flex_attention import flex_attention as plain_flex_attention
+
+    made_for: list[torch.device] = []
+
+    def on_host(lengths: Any, parents: Any, positions_T: Any, device: torch.device) -> FlexTreeAttention:
+        made_for.append(device)
+        return FlexTreeAttention(lengths, parents, positions_T, torch.device("cpu"))
+
+    monkeypatch.setattr(tree_attention, "FlexTreeAttention", on_host)
+    monkeypatch.setattr(flex_attention, "_compiled_flex_attention", lambda: plain_flex_attention)
+    lengths, parents = [9, *[2] * 40, 3], [-1, *range(40), -1]  # one tree is deep: 20 keys per token
+    parents[2::2] = parents[1:-1:2]  # and branches at every second segment
+    if filled:
+        lengths, parents = [*lengths, 128 - sum(lengths)], [*parents, -1]
+    config, device = DecoderConfig("llama", 8, 64, 1, 4, 2, 16, 32), torch.device("cuda")
+    attend = tree_attention.make_tree_attention(lengths, parents, config, device, dtype)
+    assert made_for == [device], "another kernel was chosen"
+    assert len(attend.positions_T) == sum(lengths)
+    q, k, v, _ = numbers(sum(lengths), 4, 2)
+    expected = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=0.7, window=window)
+    torch.testing.assert_close(attend(0, q, k, v, scale=0.7, window=window), expected)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ponder.nets.torch_compile import compile_once
 
-FLEX_BLOCK_TOKENS = 128  # the packer fills the last block
+FLEX_BLOCK_TOKENS = 128  # where the packer has not filled the last block, each layer fills it here
 
 
 class FlexTreeAttention:
@@ -27,26 +28,32 @@ class FlexTreeAttention:
     def __init__(
         self, lengths: Sequence[int], parents: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device
     ) -> None:
-        assert sum(lengths) % FLEX_BLOCK_TOKENS == 0, "the packer fills the last block"
         self.positions_T = torch.from_numpy(positions_T).to(device)
+        self._padding = -sum(lengths) % FLEX_BLOCK_TOKENS
+        if self._padding:  # a tree of its own, which no token sees
+            lengths, parents = [*lengths, self._padding], [*parents, -1]
+            positions_T = np.append(positions_T, np.arange(self._padding))
         enter, leave = _preorder_ranges(parents)
-        self._enter_T, self._leave_T = (
-            torch.from_numpy(np.repeat(n, lengths).astype(np.int32)).to(device) for n in (enter, leave)
+        self._enter_T, self._leave_T, self._mask_positions_T = (
+            torch.from_numpy(n.astype(np.int32)).to(device)
+            for n in (np.repeat(enter, lengths), np.repeat(leave, lengths), positions_T)
         )
         self._masks: dict[int | None, Any] = {}
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
+        if self._padding:
+            q_THD, k_TKD, v_TKD = (F.pad(x, (0, 0, 0, 0, 0, self._padding)) for x in (q_THD, k_TKD, v_TKD))
         q, k, v = (x.transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
         gqa = q.shape[1] != k.shape[1]
-        return _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)[
-            0
-        ].transpose(0, 1)
+        out = _compiled_flex_attention()(q, k, v, block_mask=self._mask(window), scale=scale, enable_gqa=gqa)
+        mixed_THD = out[0].transpose(0, 1)
+        return mixed_THD[: len(self.positions_T)] if self._padding else mixed_THD
 
     def _mask_mod(self, window: int | None) -> Callable[..., Tensor]:
         """Whether query q sees key k: k is on q's path, not after q, and inside the window."""
-        enter_T, leave_T, positions_T = self._enter_T, self._leave_T, self.positions_T
+        enter_T, leave_T, positions_T = self._enter_T, self._leave_T, self._mask_positions_T
 
         def sees(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
             above = (enter_T[k] <= enter_T[q]) & (enter_T[q] < leave_T[k]) & (k <= q)
@@ -59,7 +66,7 @@ class FlexTreeAttention:
         if window not in self._masks:
             from torch.nn.attention.flex_attention import BlockMask
 
-            sees, total = self._mask_mod(window), len(self.positions_T)
+            sees, total = self._mask_mod(window), len(self._enter_T)
             keys_T = torch.arange(total, device=self.positions_T.device)
             none = torch.zeros((), dtype=torch.int32, device=keys_T.device)
             some, whole = [], []
