@@ -172,7 +172,8 @@ def test_report_states_flops_and_what_is_known_of_lines() -> None:
     text = "\n".join(FIGURE.report({seed: puzzle_data([1.0, 1.0, 1.0]) for seed in range(3)}))
     assert "| search | tokens | read by the judge | FLOPs | right, % |" in text
     assert (
-        "A sample takes 1 FLOPs, and reading it 20 tokens and 3 FLOPs by an implicit reward model's log-ratio." in text
+        "A sample takes 1 FLOPs, and reading it takes 20 tokens and 3 FLOPs by an implicit reward model's log-ratio."
+        in text
     )
     assert "read by the lowest of a path's steps, the implicit one by its log-ratio over the path" in text
     assert text.count("; at equal FLOPs +30.0 [+30.0, +30.0] (+30.0, +30.0, +30.0), above: **yes**") == 12

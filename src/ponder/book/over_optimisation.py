@@ -19,6 +19,7 @@ from ponder.book.figure import (
     format_interval,
     held_above,
     markdown_table,
+    one_seed_line,
     over_seeds,
     paint_seeds,
 )
@@ -54,7 +55,6 @@ TINY_SETTINGS = (
     " value is recorded, and none was chosen by what this page reports. How the rate and the steps of the judges'"
     f" training were chosen was not kept. {TINY_START}"
 )
-ONE_SEED = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
 ELSEWHERE = "Sizes and rates are those of the book's own runs. On this model and task none was chosen"
 
 
@@ -165,7 +165,7 @@ class OverOptimisation:
             f" first seed): the exact mean over all subsets, in %. {_rule(data)} Both judges learned from the verdicts"
             " on the start's own answers to training problems. Over"
             f" seeds with a 95 % interval; thin lines are the seeds, of RL beside a mean as far as every seed comes."
-            f"{ONE_SEED * (len(data) == 1)} {SHARED_COST}",
+            f"{one_seed_line(data)} {SHARED_COST}",
             "",
             f"**Settings.** {TINY_SETTINGS if first.get('model') == 'tiny' else ELSEWHERE}.",
             *markdown_table(["best of N by", *(f"N = {n:,}" for n in shown)], rows),
@@ -278,7 +278,7 @@ def mean_over_kl(curves: Sequence[tuple[Sequence[float], Sequence[float]]]) -> t
     furthest = min(max(x) for x, _ in curves)
     places = np.linspace(0.0, math.sqrt(furthest), MEAN_PLACES) ** 2
     ordered = [sorted(zip(x, y, strict=True)) for x, y in curves]
-    means = np.mean([np.interp(places, *zip(*own, strict=True)) for own in ordered], axis=0)
+    means = np.mean([np.interp(places, [kl for kl, _ in own], [y for _, y in own]) for own in ordered], axis=0)
     return places.tolist(), means.tolist()
 
 

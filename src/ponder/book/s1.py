@@ -16,6 +16,7 @@ from ponder.book.figure import (
     format_interval,
     held_above,
     markdown_table,
+    one_seed_line,
 )
 from ponder.book.sampled_answers import read_samples
 from ponder.measure import selection_curve
@@ -34,7 +35,6 @@ CONTROLS = {
     "rejection": "rejection by length",
 }
 CLASSES, LENGTHS = "class-conditional", ("short", "long")
-ONE_SEED = " One seed is kept: nothing has an interval, and `in every seed` is said of that one."
 THINK_END = "\n####"
 TINY_TRIALS = (
     "A base that reads attempts taken back, too, was better on validation puzzles; its runs on the test puzzles were"
@@ -135,7 +135,7 @@ class S1:
             f" {_about_base(data[0])}; the worked answers take attempts back until one is right. Each set of 1,000"
             " fine-tunes it as in s1, for five epochs in batches of 16. All is sampled at temperature 1."
             " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds."
-            f"{ONE_SEED * (len(data) == 1)} " + (TINY_TRIALS if tiny else OTHER_MODELS),
+            f"{one_seed_line(data)} " + (TINY_TRIALS if tiny else OTHER_MODELS),
             *markdown_table(head, rows),
             f"One fine-tuning is {format_amount(flops)} FLOPs by the one meter.",
             "",

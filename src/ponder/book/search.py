@@ -53,8 +53,8 @@ SEARCHES = {"beam": "beam search", "rebase": "REBASE", "mcts": "MCTS", "dvts": "
 # How the implicit model is read is what chose best of 16 on validation problems in the figure rl-judges.
 ON_WORD_PROBLEMS: dict[str, Any] = {"limit": 160, "cut": "line", "reading": "likelihood", "reduce": "whole"}
 READ_LINE = (
-    " Here an implicit reward model reads a path as a whole, by its log pi a token, which chose best of 16 on"
-    " validation problems in [rl-judges](rl-judges.md)."
+    " Here an implicit reward model reads a path as a whole, by its log pi a token, the mean over its tokens, which"
+    " chose best of 16 on validation problems in [rl-judges](rl-judges.md)."
 )
 READINGS = {
     "reward+min": "lowest", "reward+product": "product", "reward+last": "last", "reward+mean": "mean",
@@ -218,8 +218,8 @@ class Search:
             for guide in data[0]["reading"]
         )
         return (
-            f" A sample takes {own} FLOPs, and reading it {read}. At equal FLOPs, the last column, best of N and the"
-            " weighted vote pay for this reading, a majority vote does not."
+            f" A sample takes {own} FLOPs, and reading it takes {read}. At equal FLOPs, the last column, best of N and"
+            " the weighted vote pay for this reading, a majority vote does not."
         )
 
     def _judges_line(self, data: Sequence[SeedData]) -> str:

@@ -23,7 +23,7 @@ from ponder.book.figure import (
 )
 from ponder.book.sampled_answers import pieces, sample_answers, sampling_cost, sampling_cost_line
 from ponder.book.shared_settings import GSM8K_START, MIXED_SUMS
-from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.book.word_problem_start import start_line, task_title, word_problem_start
 from ponder.measure import auroc_within_problems
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -37,6 +37,7 @@ MORE_SHOWN_TOKENS = 100  # of other models than tiny, whose answers are longer
 OTHER_MODELS: dict[str, Any] = {"n": 64, "limit": 64, "token_stats": True}  # samples of each problem, and problems
 LENGTH_BINS = 8
 TOP_SHARE = 0.2  # of the tokens, those of highest entropy
+LABELS = {"entropy": "entropy", "varentropy": "varentropy", "gini": "Gini's measure"}
 UNITS = {"entropy": ", nats", "varentropy": ", nats squared", "gini": ""}
 # Of "3+4=7\n7+0=7\n#### 7", what each character is.
 KINDS = {
@@ -119,13 +120,16 @@ class TokenEntropy:
                     panel = "along" if measure == "entropy" else f"{measure} along"
                     rows.extend({"panel": panel, "group": label, "x": x, "value": y} for x, y in enumerate(mean))
                 axes.set_xlabel("place in the answer, tokens")
-                axes.set_ylabel(f"{measure}{UNITS[measure]}")
+                axes.set_ylabel(f"{LABELS[measure]}{UNITS[measure]}")
             panels[0].legend(fontsize=7)
+            paint_lengths(panels[-1])
+            if len(kinds) == 1:  # the table has its means, and they have no unit in common
+                return
             axes = panels[len(drawn)]
             for i, name in enumerate(TOKEN_STATS):
                 each = [[d["kinds"][kind][name] for d in data] for kind in kinds]
                 mean, places = [float(np.mean(own)) for own in each], np.arange(len(kinds)) + 0.27 * (i - 1)
-                axes.barh(places, mean, 0.25, color=COLOURS[i], label=name)
+                axes.barh(places, mean, 0.25, color=COLOURS[i], label=f"{LABELS[name]}{UNITS[name]}")
                 paint_error_bars(axes, places, each, POSITIVE, horizontal=True)
                 rows.extend(
                     {"panel": "kinds", "group": name, "x": kinds[kind], "value": y}
@@ -133,9 +137,10 @@ class TokenEntropy:
                 )
             axes.set_yticks(range(len(kinds)), kinds.values(), fontsize=7)
             axes.invert_yaxis()
-            axes.set_xlabel("mean over tokens")
+            axes.set_xlabel("mean over tokens, each measure in its unit")
             axes.legend(fontsize=7, loc="lower right")
-            axes = panels[len(drawn) + 1]
+
+        def paint_lengths(axes: Any) -> None:
             for i, d in enumerate(data):
                 bins = d["by length"]
                 x = [b["length"] for b in bins]
@@ -151,7 +156,7 @@ class TokenEntropy:
             axes.legend(fontsize=7)
 
         drawn = [name for name in TOKEN_STATS if all(name in along_curves(d, "right") for d in data)]
-        return FigureWithData(make_panels(len(drawn) + 2, paint, ""), tuple(rows))
+        return FigureWithData(make_panels(len(drawn) + 1 + (len(kinds) > 1), paint, ""), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
@@ -175,19 +180,19 @@ class TokenEntropy:
             for name, label in names.items()
         ]
         sure, shorter = (held_above([d["auroc"][name] for d in data], 0.5, SHARE) for name in ("entropy", "length"))
-        of = "sums" if tiny else f"problems of {data[0]['task']}"
+        of = "sums" if tiny else f"problems of {task_title(data[0]['task'])}"
         return [
             f"{data[0]['answers']:,} answers a seed to {data[0]['problems']} held-out {of}, {data[0]['tokens']:,}"
             " tokens in the first seed. Over seeds with a 95 % interval; thin lines are the seeds."
             + data[0].get("own start", ""),
-            *markdown_table(["tokens", "share of all tokens, %", *TOKEN_STATS], rows),
+            *markdown_table(["tokens", "share of all tokens, %", *(LABELS[name] for name in TOKEN_STATS)], rows),
             "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 knows"
             " nothing):",
             *markdown_table(["low value of", "AUROC within problems"], areas),
             "**Held?**",
             "",
-            f"- the {TOP_SHARE:.0%} most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the entropy;"
-            f" more than half: **{held_above(top, 0.5, SHARE)}**." + (_work_line(data) if tiny else ""),
+            f"- the {100 * TOP_SHARE:.0f} % most uncertain tokens hold {format_interval(top, bounds=SHARE)} % of the"
+            f" entropy; more than half: **{held_above(top, 0.5, SHARE)}**." + (_work_line(data) if tiny else NO_KINDS),
             f"- answers of low entropy are right more often: **{sure}**",
             f"- shorter answers to the same problem are right more often: **{shorter}**." + ABOUT_SUMS * tiny,
             "",
@@ -196,6 +201,7 @@ class TokenEntropy:
         ]
 
 
+NO_KINDS = " Whether they are where the work is done is seen on the tiny model's sums alone, whose tokens have kinds."
 ABOUT_SUMS = (
     " A right answer to such a sum has one length, that of its numbers, so that here length tells whether the form is"
     " kept, not how long the model thought."
