@@ -142,7 +142,8 @@ def test_cancel_ends_a_stream_with_an_error_and_a_whole_reply_with_409(
     thread = threading.Thread(target=lambda: results.append(server.chat(**LONG).status))
     thread.start()
     wait_until(lambda: len(server.service.running) == 1)
-    server.loop.call_soon_threadsafe(server.service.running.cancel_all)
+    (request_id,) = server.service.running.ids()
+    server.post("/v1/chat/completions/control", {"id": request_id, "action": "cancel"})
     go_on.set()
     thread.join(120)
     assert results == [409]

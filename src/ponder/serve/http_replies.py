@@ -112,8 +112,8 @@ class StreamReply:
                     await ErrorReply(error, self.headers)(scope, receive, send)
                 elif not self._is_complete:
                     await self._send(send, b"data: " + error.body() + b"\n\n", is_last=True)
-                if error.status >= 500:
-                    raise
+                if error.status >= 500 and error is not reason:
+                    raise  # the server's log has the traceback
 
     async def _send(self, send: Send, piece: bytes, is_last: bool = False) -> None:
         if self._comment is not None:  # a piece and a comment never mix

@@ -22,4 +22,4 @@ class Limits:
     stall_seconds: float = 60.0  # that a client may leave a reply unread
     request_seconds: float = 3600.0  # in which an answer must be complete
     keepalive_seconds: float = 10.0  # between comments on a stream that has nothing to say
-    drain_seconds: float = 30.0  # that running requests get when the server stops
+    drain_seconds: float = 3600.0  # that running requests get after the first signal: as long as an answer may take

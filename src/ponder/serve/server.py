@@ -1,5 +1,5 @@
 """uvicorn in one process: one event loop for HTTP, the engine in its thread or in a process of its own. SIGTERM lets
-running requests finish."""
+running requests finish (draining_server.py)."""
 
 from __future__ import annotations
 
@@ -27,22 +27,14 @@ def make_uvicorn(app: Any, service: Service, access_log: bool = False) -> Any:
         import uvicorn
     except ImportError:
         raise MissingExtra("ponder serve", "uvicorn", "serve") from None
+    from ponder.serve.draining_server import DrainingServer, without_cancelled
+
     config = uvicorn.Config(
-        app, log_level="info" if access_log else "warning", access_log=access_log, lifespan="off", ws="none",
-        http=bounded_protocol(service.limits), server_header=False,
+        without_cancelled(app, service.running), log_level="info" if access_log else "warning", access_log=access_log,
+        lifespan="off", ws="none", http=bounded_protocol(service.limits), server_header=False,
         backlog=_BACKLOG, timeout_keep_alive=_KEEP_ALIVE_SECONDS, date_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=int(service.limits.drain_seconds),
     )  # fmt: skip
-    server = uvicorn.Server(config)
-
-    def drain(signal: int, frame: Any) -> None:
-        """The first signal lets requests finish, the second ends them. uvicorn's own handler would raise the signal
-        again at the end, before the traces are written."""
-        server.force_exit = service.running.draining
-        service.running.draining = server.should_exit = True
-
-    server.handle_exit = drain
-    return server
+    return DrainingServer(config, service)
 
 
 def run_server(
