@@ -160,6 +160,17 @@ def test_what_the_engine_refuses_is_a_400_before_a_stream_begins(server: LiveSer
         assert reply.status == 400 and reply.json["error"]["message"], fields
 
 
+@pytest.mark.parametrize("name", ["messages", "tools", "self", "template", "tokenizer", "vision"])
+def test_template_fields_cannot_have_the_names_of_rendering(server: LiveServer, name: str) -> None:
+    replies = [server.chat(chat_template_kwargs={name: []}, stream=stream) for stream in (False, True)]
+    body = {"model": "plain", "messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {name: []}}
+    for reply in (*replies, server.post("/v1/tokenize", body)):
+        assert reply.status == 400, reply.body
+        error = reply.json["error"]
+        assert error["message"] == f"chat_template_kwargs cannot have {name!r}"
+        assert error["param"] == "chat_template_kwargs"
+
+
 def test_silent_stream_is_kept_alive_by_comments() -> None:
     limits = Limits(keepalive_seconds=0.001)
     with live_server(limits=limits) as quick:

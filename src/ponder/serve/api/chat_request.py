@@ -7,6 +7,7 @@ from typing import Any
 
 from ponder.pictures.message_parts import text_part
 from ponder.serve.api.picture_parts import read_picture_url
+from ponder.serve.api.prompt_fields import read_template_kwargs
 from ponder.serve.api.sampling_fields import (
     MAX_TOP_LOGPROBS,
     read_max_tokens,
@@ -34,7 +35,7 @@ def read_chat_request(fields: Fields, limits: Limits) -> GenerationRequest:
     thinking = read_thinking(fields, limits)
     max_tokens = read_max_tokens(fields, limits, "max_completion_tokens", "max_tokens")
     sampling = read_sampling(fields, tops)
-    template = fields.object("chat_template_kwargs")
+    template = read_template_kwargs(fields)
     tools, tool_choice = read_tool_choice(fields, read_tools(fields))
     strict_tools = read_strict_tools(fields, tools)
     request = GenerationRequest(

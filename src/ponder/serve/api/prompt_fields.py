@@ -13,6 +13,8 @@ from ponder.types import Ids, Message, ids
 
 MAX_TEXT_CHARS = 4_000_000
 MAX_MESSAGES = 10_000
+# What the functions that render a conversation have parameters for.
+_RENDERING_NAMES = frozenset(("self", "messages", "tools", "template", "tokenizer", "vision"))
 
 
 def read_prompt(fields: Fields, policy: BasePolicy, add_special_tokens: bool = False) -> Ids | None:
@@ -57,12 +59,18 @@ def read_messages(fields: Fields) -> list[Message]:
 
 def read_template_fields(fields: Fields) -> Mapping[str, Any]:
     """What a chat template is given beside the messages."""
-    extra = fields.object("chat_template_kwargs")
-    out: dict[str, Any] = {} if extra is None else {str(k): v for k, v in extra.body.items()}
-    if reserved := {"messages", "template"} & set(out):
-        raise invalid(f"chat_template_kwargs cannot have {min(reserved)!r}", "chat_template_kwargs")
+    extra = read_template_kwargs(fields)
+    out: dict[str, Any] = {} if extra is None else dict(extra.body)
     tools = fields.objects("tools", MAX_MESSAGES)
     if tools:
         out["tools"] = [tool.body for tool in tools]
     out["add_generation_prompt"] = fields.flag("add_generation_prompt", True)
     return out
+
+
+def read_template_kwargs(fields: Fields) -> Fields | None:
+    """`chat_template_kwargs`: names that the request adds to those that a chat template knows."""
+    extra = fields.object("chat_template_kwargs")
+    if extra is not None and (reserved := _RENDERING_NAMES & set(extra.body)):
+        raise invalid(f"chat_template_kwargs cannot have {min(reserved)!r}", "chat_template_kwargs")
+    return extra
