@@ -121,9 +121,9 @@ class StepJudges:
         " and 400 steps of 8 problems had one value in the kept runs. Before them judges learned in 200 steps of larger"
         " batches, and countdown's answers were drawn differently; on which problems that was seen was not kept. A"
         " trial of one seed on validation problems came between, of countdown, sudokus and sums of six numbers; a rate"
-        " of 3e-3 for the process model was worse there than 1e-3. Sums of five numbers took the place of those of six,"
-        f" whose right answers mostly have a wrong line. {TINY_START}; the starts of countdown and sudokus, 600 and 400"
-        " steps, were chosen by what was not kept"
+        " of 3e-3 for the process model was worse there than 1e-3. Sums then had five numbers in place of six,"
+        f" of which most right answers have a wrong line. {TINY_START}; by what the starts of countdown and sudokus,"
+        " 600 and 400 steps, were chosen was not kept"
     )
     models = ("tiny", "any")
 
