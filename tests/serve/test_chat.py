@@ -13,6 +13,7 @@ pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
 from ponder.serve.limits import Limits
+from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.types import Sampling
 from serve.live_server import LiveServer, live_server, small_policy
 
@@ -169,6 +170,43 @@ def test_template_fields_cannot_have_the_names_of_rendering(server: LiveServer, 
         error = reply.json["error"]
         assert error["message"] == f"chat_template_kwargs cannot have {name!r}"
         assert error["param"] == "chat_template_kwargs"
+
+
+WRONG_FIELDS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/completions", {"prompt": ""}, "prompt"),
+    ("/v1/completions", {"prompt": [5000]}, "prompt"),
+    ("/v1/completions", {"prompt": [5] * 600}, "prompt"),
+    ("/v1/completions", {"prompt": "a", "logit_bias": {"5000": 1}}, "logit_bias"),
+    ("/v1/completions", {"prompt": "a", "stop_token_ids": [5000]}, "stop_token_ids"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": ""}]}, "messages"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "logit_bias": {"5000": 1}}, "logit_bias"),
+    ("/v1/responses", {"input": "x" * 600}, "input"),
+    ("/inference/v1/generate", {"token_ids": [5], "sampling_params": {"logit_bias": {"5000": 1}}},
+     "sampling_params.logit_bias"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "fields", "param"), WRONG_FIELDS)
+def test_errors_about_tokens_name_the_field(server: LiveServer, path: str, fields: dict[str, Any], param: str) -> None:
+    for stream in (False, True):
+        reply = server.post(path, {"model": "plain", "stream": stream, **fields})
+        assert (reply.status, reply.json["error"]["param"]) == (400, param), reply.body
+
+
+def test_reply_to_a_request_without_a_model_names_the_only_one() -> None:
+    requests = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+        "/v1/completions": {"prompt": "a", "max_tokens": 2},
+        "/inference/v1/generate": {"token_ids": [5], "sampling_params": {"max_tokens": 2}},
+    }
+    with live_server(ServedModels([ServedModel("plain", small_policy())])) as server:
+        for path, body in requests.items():
+            for unnamed in (body, {**body, "model": ""}) if path.startswith("/v1") else (body,):
+                assert server.post(path, unnamed).json["model"] == "plain", path
+                chunks = server.post(path, {**unnamed, "stream": True}).chunks
+                assert {chunk["model"] for chunk in chunks} == {"plain"}, path
+        assert server.post("/v1/responses", {"input": "a", "max_output_tokens": 2}).json["model"] == "plain"
+        assert server.post("/v1/score", {"prompt": "a", "completion": "b"}).json["model"] == "plain"
 
 
 def test_silent_stream_is_kept_alive_by_comments() -> None:

@@ -61,6 +61,7 @@ async def _generate(
 ) -> Any:
     """Run a request and write its events, in one go or in chunks."""
     model, _ = service.models.find(request.model)
+    request = request if request.model else replace(request, model=model.name)  # replies name it
     request_id, created, texts = new_id(prefix), int(time.time()), TokenTexts(model)
     events = service.events(request, request_id, owner_of(http))
     headers = {"x-request-id": request_id}

@@ -32,6 +32,7 @@ class GenerationRequest:
     model: str
     messages: tuple[Message, ...] = ()
     prompt_token_ids: tuple[int, ...] | None = None
+    prompt_field: str = "messages"  # where the request has its prompt, for errors
     sampling: Sampling = Sampling()
     given: frozenset[str] = frozenset()
     n: int = 1  # choices; each has its own bound on tokens

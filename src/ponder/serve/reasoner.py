@@ -17,6 +17,7 @@ from ponder.serve.event_queue import EventQueue
 from ponder.serve.events import Event, Finished, Reasoning, Started
 from ponder.serve.generation import GenerationRequest
 from ponder.serve.limits import Limits
+from ponder.serve.named_tokens import check_named_token_ids, check_token_ids
 from ponder.serve.recorded_call import RecordedCall
 from ponder.serve.running_requests import Control
 from ponder.serve.served_models import ServedModel
@@ -124,7 +125,7 @@ def _encode(request: GenerationRequest, model: ServedModel, thinks: bool, messag
     try:
         return model.encode(messages, request.tools if request.tool_choice != "none" else (), **template_fields)
     except (ModelError, UsageError) as reason:
-        raise invalid(f"the messages cannot be encoded: {reason}", "messages") from None
+        raise invalid(f"the messages cannot be encoded: {reason}", request.prompt_field) from None
 
 
 def _room(request: GenerationRequest, model: ServedModel, prompt: Ids, thinks: bool) -> int:
@@ -134,12 +135,12 @@ def _room(request: GenerationRequest, model: ServedModel, prompt: Ids, thinks: b
         markers = model.think.start + "\n" + model.think.end + ANSWER_SEPARATOR
         room -= len(model.policy.tokens(markers))
     if not len(prompt):
-        raise invalid("the prompt is empty", "messages")
+        raise invalid("the prompt is empty", request.prompt_field)
     if room < 1:
         raise invalid(
             f"the prompt has {len(prompt):,} tokens, and {model.name} takes {model.context_length:,} with the answer:"
             " shorten it",
-            "messages" if request.prompt_token_ids is None else "prompt",
+            request.prompt_field,
             "context_length_exceeded",
         )
     return room
@@ -158,6 +159,9 @@ async def _check_sampling(request: GenerationRequest, model: ServedModel, prompt
             " best-of-n", param=field,
         )  # fmt: skip
     if isinstance(base := model.base, EnginePolicy | ModelReplicas):
+        if request.prompt_token_ids is not None:
+            check_token_ids(request.prompt_field, request.prompt_token_ids, base.vocab_size)
+        check_named_token_ids(request.sampling, base.vocab_size)
         check = partial(base.check_call, prompt, approach.sampling)
         await asyncio.to_thread(check) if has_grammar else check()
 

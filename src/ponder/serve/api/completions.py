@@ -37,6 +37,7 @@ def read_completion_request(fields: Fields, limits: Limits, models: ServedModels
     request = GenerationRequest(
         model=name,
         prompt_token_ids=_read_prompt(fields, name, models),
+        prompt_field="prompt",
         sampling=sampling.sampling,
         given=sampling.given,
         n=fields.integer("n", 1, 1, limits.max_choices) or 1,

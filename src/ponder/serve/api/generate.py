@@ -27,6 +27,7 @@ from ponder.serve.api.score import cost_json, json_numbers
 from ponder.serve.errors import invalid
 from ponder.serve.json_body import Fields
 from ponder.serve.limits import Limits
+from ponder.serve.named_tokens import check_named_token_ids
 from ponder.serve.served_models import ServedModel, ServedModels
 from ponder.serve.served_scorers import find_scorer, find_tokenizing_policy
 from ponder.types import Completion, Cost, Floats, Ids
@@ -62,6 +63,7 @@ def read_generate(fields: Fields, models: ServedModels, limits: Limits) -> Gener
     params = fields.object("sampling_params") or Fields({}, "sampling_params")
     n = params.integer("n", 1, 1, limits.max_choices)
     sampling = read_sampling_params(params)
+    check_named_token_ids(sampling, find_tokenizing_policy(models, name).vocab_size, params.path)
     if sampling.max_tokens > limits.max_tokens:
         raise params.error("max_tokens", f"at most {limits.max_tokens}")
     call = GenerateCall(model, prefix, sampling, n or 1, "logprobs" in params, fields.flag("stream"))

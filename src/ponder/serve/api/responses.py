@@ -70,6 +70,7 @@ def read_response_request(fields: Fields, limits: Limits, find_stored: FindStore
     generation = GenerationRequest(
         model=fields.text("model", "", MAX_MODEL_CHARS) or "",
         messages=item_messages(items, instructions, history),
+        prompt_field="input",
         sampling=sampling,
         given=given,
         seed=read_seed(fields),

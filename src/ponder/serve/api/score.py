@@ -48,6 +48,9 @@ async def score(fields: Fields, models: ServedModels) -> dict[str, Any]:
     if not isinstance(policy, ChunkPolicy):
         raise invalid(f"{model.name!r} runs in another program, which gives no log-probabilities of a text", "model")
     assert model.base is not None
+    if "positions" in fields:
+        raise invalid(f"positions are for a reward, process or value model, and {model.name!r} is a policy: give a"
+                      " completion or steps", "positions")  # fmt: skip
     text = _read_text(fields, model.base)
     fields.refuse_unread()
     prompt, rest = text.tokens[: text.prompt_length], text.tokens[text.prompt_length :]
