@@ -277,6 +277,13 @@ def word_of_verdicts(page: str) -> str:
     return next(word for word, bound in least.items() if share >= bound)
 
 
+def test_verdicts_of_a_perfect_judge_and_of_one_seed_do_not_count_as_held() -> None:
+    assert word_of_verdicts("- a: **yes**\n- b: **in every seed**") == "yes"
+    assert word_of_verdicts("- by a perfect judge: **yes**\n- a: **no**") == "not shown"
+    assert word_of_verdicts("- a: **in its one seed**\n- b: **not in its one seed**") == "not shown"
+    assert word_of_verdicts("- a: **in its one seed**\n- b: **yes**") == "partly"
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_index_says_whether_the_claim_held(name: str) -> None:
     (row,) = (line for line in (BOOK / "index.md").read_text().splitlines() if line.startswith(f"| [{name}]"))
