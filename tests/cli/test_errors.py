@@ -34,6 +34,16 @@ BAD = [
     (("run", "empty.py"), "has no function recipe"),
     (("run", "lost.py"), "No module named 'no_such_module'"),
     (("run", "number.py"), "must return a job"),
+    (("run", "latin.py"), "'utf-8' codec can't decode byte 0xe9"),
+    (("run", "nul.py"), "nul.py: source code string cannot contain null bytes"),
+    (("run", "raises.py"), "raises.py cannot be loaded: ValueError: bad row (raises.py, line 2)"),
+    (("plan", "raises.py"), "raises.py cannot be loaded: ValueError: bad row (raises.py, line 2)"),
+    (("run", "leaves.py"), "leaves.py cannot be loaded: SystemExit: 3 (leaves.py, line 1)"),
+    (("run", "missing.py"), "the recipe cannot make its job: KeyError: 'x' (missing.py, line 2)"),
+    (("train", "addition", "--config", "deep.json"), "cannot read deep.json: it is nested too deeply"),
+    (("solve", "q", "--prices", "deep.json", "--budget.dollars", "1"), "the price table deep.json cannot be read"),
+    (("plan", "eval", "--width", "1e-300"), "a width of 1e-300"),
+    (("plan", "eval", "--difference", "1e-200"), "cannot be told apart"),
     (("run", "taken.py"), "'json'"),
     (("run", "random.py"), "would hide the module 'random'"),
     (("run", "x" * 300), "File name too long"),
@@ -123,19 +133,25 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], message: s
     (here / "empty.py").write_text("")
     (here / "lost.py").write_text("import no_such_module\n")
     (here / "number.py").write_text("def recipe():\n    return 3\n")
+    (here / "latin.py").write_bytes(b'NAME = "caf\xe9"\n')
+    (here / "nul.py").write_bytes(b"x = 1\0")
+    (here / "raises.py").write_text("import ponder\nraise ValueError('bad row')\n")
+    (here / "leaves.py").write_text("raise SystemExit(3)\n")
+    (here / "missing.py").write_text("def recipe():\n    return {}['x']\n")
+    (here / "deep.json").write_text("[" * 100_000)
     (here / "taken.py").write_text("def recipe(json: int = 1):\n    return 3\n")
     (here / "random.py").write_text("def recipe():\n    return 3\n")
     (here / "measure.py").write_text(
         "from ponder.pipelines.evaluate import Evaluate\nfrom ponder.tasks import Addition\n\n\n"
         "def recipe() -> Evaluate:\n    return Evaluate(Addition())\n"
     )
-    before = {p.name: p.read_text() for p in here.iterdir()}
+    before = {p.name: p.read_bytes() for p in here.iterdir()}
     output = ponder(*argv)
     assert output.code == 2 and output.out == ""
     *progress, error = output.err.splitlines()
     assert error.startswith("error: ") and message in error
     assert all("loading the model" in line for line in progress)
-    after = {p.name: p.read_text() for p in here.iterdir() if p.is_file()}
+    after = {p.name: p.read_bytes() for p in here.iterdir() if p.is_file()}
     assert {k: v for k, v in after.items() if k != "lock"} == before
     assert not list(here.rglob("job.json")), "the corrected command may use the same directory"
 

@@ -32,6 +32,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"there is no file {path}: `--print-config` writes one") from None
     except (OSError, UnicodeDecodeError) as why:
         raise UsageError(f"cannot read {path}: {why}") from None
+    except RecursionError:
+        raise UsageError(f"cannot read {path}: it is nested too deeply") from None
     except yaml.YAMLError as why:
         raise UsageError(f"{path} is neither YAML nor JSON: {' '.join(str(why).split())}") from None
     if not isinstance(data, dict):

@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 import ponder
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import PonderError, UnknownName, UsageError
+from ponder.user_errors import describe_error, error_location
 
 Recipe = Callable[..., Any]
 
@@ -60,7 +61,14 @@ def recipe_description(recipe: Recipe) -> str:
 def build_job(recipe: Recipe, given: dict[str, Any]) -> Any:
     from dataclasses import is_dataclass
 
-    job = recipe(**given)
+    try:
+        job = recipe(**given)
+    except PonderError:
+        raise
+    except (Exception, SystemExit) as why:
+        if not error_location(why):  # a bug of ponder's own
+            raise
+        raise UsageError(f"the recipe cannot make its job: {describe_error(why)}") from why
     if not (is_dataclass(job) and callable(job) and not isinstance(job, type)):
         raise UsageError(f"recipe(...) must return a job such as RL(...) or Evaluate(...), not {type(job).__name__}")
     return job
@@ -78,9 +86,14 @@ def _import_recipe_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as why:
-        raise UsageError(f"{why.filename or path}, line {why.lineno}: {why.msg}") from None
+        line = f", line {why.lineno}" if why.lineno else ""  # none: it is no text at all, or its encoding is unknown
+        raise UsageError(f"{why.filename or path}{line}: {why.msg}") from None
     except ImportError as why:
         raise UsageError(f"{path} cannot be loaded: {why}") from None
+    except PonderError:
+        raise
+    except (Exception, SystemExit) as why:  # the recipe's own code
+        raise UsageError(f"{path} cannot be loaded: {describe_error(why)}") from why
     return module
 
 

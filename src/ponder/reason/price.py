@@ -41,7 +41,7 @@ def read_prices(path: str | Path) -> dict[str, Price]:
     """Read a price table: a JSON object of names, each with any of prompt, cached, generated, gpu_hour, gpus."""
     try:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"the price table {path} cannot be read as JSON: {error}") from None
     known = [f.name for f in fields(Price)]
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):

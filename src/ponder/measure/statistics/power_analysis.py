@@ -8,6 +8,7 @@ from statistics import NormalDist
 from ponder.errors import UsageError
 from ponder.measure.statistics.intervals import CONFIDENCE
 
+MIN_DIFFERENCE = 1e-9  # below, the number of problems has no meaning and overflows
 DEFAULT_POWER = 0.8  # how often a difference that is there should be seen
 
 
@@ -24,10 +25,10 @@ def problems_for_accuracies(
     both on the same ones, where `disagreement_rate` is the share of problems that exactly one of them gets right.
     """
     other = accuracy + difference
-    if not (0 < accuracy < 1 and 0 <= other <= 1) or difference == 0:
+    if not (0 < accuracy < 1 and 0 <= other <= 1) or abs(difference) < MIN_DIFFERENCE:
         raise UsageError(
             f"accuracies of {accuracy:g} and {other:g} cannot be told apart; the first lies between 0 and 1, the other "
-            f"at most there, and they differ"
+            f"at most there, and they differ by at least {MIN_DIFFERENCE:g}"
         )
     z, z_power = _quantiles(power, level)
     if disagreement_rate is None:
@@ -48,8 +49,11 @@ def problems_for_accuracies(
 
 def problems_for_width(width: float, accuracy: float, level: float = CONFIDENCE) -> int:
     """Problems after which Wilson's interval of an accuracy near this one is no wider than `width`."""
-    if not (0 < width < 1 and 0 <= accuracy <= 1):
-        raise UsageError(f"a width of {width:g} at an accuracy of {accuracy:g}: both are shares, the width above 0")
+    if not (MIN_DIFFERENCE <= width < 1 and 0 <= accuracy <= 1):
+        raise UsageError(
+            f"a width of {width:g} at an accuracy of {accuracy:g}: both are shares, the width at least"
+            f" {MIN_DIFFERENCE:g}"
+        )
     z = NormalDist().inv_cdf((1 + level) / 2)
 
     def interval_width(n: int) -> float:
@@ -79,6 +83,11 @@ def problems_for_means(
     """
     if difference == 0 or not (problem_sd >= 0 and sample_sd >= 0 and samples >= 1 and problem_sd + sample_sd > 0):
         raise UsageError("it takes a difference other than 0, spreads of at least 0 (not both 0) and at least 1 sample")
+    if not abs(difference) >= MIN_DIFFERENCE * max(problem_sd, sample_sd):
+        raise UsageError(
+            f"the difference {difference:g} is too small beside spreads of {problem_sd:g} and {sample_sd:g}: give at"
+            f" least {MIN_DIFFERENCE:g} of them"
+        )
     z, z_power = _quantiles(power, level)
     variance = problem_sd**2 + 2 * sample_sd**2 / samples
     return math.ceil((z + z_power) ** 2 * variance / difference**2)
