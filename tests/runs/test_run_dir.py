@@ -264,7 +264,7 @@ def test_damaged_job_json_is_reported(damage: str, tmp_path: Path) -> None:
 def test_readers_refuse_folders_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run directory"):
         read_job(tmp_path)
-    assert read_metrics(tmp_path) == [] and checkpoints(tmp_path) == [] and newest_checkpoint(tmp_path) is None
+    assert checkpoints(tmp_path) == [] and newest_checkpoint(tmp_path) is None
 
 
 # full disks
@@ -418,3 +418,13 @@ def test_environment_json_describes_the_machine() -> None:
     assert {"python", "machine", "versions", "commit", "command", "time"} <= output.keys()
     assert "numpy" in output["versions"] and json.dumps(output)
     assert environment.git_commit(Path("/")) is None
+
+
+@pytest.mark.parametrize("name", ["nope", "folder", "file.txt"])
+def test_folder_without_a_run_is_refused_by_readers(tmp_path: Path, name: str) -> None:
+    """Rather than taken for a run without metrics and traces: its name may be misspelt."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    for read in (read_metrics, lambda folder: list(read_traces(folder))):
+        with pytest.raises(RunError, match=f"{name} is not a run directory"):
+            read(tmp_path / name)

@@ -46,7 +46,7 @@ from ponder.runs.metric_logging import open_metric_log
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
 from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
 from ponder.runs.symlinks import refuse_symlinks
-from ponder.runs.trace_store import TRACES_FILE, has_traces, repair_traces
+from ponder.runs.trace_store import TRACES_FILE, has_traces, repair_traces, require_run_directory
 from ponder.runs.trace_writer import TraceWriter
 from ponder.runs.trust import external_code
 from ponder.types import Trace
@@ -317,6 +317,8 @@ def _read_job_json(folder: str | Path) -> Any:
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     """The metrics of every step of a run, in order; a value that is not a number is NaN."""
+    refuse_symlinks(folder)
+    require_run_directory(folder)
     return [
         {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS}
         for _, row in _metric_rows(Path(folder))
@@ -324,8 +326,7 @@ def read_metrics(folder: str | Path) -> list[dict[str, float]]:
 
 
 def _metric_rows(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    path = folder / "metrics.jsonl"
-    refuse_symlinks(folder)
+    path = folder / _METRICS_FILE
     for number, row in read_records(path):
         for name, value in row.items():
             fits = isinstance(value, list if name == FINDINGS else int | float | None)

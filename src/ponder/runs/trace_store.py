@@ -61,6 +61,12 @@ def has_traces(folder: str | Path) -> bool:
     return any((Path(folder) / name).is_file() for name in TRACE_FILES)
 
 
+def require_run_directory(folder: str | Path) -> None:
+    """Raise unless a folder holds a run: its job, or records of one."""
+    if not any((Path(folder) / name).is_file() for name in ("job.json", "metrics.jsonl", *TRACE_FILES)):
+        raise RunError(f"{folder} is not a run directory: it holds no job.json")
+
+
 def count_records(folder: Path) -> int:
     """How many traces a run has written, also those taken back later: only the ends of its files are read."""
     count = last_record_number(folder / JSONL_FILE)
@@ -85,6 +91,7 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     """Every trace with its step, in the order in which they were written."""
     folder = Path(folder)
     refuse_symlinks(folder)
+    require_run_directory(folder)
     places = list(_valid(_line_places(folder / JSONL_FILE), _block_places(folder / TRACES_FILE)))
     with contextlib.ExitStack() as stack:
         lines = _LineReader(folder / JSONL_FILE, stack)

@@ -63,9 +63,7 @@ class BaseJob:
         return training_summary(self, folder)
 
     def summary_json(self, folder: Path, result: Any) -> dict[str, Any]:
-        from ponder.runs import read_metrics
-
-        steps = read_metrics(folder)
+        steps = _read_metrics(folder)
         return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}
 
 
@@ -91,12 +89,19 @@ def as_job(job: Any) -> Job:
     return cast(Job, job) if isinstance(job, BaseJob) else _PlainJob(job)
 
 
+def _read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The metrics of a run; none of a user's own job, which may keep no run."""
+    from ponder.runs import read_metrics
+
+    return read_metrics(folder) if (folder / "job.json").is_file() else []
+
+
 def training_summary(job: Any, folder: Path) -> list[str]:
     """How far the headline metric came, and a command that asks the trained model a question."""
-    from ponder.runs import checkpoints, read_metrics
+    from ponder.runs import checkpoints
 
     lines = [f"run       {folder}"]
-    rows = read_metrics(folder)
+    rows = _read_metrics(folder)
     if (name := next((metric for metric in HEADLINE_METRICS if rows and metric in rows[0]), None)) is not None:
         took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
         steps = format_steps(len(rows))

@@ -281,7 +281,7 @@ def resume_progress(progress: ProgressTracker, job: Job, folder: Path) -> None:
     progress.total = job.total
     if (newest := newest_checkpoint(folder)) is not None:
         progress.done = checkpoint_step(newest)
-    for row in read_metrics(folder) if folder.is_dir() else []:
+    for row in read_metrics(folder) if (folder / "job.json").is_file() else []:
         head = next((row[name] for name in HEADLINE_METRICS if name in row), None)
         if head is not None and row["step"] < progress.done:
             progress.curve[int(row["step"]) + 1] = head
