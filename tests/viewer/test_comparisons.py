@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,37 @@ def test_bad_choices_are_one_sentence(api: Api) -> None:
                           (ids(api, "good", "good"), "given twice")):  # fmt: skip
         with pytest.raises(UsageError, match=message):
             api.get("/api/compare", {"runs": runs})
+
+
+@pytest.fixture
+def unjudged(api: Api, tmp_path: Path) -> str:
+    """A run with two scorers, whose task cannot be loaded."""
+    folder = write_run(tmp_path / "unjudged", [[right_answer(0)] * 2], scores=[[0.25, 0.75]])
+    job = json.loads((folder / "job.json").read_text())
+    job["task"] = {"is": "nowhere.tasks:Unknown"}
+    (folder / "job.json").write_text(json.dumps(job))
+    return ids(api, "unjudged")
+
+
+def test_comparison_with_an_unjudged_run_names_the_command_that_compares_it(api: Api, unjudged: str) -> None:
+    expected = (
+        r"^unjudged does not say who judges .* `ponder compare`, which takes the scorer as --column correct=NAME$"
+    )
+    with pytest.raises(UsageError, match=expected):
+        api.get("/api/compare", {"runs": f"{ids(api, 'good')},{unjudged}"})
+
+
+def test_fronts_leave_out_an_unjudged_run_and_say_so(api: Api, unjudged: str) -> None:
+    others = ids(api, "good", "weak")
+    expected = api.get("/api/fronts", {"runs": others})
+    answer = api.get("/api/fronts", {"runs": f"{unjudged},{others}"})
+    note, *notes = answer["notes"]
+    assert note.startswith("unjudged is left out: unjudged does not say who judges its answers")
+    assert {**answer, "notes": notes} == expected
+    with pytest.raises(UsageError, match=r"^unjudged does not say who judges"):
+        api.get("/api/fronts", {"runs": unjudged})
+    with pytest.raises(UsageError, match="0 runs were given; choose from 1 to 20"):
+        api.get("/api/fronts", {"runs": ""})
 
 
 def test_real_runs_compare_and_have_fronts() -> None:

@@ -119,7 +119,8 @@ class Api:
         return compare_runs(self.attempts.read([self.library.find(run) for run in query.names("runs")], 2))
 
     def fronts(self, query: Query) -> Any:
-        return front_figures(self.attempts.read([self.library.find(run) for run in query.names("runs")], 1))
+        runs, notes = self.attempts.read_most([self.library.find(run) for run in query.names("runs")])
+        return front_figures(runs, notes)
 
     def _index(self, run: str) -> RowDatabase:
         """The traces of a run, with what was written since."""

@@ -28,10 +28,11 @@ from ponder.viewer.trace_facts import QUESTION_CHARS
 MAX_PROBLEMS = 5_000
 
 
-def front_figures(runs: Sequence[RunAttempts]) -> dict[str, Any]:
-    """The data of all figures. Where a run does not allow one, a note says why."""
+def front_figures(runs: Sequence[RunAttempts], notes: Sequence[str] = ()) -> dict[str, Any]:
+    """The data of all figures. Where a run does not allow one, a note says why. `notes`: of the runs left out."""
     points = [{"run": run.id, **system_json(compare_systems([run.attempts]).systems[0])} for run in runs]
-    out: dict[str, Any] = {"points": points, "coverage": [], "law": {}, "calibration": [], "solved": [], "notes": []}
+    out: dict[str, Any] = {"points": points, "coverage": [], "law": {}, "calibration": [], "solved": []}
+    out["notes"] = list(notes)
     out["front"] = {unit: _front(points, unit) for unit in COST_UNITS}
     for run in runs:
         try:
