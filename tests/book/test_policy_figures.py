@@ -247,7 +247,7 @@ def test_over_optimisation_report_finds_the_bend() -> None:
     text = "\n".join(over_optimisation.FIGURE.report(seeds))
     assert "peak at N = 2, N = 2, N = 2" in text and "fall by 30.0" in text
     assert "rise by 10.0" in text and "bends, by more than 1 point: **yes**" in text
-    assert "rises by 0.40" in text and "gains: **no**" in text
+    assert "rises by 0.40" in text and "a gain: **no**" in text
     assert "is never chosen before one" in text and "6 of 36" in text and "other starts" not in text
     assert "| the start's own log-probability | 0.600 [0.600, 0.600] (0.600, 0.600, 0.600) | 0.700 [" in text
     rows = over_optimisation.FIGURE.draw(seeds).rows

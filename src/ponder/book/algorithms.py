@@ -165,7 +165,7 @@ class Algorithms:
         for one, other, what in pairs:
             gap = less(one, other)
             lines.append(
-                f"- {what}: {NAMES[one]} less {NAMES[other]} {format_interval(gap, sign=True)} points: "
+                f"- {what}: {NAMES[one]} less {NAMES[other]} {format_interval(gap, sign=True)} points; above 0: "
                 f"**{held_above(gap)}**"
             )
         lines.append(

@@ -169,9 +169,9 @@ class SearchForks:
                 f"- {label}: the most uncertain {100 * TOP_SHARE:.0f} % of the places sampled more than once hold"
                 f" {format_interval(top, bounds=SHARE)} % of the forks, more than half:"
                 f" **{held_above(top, 0.5, SHARE)}**; and {format_interval(deciding, bounds=SHARE)} % of those that"
-                f" decide: **{held_above(deciding, 0.5, SHARE)}**. Those are less certain than forks in the mean by"
-                f" {format_interval(decides, 1, 3, sign=True)} nats: **{held_above(decides)}**",
-                f"- {label}: pairs of samples that part, by what Gini's measure says:"
+                f" decide: **{held_above(deciding, 0.5, SHARE)}**. Those are less certain than all forks in the mean,"
+                f" by {format_interval(decides, 1, 3, sign=True)} nats: **{held_above(decides)}**",
+                f"- {label}: pairs of samples that part, over as many as Gini's measure says:"
                 f" {format_interval([s['parted'] / s['expected'] for s in own], 1, 3, bounds=POSITIVE)}; within 5 % in"
                 f" every seed: **{'yes' if max(off) < 0.05 else 'no'}** (with {_counts(own)} forks chance alone moves"
                 f" it by about {_noise(own)} %)",

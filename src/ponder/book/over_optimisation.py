@@ -38,7 +38,7 @@ BEND = 0.01  # a fall of the share right from its peak that is called a bend
 JUDGES = {
     "orm": "scalar head (ORM)",
     "implicit": "implicit reward model",
-    "log pi": "implicit, by its log pi alone",
+    "log pi": "the implicit model's log pi alone",
     "logprob_sum": "the start's own log-probability",
 }
 LOGPROBS = ("log pi", "logprob_sum")  # on no scale from 0 to 1
@@ -198,7 +198,7 @@ class OverOptimisation:
             gain = [o["test"] - d["start"] for o, d in zip(own, data, strict=True)]
             lines.append(
                 f"- {title}: the judge's score rises by {format_interval(rise, 1, 2)} (**{held_above(rise)}**), right"
-                f" answers by {format_interval(gain, sign=True)} points; gains: **{held_above(gain)}**"
+                f" answers change by {format_interval(gain, sign=True)} points; a gain: **{held_above(gain)}**"
             )
         return [*lines, ""]
 

@@ -170,9 +170,10 @@ class S1:
                          f" {format_interval([m['right'] for m in own], bounds=SHARE)} % right")  # fmt: skip
         return [
             "Control, scaling and performance as s1 defines them, over all budgets:", *markdown_table(head, rows),
-            "Class-conditional control has no budget: the prompt asks for short or for long thinking. As its control"
-            " stands the chance that a chain asked for long thinking thinks for more tokens than one asked for short"
-            " (50 %: none), as its scaling the points gained, since a slope over lengths that hardly differ says"
+            "Class-conditional control has no budget, and is drawn at its two mean lengths: the prompt asks for short"
+            " or for long thinking. Its control is the chance that a chain asked for long thinking thinks for more"
+            " tokens than one asked for short (50 %: no control), its scaling the points gained, since a slope over"
+            " lengths that hardly differ says"
             f" nothing: {'; '.join(cells)}. {_about_rejection(data)}", "",
         ]  # fmt: skip
 

@@ -92,7 +92,7 @@ class Search:
     )
     claim = (
         "Led by a judge of steps, beam search, REBASE and MCTS solve more than majority vote, best of N and a weighted"
-        " vote of as many sampled tokens; most on problems that the model seldom solves."
+        " vote of as many sampled tokens, and gain most on problems that the model seldom solves."
     )
     models = ("tiny", "smollm2", "any")
 

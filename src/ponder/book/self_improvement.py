@@ -38,7 +38,7 @@ class SelfImprovement:
     )
     settings = (
         "Three rounds of 256 problems and 100 steps a round took the place of four of 512 and 150 steps before the"
-        " kept runs; by what they were chosen was not kept. Samples of a problem and simulations had one value. The"
+        " kept runs; what they were chosen by was not kept. Samples of a problem and simulations had one value. The"
         " rate of 1e-3 is that of the recipe `rejection`, compared with two others there (seed 100, training problems:"
         f" 58.4 % right after it, with 3e-4 58.8, with 3e-3 55.1). {TINY_START}"
     )

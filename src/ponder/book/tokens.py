@@ -186,7 +186,7 @@ class TokenEntropy:
             " tokens in the first seed. Over seeds with a 95 % interval; thin lines are the seeds."
             + data[0].get("own start", ""),
             *markdown_table(["tokens", "share of all tokens, %", *(LABELS[name] for name in TOKEN_STATS)], rows),
-            "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 knows"
+            "How well a low value tells the right answers to a problem from the wrong (AUROC within problems; 0.5 tells"
             " nothing):",
             *markdown_table(["low value of", "AUROC within problems"], areas),
             "**Held?**",

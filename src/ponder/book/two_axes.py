@@ -133,10 +133,10 @@ class TwoAxes:
         return [
             f"{first['problems']} held-out problems, {VOTES[-1]} samples of each from every checkpoint; the vote of n"
             " is the exact mean over subsets. FLOPs are those of the one meter, forward and backward for training. The"
-            " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. It is"
-            " training by imitation; accuracy over the compute of RL, which o1's first axis is, stands in the figure"
-            " r1-zero. Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds,"
-            " dotted ones straight fits.",
+            " learning rate is constant after its warm-up, so that a checkpoint is not in the middle of a decay. The"
+            " training is imitation; accuracy over the compute of RL, o1's first axis, is in [r1-zero](r1-zero.md)."
+            " Over seeds with a 95 % interval that stays within 0 and 100; thin lines are the seeds, dotted ones"
+            " straight fits.",
             *markdown_table(head, rows),
             *(TRIES if data[0]["model"] == "tiny" else []),
             *self._fit_lines(data, steps),
@@ -151,18 +151,20 @@ class TwoAxes:
         rising = [steps[c] for c, each in thinking.items() if over_seeds(each)[1] > 0]
         cells = "; ".join(f"after {steps[c]} steps {format_interval(each, sign=True)}" for c, each in thinking.items())
         off = [f.residual for f in training]
+        where = "**not clear** at any checkpoint"
+        if rising:
+            others = "" if len(rising) == len(steps) else "; **not clear** at the other checkpoints"
+            where = f"**yes**, after {', '.join(map(str, rising))} steps{others}"
         return [
-            f"Points gained by a tenfold of training compute (one sample): {format_interval(slope, sign=True)}, with"
-            f" points around the line by {format_interval(off)}. By a tenfold of test-time compute: {cells}.",
+            f"Points gained by a tenfold of training compute (one sample): {format_interval(slope, sign=True)}; the"
+            f" deviation from that line is {format_interval(off)} points. By a tenfold of test-time compute: {cells}.",
             "",
             "**Held?**",
             "",
             f"- accuracy grows with the logarithm of training compute: **{_yes(low > 0)}**; along a straight line,"
             f" within {100 * STRAIGHT:.0f} points: **{_yes(max(off) < STRAIGHT)}**",
-            "- with that of test-time compute: " + (f"**yes**, after {', '.join(map(str, rising))} steps"
-            + ("" if len(rising) == len(steps) else "; **not clear** at the other checkpoints") if rising
-            else "**not clear** at any checkpoint"),
-        ]  # fmt: skip
+            f"- accuracy grows with the logarithm of test-time compute: {where}",
+        ]
 
     def _cheapest_lines(self, data: Sequence[SeedData], steps: Sequence[int]) -> list[str]:
         best = float(np.mean([max(max(c["vote"]) for c in d["checkpoints"]) for d in data]))
