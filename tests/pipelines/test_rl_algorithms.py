@@ -27,7 +27,7 @@ from ponder.train.learner import Learner
 from ponder.train.objective import KL, Critic, Stats, Tokens
 from ponder.train.optimizer import AdamW
 from ponder.train.pack import PackedBatch
-from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE
+from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE, ReinforcePlusPlus
 from ponder.train.ppo import PPO, AdaptiveKLController
 from ponder.train.readouts import LogprobReadout
 from ponder.types import Sampling
@@ -221,3 +221,17 @@ def test_reference_is_a_copy_of_the_start_model(monkeypatch: pytest.MonkeyPatch)
         policy.net.norm.weight.add_(1)
     assert all(torch.equal(before[n], w) for n, w in learner.reference.state_dict().items())
     assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=None)), policy)[0].reference is None
+
+
+@pytest.mark.filterwarnings("ignore:after step")
+@pytest.mark.parametrize(
+    "algorithm", [ReinforcePlusPlus(), PPO(), GRPO(kl=KL(0.05, "k3", "reward"))], ids=lambda a: type(a).__name__
+)
+def test_first_step_without_rewards_learns_nothing_from_rounding(algorithm: Any, tmp_path: Path) -> None:
+    """The policy is its reference, up to the rounding of sampler and learner, which the KL in the reward would see."""
+    run = tmp_path / "run"
+    replace(JOB, task=DigitTask(answer="!"), algorithm=algorithm, steps=1)(run)
+    steps = [s for _, t in read_traces(run) for s in t.steps if s.sampled]
+    assert any((s.logprobs != s.notes["reference"]).any() for s in steps if s.logprobs is not None), "they are rounded"
+    assert not any(s.advantages.any() for s in steps if s.advantages is not None)
+    assert read_metrics(run)[0]["grad_norm"] == 0

@@ -94,6 +94,31 @@ def test_equal_rewards_give_exactly_zero(rule: Rule, reward: float, count: int) 
     assert not rule([reward] * count).any()
 
 
+NORMALISING: list[Rule] = [*RULES[:2], lambda r: np.concatenate(credit.whiten([np.array(r[:1]), np.array(r[1:])]))]
+
+
+@pytest.mark.parametrize("rule", [*RULES, *NORMALISING])
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=9), st.integers(2, 8), st.randoms(use_true_random=False))
+def test_rewards_that_differ_by_rounding_are_equal(rule: Rule, parts: list[float], count: int, random: Random) -> None:
+    """Sums of the same numbers in another order."""
+    large = [abs(x) + 1 for x in parts]
+    sums = [sum(random.sample(large, len(large))) for _ in range(count)]
+    assert not rule(sums).any() and credit.reward_std(sums) == 0
+
+
+@pytest.mark.parametrize("rule", NORMALISING)
+@pytest.mark.parametrize("unit", [1e-100, 1e-15, 1e-9, 1e-7, 1.0, 1e9])
+def test_rewards_of_any_size_have_advantages(rule: Rule, unit: float) -> None:
+    rewards = [1.0, 0.0, 0.25, 1.0]
+    np.testing.assert_allclose(rule([unit * r for r in rewards]), rule(rewards), rtol=1e-12)
+    close = [1 + 1e-9 * r for r in rewards]
+    np.testing.assert_allclose(rule(close), rule(rewards), rtol=1e-6, atol=1e-6)
+
+
+def test_rewards_too_small_for_a_std_have_no_advantage() -> None:
+    assert not credit.group_relative([0.0, 1e-200]).any(), "their squares are 0"
+
+
 def test_epsilon_in_std_would_not_give_zero() -> None:
     r = np.full(7, 0.1, np.float32)
     naive = (r - r.mean()) / (r.std() + np.float32(1e-9))

@@ -176,6 +176,22 @@ def test_equal_rewards_are_normalised_to_zero() -> None:
     assert not np.concatenate(returns).any()
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e6])
+def test_normalised_rewards_do_not_depend_on_their_unit(unit: float) -> None:
+    p, state = PPO(normalize_rewards=True), {}
+    result = p._rewards([unit * r for r in (1.0, 0.0, 0.0, 1.0, 0.5)], state)
+    expected = np.array([0.5, -0.5, -0.5, 0.5, 0.0]) / math.sqrt(0.2)
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.1, 0.7, 1e-9, 33000.7])
+def test_rewards_that_were_equal_in_all_steps_are_normalised_to_zero(reward: float) -> None:
+    """Their running mean and mean square are rounded at each step."""
+    p, state, rng = PPO(normalize_rewards=True), {}, np.random.default_rng(0)
+    for _ in range(300):
+        assert not p._rewards([reward] * int(rng.integers(1, 60)), state).any()
+
+
 # The critic
 
 

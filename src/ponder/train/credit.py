@@ -16,31 +16,41 @@ from ponder.types import TURN_REWARD, Trace
 
 Array = NDArray[np.float64]
 
+_ROUNDING = 1e-12  # of float64 numbers that are sums of some thousand others, relative to the largest
+
+
+def are_equal(values: Sequence[float] | Array) -> bool:
+    """Do all values differ by no more than rounding? What is divided by such a spread would have size 1.
+
+    0.1 + 0.2 equals 0.3, for a reward may be a sum. The bound is relative to the values: rewards of 1e-9 may differ.
+    """
+    v = np.asarray(values, dtype=np.float64)
+    return not len(v) or bool(v.max() - v.min() <= _ROUNDING * np.abs(v).max())
+
 
 def group_relative(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> Array:
     """(r - mean) / std over one group (GRPO, Shao et al. 2024); population std unless `bessel`.
 
-    Equal rewards give exactly 0: compared, not left to an epsilon. A group of one has no baseline.
+    Equal rewards give exactly 0: compared (`are_equal`), not left to an epsilon. A group of one has no baseline.
     """
     r = _group(rewards)
-    if np.all(r == r[0]):
+    std = reward_std(rewards, bessel)
+    if std == 0:
         return np.zeros_like(r)
     centred = r - r.mean()
-    return centred / r.std(ddof=int(bessel)) if divide_by_std else centred
+    return centred / std if divide_by_std else centred
 
 
-def reward_std(rewards: Sequence[float], bessel: bool = False) -> float:
-    """The standard deviation of rewards; exactly 0 where all are equal, and of fewer than two."""
+def reward_std(rewards: Sequence[float] | Array, bessel: bool = False) -> float:
+    """The standard deviation of rewards; exactly 0 where `are_equal`, and of fewer than two."""
     r = np.asarray(rewards, dtype=np.float64)
-    if len(r) < 2 or np.all(r == r[0]):
-        return 0.0
-    return float(r.std(ddof=int(bessel)))
+    return 0.0 if len(r) < 2 or are_equal(r) else float(r.std(ddof=int(bessel)))
 
 
 def leave_one_out(rewards: Sequence[float]) -> Array:
     """r_i less the mean of the others (RLOO, Kool et al. 2019; Ahmadian et al. 2024)."""
     r = _group(rewards)
-    if np.all(r == r[0]):
+    if are_equal(r):
         return np.zeros_like(r)
     return (r - r.mean()) * len(r) / (len(r) - 1)
 
@@ -70,14 +80,12 @@ def gae(rewards_t: Array, values_t: Array, gamma: float, lam: float) -> Array:
 
 
 def whiten(parts: Sequence[Array]) -> list[Array]:
-    """Normalise all numbers of all parts together to mean 0 and std 1; equal numbers become exactly 0."""
+    """Normalise all numbers of all parts together to mean 0 and std 1; equal numbers (`are_equal`) become exactly 0."""
     if not parts:
         return []
     flat = np.concatenate(parts)
-    if not len(flat) or np.all(flat == flat[0]):
-        return [np.zeros_like(p) for p in parts]
-    mean, std = flat.mean(), flat.std()
-    return [(p - mean) / std for p in parts]
+    mean, std = flat.mean() if len(flat) else 0.0, reward_std(flat)
+    return [(p - mean) / std if std else np.zeros_like(p) for p in parts]
 
 
 @dataclass(frozen=True, slots=True)

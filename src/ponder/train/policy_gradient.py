@@ -85,7 +85,7 @@ class REINFORCE(SequenceReinforce):
         before = state.get("baseline", mean)  # at the first step the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
         state["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
-        all_equal = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
+        all_equal = credit.are_equal(rewards) and self.baseline == "batch"
         for trace, items in zip(traces, groups, strict=True):
             credit.assign_to_answers(trace, {w.leaf: 0.0 if all_equal else w.reward - base for w in items})
         return {"baseline": base}

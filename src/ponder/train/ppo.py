@@ -114,7 +114,8 @@ class PPO(ClippedSurrogate):
             mean, square = (count * mean + r.sum()) / total, (count * square + (r**2).sum()) / total
             state |= {"reward/count": total, "reward/mean": float(mean), "reward/square": float(square)}
             std = np.sqrt(max(square - mean**2, 0.0))
-            r = (r - mean) / std if std > 1e-6 else r - mean
+            # Of equal rewards the variance is the rounding of their squares, which adds up step by step.
+            r = (r - mean) / std if std > 1e-6 * np.sqrt(square) else np.zeros_like(r)
         return r if self.reward_clip is None else r.clip(-self.reward_clip, self.reward_clip)
 
 
