@@ -148,6 +148,20 @@ def test_same_picture_is_computed_once(policy, monkeypatch):
     assert calls == [1, 1]
 
 
+def test_pictures_of_many_prompts_stay_in_memory(policy, monkeypatch):
+    """Those that requests in flight and traces show, however many: the table keeps no others here."""
+    monkeypatch.setattr(policy.net.picture_table, "max_unused_bytes", 0)
+    prompts = [policy.encode(asked(a_picture(), text=f"Where is {i}?")) for i in range(12)]
+    done = run_async(policy.generate_many([(prompt, Sampling(max_tokens=2), 2) for prompt in prompts]))
+    assert len(done) == 12
+    policy.version += 1  # features are computed again
+    request = policy.request(prompts.pop(), Sampling(max_tokens=2))  # which alone keeps the picture
+    assert len(run_async(policy.complete(request))) == 1
+    traces = [credited(policy, asked(a_picture(), a_picture())) for _ in range(3)]
+    policy.version += 1
+    assert Learner(policy.net, GRPO(kl=None), AdamW(lr=1e-3)).step(traces)
+
+
 def test_prompt_may_end_with_a_picture(policy):
     prompt = policy.encode(asked(a_picture()))
     ending = prompt[: int(np.flatnonzero(prompt < 0)[-1]) + 1]

@@ -148,15 +148,65 @@ def test_table_resolves_whole_tiles_only():
             table.local_ids(wrong)
 
 
-def test_full_table_drops_the_oldest_picture():
-    table = PictureTable(4, max_bytes=3 * 32 * 32 * 3)
+TILE_BYTES = 32 * 32 * 3
+
+
+def is_known(table, ids):
+    try:
+        return len(table.local_ids(ids)) > 0
+    except UsageError as error:
+        assert "has not read" in str(error)
+        return False
+
+
+def test_full_table_drops_the_picture_used_longest_ago():
+    table = PictureTable(4, max_unused_bytes=3 * TILE_BYTES)
+    tiles = [a_tile() for _ in range(5)]
+    copies = [table.add(tile).copy() for tile in tiles[:3]]  # the arrays themselves are gone
+    table.add(tiles[0])  # again
+    table.local_ids(copies[1])  # and this one is read
+    copies += [table.add(tile).copy() for tile in tiles[3:]]
+    assert [is_known(table, ids) for ids in copies] == [False, True, False, True, True]
+    table.add(tiles[0])
+    assert table.local_ids(copies[0]).tolist() == [-1, -2, -3, -4]
+
+
+def test_pictures_in_use_stay_beyond_the_limit():
+    table = PictureTable(4, max_unused_bytes=0)
     tiles = [a_tile() for _ in range(5)]
     runs = [table.add(tile) for tile in tiles]
-    assert table.tile(4) == tiles[4]
-    with pytest.raises(UsageError, match="not read"):
-        table.local_ids(runs[0])
-    table.add(tiles[0])
-    assert table.local_ids(runs[0]).tolist() == [-1, -2, -3, -4]
+    prompts = [table.keep(np.append(run, np.int32(7))) for run in runs]
+    copies = [prompt.copy() for prompt in prompts]
+    del runs
+    assert all(is_known(table, ids) for ids in copies) and table.tile(4) == tiles[4]
+    prompts[1], rest = None, prompts[2][1:]  # a part of a prompt keeps it
+    prompts[2] = None
+    assert [is_known(table, ids) for ids in copies] == [True, False, True, True, True]
+    del prompts, rest
+    assert not any(is_known(table, ids) for ids in copies)
+
+
+def test_local_ids_of_a_request_keep_its_pictures():
+    table = PictureTable(4, max_unused_bytes=0)
+    ids = table.add(a_tile())
+    copy, request = ids.copy(), table.local_ids(ids)
+    del ids
+    assert is_known(table, copy)
+    cached = request[:3]  # as in a node of the engine's cache, which does not need the picture
+    del request
+    assert not is_known(table, copy) and cached.tolist() == [-1, -2, -3]
+
+
+def test_pictures_are_used_by_every_array_that_shows_them():
+    table = PictureTable(4, max_unused_bytes=0)
+    tile = a_tile()
+    first, second = table.add(tile), table.add(tile)
+    copy = first.copy()
+    both = table.keep(np.concatenate([first, second]))
+    del first, second
+    assert is_known(table, copy)
+    del both
+    assert not is_known(table, copy)
 
 
 def test_features_follow_the_weights_and_the_mode():

@@ -40,7 +40,7 @@ class Tiles(NamedTuple):
 def encode_pictures(
     tokenizer: Tokenizer, messages: Sequence[Message], vision: VisionConfig | QwenVisionConfig, **extra: Any
 ) -> Ids:
-    """The tokens of a conversation up to the assistant's answer."""
+    """The tokens of a conversation up to the assistant's answer. While the array lives, its pictures stay in memory."""
     pictures = [picture for message in messages for picture in content_pictures(message.get("content"))]
     qwen = isinstance(vision, QwenVisionConfig)
     image_text = qwen_picture_prompt.IMAGE_TEXT if qwen else IMAGE_TEXT
@@ -62,7 +62,7 @@ def encode_pictures(
         else:
             out += [*encode_tiles(tokenizer, split_into_tiles(picture, vision), vision)]
         out.append(tokenizer.encode(piece, add_special_tokens=False))
-    return ids(np.concatenate(out))
+    return table_for(None if qwen else vision.tokens).keep(ids(np.concatenate(out)))
 
 
 def split_into_tiles(picture: Picture, vision: VisionConfig) -> Tiles:

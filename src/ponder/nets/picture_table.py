@@ -7,6 +7,10 @@ of these ids, never where a vocabulary's image token happens to be.
 
 31 bits are too few to tell all places apart, the run of a tile's ids is not. Networks therefore take local ids, which
 count the places of all tiles that this process has encoded: `local_ids` translates a whole prompt.
+
+A tile that is in use stays in memory, however many there are. It is in use while one of the arrays lives that `add`,
+`keep` or `local_ids` returned: the prompt of a trace, or of a request in the engine. A copy of an array keeps nothing.
+Tiles that no array uses stay up to a limit; those used longest ago are dropped first.
 """
 
 from __future__ import annotations
@@ -14,7 +18,10 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+import weakref
 from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -25,22 +32,26 @@ from ponder.pictures.picture import Picture
 from ponder.types import Ids
 
 Integers = NDArray[np.int64]
-MAX_TABLE_BYTES = 1 << 30  # of pixels; the pictures encoded first are dropped first
+MAX_UNUSED_BYTES = 1 << 30  # of pixels
 _HASH_MODULUS = 2**31 - 2
 
 
 class PictureTable:
-    """The tiles that this process has encoded. `tokens`: of each tile, for towers with tiles of one size."""
+    """The tiles that this process has encoded. `tokens`: of each tile, for towers with tiles of one size.
+    `max_unused_bytes`: of the pixels of tiles that are not in use, see above."""
 
-    def __init__(self, tokens: int | None = None, max_bytes: int = MAX_TABLE_BYTES) -> None:
-        self.tokens, self.max_bytes = tokens, max_bytes
+    def __init__(self, tokens: int | None = None, max_unused_bytes: int = MAX_UNUSED_BYTES) -> None:
+        self.tokens, self.max_unused_bytes = tokens, max_unused_bytes
         self._index: dict[bytes, int] = {}  # by the ids of a tile
         self._by_first_id: dict[int, list[int]] = {}
         self._runs: list[Ids] = []  # the ids of each tile
         self._starts: list[int] = []  # how many places the tiles before it have
         self._sides: list[tuple[int, int]] = []  # tokens down and across
         self._tiles: dict[int, Picture] = {}
-        self._bytes = 0
+        self._users: Counter[int] = Counter()  # of each tile in use: how many arrays keep it
+        self._unused: dict[int, None] = {}  # the other tiles in memory, used longest ago first
+        self._unused_bytes = 0
+        self._released: deque[tuple[int, ...]] = deque()  # the tiles of arrays that are gone
         self._lock = threading.Lock()
 
     def add(self, tile: Picture, sides: tuple[int, int] | None = None) -> Ids:
@@ -54,22 +65,42 @@ class PictureTable:
             index = self._index.setdefault(ids.tobytes(), len(self._index))
             if index == len(self._starts):
                 self._starts.append(self._starts[-1] + len(self._runs[-1]) if self._starts else 0)
-                self._runs.append(ids)
+                self._runs.append(ids.copy())
                 self._sides.append(sides)
                 self._by_first_id.setdefault(int(ids[0]), []).append(index)
             if index not in self._tiles:
                 self._tiles[index] = tile
-                self._bytes += len(tile.rgb)
-            while self._bytes > self.max_bytes and len(self._tiles) > 1:
-                self._bytes -= len(self._tiles.pop(next(iter(self._tiles))).rgb)
+                self._set_unused(index)
+            self._keep(ids, [index])
+        return ids
+
+    def keep(self, ids: Ids) -> Ids:
+        """The same array. The tiles in it are in use while it lives, or an array that is a part of it."""
+        with self._lock:
+            self._keep(ids, [index for index, _ in self._tiles_in(ids)])
         return ids
 
     def local_ids(self, ids: Ids) -> Ids:
         """The ids with -1 - (places of the tiles before + place) for the places of tiles. Half a tile is refused."""
         if not len(ids) or ids.min() >= 0:
             return ids
-        out, at = ids.astype(np.int64), 0
-        negative = np.flatnonzero(ids < 0)
+        out = ids.astype(np.int64)
+        with self._lock:
+            shown = self._tiles_in(ids)
+            for index, begin in shown:
+                tokens = len(self._runs[index])
+                out[begin : begin + tokens] = -1 - (self._starts[index] + np.arange(tokens))
+            if out.min() < -(2**31) + 1:
+                raise UsageError("this process has read too many pictures; start a new one")
+            # A view: parts of it are parts of what is below, so the engine's cache may keep them without the tiles.
+            local = out.astype(ids.dtype).view()
+            self._keep(local, [index for index, _ in shown])
+        return local
+
+    def _tiles_in(self, ids: Ids) -> list[tuple[int, int]]:
+        """The tiles that stand in ids, each with the place where it begins. Half a tile is refused."""
+        out: list[tuple[int, int]] = []
+        negative, at = np.flatnonzero(ids < 0), 0
         while at < len(negative):
             begin = int(negative[at])
             index = self._find_run(ids, begin)
@@ -78,12 +109,46 @@ class PictureTable:
                     "the prompt shows a picture, or a part of one, that this process has not read: encode its messages"
                     " again, and cut no prompt inside a picture"
                 )
-            tokens = len(self._runs[index])
-            out[begin : begin + tokens] = -1 - (self._starts[index] + np.arange(tokens))
-            at += tokens
-        if out.min() < -(2**31) + 1:
-            raise UsageError("this process has read too many pictures; start a new one")
-        return out.astype(ids.dtype)
+            out.append((index, begin))
+            at += len(self._runs[index])
+        return out
+
+    def _keep(self, array: Ids, indexes: Iterable[int]) -> None:
+        """Use these tiles while the array lives."""
+        used = tuple(set(indexes))
+        for index in used:
+            self._users[index] += 1
+            if index in self._unused:
+                del self._unused[index]
+                self._unused_bytes -= len(self._tiles[index].rgb)
+        if used:
+            weakref.finalize(array, self._release, used).atexit = False
+        self._drop_unused()
+
+    def _release(self, indexes: tuple[int, ...]) -> None:
+        """An array is gone. That may be in the middle of what this thread does with the table."""
+        self._released.append(indexes)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop_unused()
+            finally:
+                self._lock.release()
+
+    def _drop_unused(self) -> None:
+        while self._released:
+            for index in self._released.popleft():
+                self._users[index] -= 1
+                if not self._users[index]:
+                    del self._users[index]
+                    self._set_unused(index)
+        while self._unused_bytes > self.max_unused_bytes:
+            index = next(iter(self._unused))
+            del self._unused[index]
+            self._unused_bytes -= len(self._tiles.pop(index).rgb)
+
+    def _set_unused(self, index: int) -> None:
+        self._unused[index] = None
+        self._unused_bytes += len(self._tiles[index].rgb)
 
     def _find_run(self, ids: Ids, begin: int) -> int | None:
         """The tile whose ids stand here."""

@@ -57,6 +57,7 @@ async def solve_many(
         async with aclosing(_in_completion_order(left, work, max_concurrency)) as arriving:
             async for trace in arriving:
                 run.write_traces(step, [trace])
+                _release_pictures(trace)
                 done[problem_key(trace.problem)] = trace
                 new.append(trace)
                 early = retry_failed and not resumed and len(new) == min(len(left), MAX_EARLY_FAILURES)
@@ -70,6 +71,13 @@ async def solve_many(
     except Interrupted:
         raise Interrupted(f"stopped after {len(done)} of {len(problems)} problems; the same command goes on") from None
     return [done[key] for key in keys]
+
+
+def _release_pictures(trace: Trace) -> None:
+    """Let the pictures of a finished trace leave the memory: an encoded prompt keeps its own there, a copy does not."""
+    for step in trace.steps:
+        if step.parent is None:
+            step.token_ids = step.token_ids.copy()
 
 
 async def _in_completion_order(
