@@ -19,6 +19,8 @@ def stage_cost(folder: Path) -> StageCost | None:
     """Of a stage that trained, the tokens that it learned from and the FLOPs of learning, and of sampling in RL; of one
     that sampled, the tokens that it sampled and their FLOPs; None for one that did neither, or whose FLOPs an earlier
     version did not count."""
+    if not (folder / "job.json").is_file():
+        return None  # a harvest of right answers, which is no run
     rows = read_metrics(folder)
     if rows and "num_tokens" in rows[-1]:
         return _rounded(rows[-1]["num_tokens"], rows[-1]["flops"]) if "flops" in rows[-1] else None
