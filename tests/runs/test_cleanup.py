@@ -9,7 +9,7 @@ import pytest
 
 from ponder.errors import RunError
 from ponder.runs import Run
-from ponder.runs.cleanup import has_no_output, has_result, remove_empty_run
+from ponder.runs.cleanup import has_no_output, has_result, remove_empty_folders, remove_empty_run
 from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
@@ -86,3 +86,14 @@ def test_remove_empty_run_keeps_runs_with_results(tmp_path: Path) -> None:
         (tmp_path / "run" / "notes.txt").write_text("")
     remove_empty_run(tmp_path / "run")
     assert (tmp_path / "run" / "notes.txt").exists()
+
+
+def test_folders_made_by_a_failure_go_and_those_from_before_stay(tmp_path: Path) -> None:
+    for name, inside in (("a/b/c", ""), ("d/e", "kept.txt")):
+        folder = tmp_path / name
+        with pytest.raises(RunError), remove_empty_folders(folder):
+            folder.mkdir(parents=True)
+            if inside:
+                (folder / inside).write_text("")
+            raise RunError("failed")
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["d", "d/e", "d/e/kept.txt"]

@@ -428,3 +428,13 @@ def test_folder_without_a_run_is_refused_by_readers(tmp_path: Path, name: str) -
     for read in (read_metrics, lambda folder: list(read_traces(folder))):
         with pytest.raises(RunError, match=f"{name} is not a run directory"):
             read(tmp_path / name)
+
+
+def test_foreign_folder_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with (
+        pytest.raises(RunError, match=r"not a run directory and not empty \(it holds notes.txt\)"),
+        Run(tmp_path, Job()),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

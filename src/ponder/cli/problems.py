@@ -90,6 +90,8 @@ def problems(
     from_file = source is not None and (operation == "templates" or is_data_file(source))
     file = source if from_file else None
     _refuse_flags_of_the_other_source(source, file, task_settings, question_column, answer_column)
+    if file is not None and not Path(file).is_file():
+        raise UsageError(f"there is no file {file}: check its name and folder")
     if count is not None and operation == "filter" and file is not None:
         raise UsageError(
             "--count means nothing for a file, of which all rows are filtered: leave it out, or give --max-kept"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +76,27 @@ def checkpoint_step(checkpoint: Path) -> int:
 def remove_failed_start(folder: Path) -> Iterator[None]:
     """A job that fails before its first step leaves no run directory that would refuse the corrected job."""
     new = not (folder / "job.json").exists() and not rank_env.rank()
+    with remove_empty_folders(folder.parent):
+        try:
+            yield
+        except Interrupted:
+            raise
+        except Exception:
+            if new and folder.is_dir() and has_no_output(folder):
+                remove_empty_run(folder)
+            raise
+
+
+@contextmanager
+def remove_empty_folders(folder: Path) -> Iterator[None]:
+    """Where the block fails, the folder and those above it that were not there before are removed if they are empty."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
-    except Interrupted:
-        raise
     except Exception:
-        if new and folder.is_dir() and has_no_output(folder):
-            remove_empty_run(folder)
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
         raise
 
 

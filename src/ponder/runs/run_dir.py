@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import time
 from collections import Counter
@@ -94,6 +95,8 @@ class Run:
         self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
 
     def __enter__(self) -> Run:
+        refuse_symlinks(self.folder)
+        self._refuse_foreign_folder()  # before a lock is left in it
         self._lock = lock_run(self.folder)
         try:
             self._write_or_match_job()
@@ -141,13 +144,18 @@ class Run:
             self.job = _read_job_json(self.folder)  # as its checkpoints name it
             return
         self.job = _with_relative_stage_paths(self.job, self.folder)
-        others = [p.name for p in self.folder.iterdir() if p.name not in _STARTUP_FILES]
-        if others:
+        self._refuse_foreign_folder()
+        write_json(self.folder / "environment.json", describe_environment() | {INPUTS_KEY: self.inputs})
+        write_json(path, self.job)
+
+    def _refuse_foreign_folder(self) -> None:
+        """Raise if the folder holds something, and that is no run."""
+        names = os.listdir(self.folder) if self.folder.is_dir() and os.access(self.folder, os.R_OK) else []
+        others = [name for name in names if name not in _STARTUP_FILES]
+        if others and not (self.folder / "job.json").exists():
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
             )
-        write_json(self.folder / "environment.json", describe_environment() | {INPUTS_KEY: self.inputs})
-        write_json(path, self.job)
 
     def _update_environment(self, changes: dict[str, Any]) -> None:
         write_json(self.folder / "environment.json", read_environment(self.folder) | changes)
