@@ -56,6 +56,8 @@ def module_of(thing: Any) -> str:
 def load_object(name: str) -> Any:
     """The object at `module:name` or `file.py:name`."""
     where, attribute = split_name(name)
+    if is_file(where) and not attribute:
+        raise UsageError(f"say which function or class of the file: {where}:NAME")
     value: Any
     try:
         value = _load_file(where) if is_file(where) else _import_module(where)

@@ -54,6 +54,18 @@ def check_text(name: str, value: Any) -> str:
     return plain
 
 
+def check_question(question: Any) -> None:
+    """A question: text that is not blank."""
+    if not isinstance(question, str):
+        raise UsageError(f"the question is {short_repr(question)}; it must be text")
+    if not question.strip():
+        raise UsageError("the question is empty")
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the question is not valid UTF-8") from None
+
+
 def check_tuple(name: str, value: Any, entries: str) -> tuple[Any, ...]:
     """A tuple, from a finite collection that is neither a string nor a mapping."""
     if type(value) is tuple and len(value) <= MAX_ENTRIES:

@@ -107,6 +107,15 @@ BAD = [
     (("eval", "addition", "--max-tokens", "0"), "max_tokens is 0"),
     (("solve",), "holds no question"),
     (("solve", " "), "the question is empty"),
+    (("solve", "\udcff\udcfe"), "the question is not valid UTF-8"),
+    (("solve", "q", "--model", ""), "the model's name is empty"),
+    (("chat", "smollm2", "--max-tokens", "0", "--say", "hi"), "max_tokens is 0"),
+    (("run", "frozen.py"), "frozen_layers is 1000"),
+    (("problems", "filter", "nope.jsonl", "--out", "p.jsonl"), "there is no file nope.jsonl"),
+    (("contamination", "tiny.py", "addition:side"), "a side is train or test, not 'side'"),
+    (("train", "custom", "--task.data", "x.jsonl", "--task.rewards", "tiny.py"), "of the file: tiny.py:NAME"),
+    (("book", "--on", "nope"), "name the figure to make"),
+    (("book", "votes", "--runs", "tiny.py"), "cannot write the run directory tiny.py"),
     (("solve", "q", "--model", "nowhere"), "no model named 'nowhere'"),
     (("solve", "q", "--model", "tiny.py"), "is a file but not a .gguf"),
     (("solve", "q", "--model", "."), "has no config.json"),
@@ -138,6 +147,10 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], message: s
     (here / "raises.py").write_text("import ponder\nraise ValueError('bad row')\n")
     (here / "leaves.py").write_text("raise SystemExit(3)\n")
     (here / "missing.py").write_text("def recipe():\n    return {}['x']\n")
+    (here / "frozen.py").write_text(
+        "from dataclasses import replace\n\nfrom tiny import recipe as tiny\n\n\n"
+        "def recipe():\n    return replace(tiny(), frozen_layers=1000)\n"
+    )
     (here / "deep.json").write_text("[" * 100_000)
     (here / "taken.py").write_text("def recipe(json: int = 1):\n    return 3\n")
     (here / "random.py").write_text("def recipe():\n    return 3\n")
@@ -151,8 +164,8 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], message: s
     *progress, error = output.err.splitlines()
     assert error.startswith("error: ") and message in error
     assert all("loading the model" in line for line in progress)
-    after = {p.name: p.read_bytes() for p in here.iterdir() if p.is_file()}
-    assert {k: v for k, v in after.items() if k != "lock"} == before
+    left = [p for p in here.iterdir() if p.name != "__pycache__"]
+    assert {p.name: p.read_bytes() if p.is_file() else "a folder" for p in left} == before
     assert not list(here.rglob("job.json")), "the corrected command may use the same directory"
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ponder import UsageError, ask
+from ponder import UsageError, ask, load
 from ponder.errors import VerifierError
 from ponder.models.load import load_policy
 from ponder.models.scratch_model import ScratchModel
@@ -62,9 +62,25 @@ def test_ask_takes_an_own_scorer(policy):
         assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
 
 
-def test_ask_refuses_an_empty_question(policy):
-    with pytest.raises(UsageError, match="empty"):
-        ask("  ", policy)
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [("  ", "empty"), ("a\ud800", "the question is not valid UTF-8"), (3, "the question is 3; it must be text"),
+     (None, "the question is None; it must be text")],
+)  # fmt: skip
+def test_ask_refuses_a_question_that_is_none(policy, question, message):
+    with pytest.raises(UsageError, match=message):
+        ask(question, policy)
+
+
+def test_ask_refuses_n_beside_a_strategy_that_has_its_own(policy):
+    with pytest.raises(UsageError, match="a strategy object has its own n: leave out n"):
+        ask("1+1=", policy, n=3, strategy=BestOfN(n=2))
+
+
+def test_model_without_a_name_is_refused():
+    for model, message in ((None, "the model is None; it must be a name"), ("", "the model's name is empty")):
+        with pytest.raises(UsageError, match=message):
+            load(model)
 
 
 def no_number(text):

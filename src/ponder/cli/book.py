@@ -39,8 +39,11 @@ def book(
     from ponder.book.figure import FigureRun
     from ponder.book.make import make_figure
     from ponder.pipelines.job.shared_fields import check_seed
+    from ponder.runs.cleanup import remove_empty_folders
 
     if figure is None:
+        if (on, task, task_settings, seed, prices) != ("tiny", None, {}, [], None):
+            raise UsageError("name the figure to make, or give no flag for one: `ponder book` lists them")
         listed = [find_figure(name) for name in FIGURES]
         rows = [{"figure": f.name, "title": f.title, "on": list(f.models), "source": f.source} for f in listed]
         print_json({"figures": rows}) if json else print("\n".join(_lines(rows)))
@@ -62,7 +65,8 @@ def book(
     with GracefulStop() as stop, progress_display(f"book {figure}", stop, json=json) as progress:
         run = FigureRun(on, 0, runs, build_recipe, task, task_settings, device, dtype, progress)
         try:
-            files = make_figure(found, run, seed or SEEDS, out, on_seed)
+            with remove_empty_folders(out), remove_empty_folders(runs):
+                files = make_figure(found, run, seed or SEEDS, out, on_seed)
         except RunError as error:  # of a job, whose flag for its one run is --run
             raise RunError(str(error).replace("another --run", "another --runs")) from error
     if json:

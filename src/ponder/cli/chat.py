@@ -54,7 +54,12 @@ def chat(
     Ctrl-C ends an answer, and what was written of it stays in the conversation; /quit or Ctrl-D ends the chat.
     """
     from ponder.serve.chat_backends import ChatSettings
+    from ponder.types import Sampling
 
+    if max_tokens is not None:
+        Sampling(max_tokens=max_tokens)  # refuses what is no count
+    if temperature is not None:
+        Sampling(temperature=temperature)
     settings = ChatSettings(effort, strategy, max_tokens, temperature, seed)
     backend = _load_backend(model, guide, template, device, dtype)
     session = ChatSession(backend, settings, system)

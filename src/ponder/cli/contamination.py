@@ -218,8 +218,11 @@ def _prompt_of_row(row: Mapping[str, Any]) -> Any:
 def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
     from ponder.cli.named_objects import build_task
     from ponder.pipelines.problems.filters import without_instruction
+    from ponder.tasks import TASKS
 
     task, _, named = source.partition(":")
+    if named not in ("", "train", "test") and task in TASKS and not hasattr(TASKS[task], "PART_SETTING"):
+        raise UsageError(f"{source}: a side is train or test, not {named!r}")
     known = named if named in ("train", "test") else side
     report = without_instruction(
         build_task(source if named and named not in ("train", "test") else task, {})

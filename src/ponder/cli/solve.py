@@ -21,6 +21,7 @@ from ponder.reason.tools.function_tool import tool_code
 from ponder.runs.trust import names_code
 from ponder.settings import When
 from ponder.terminal import escape_controls
+from ponder.validate import check_question
 
 if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
@@ -71,8 +72,8 @@ def solve(
 ) -> int:
     """Ask a model a question, and think about it by a strategy. One chain is shown while it is written."""
     questions = read_questions(sys.stdin) if question == STDIN else [question]
-    if not all(each.strip() for each in questions):
-        raise UsageError("the question is empty")
+    for each in questions:
+        check_question(each)
     if run is not None and len(questions) > 1:
         raise UsageError(f"--run keeps the trace of one question, and here are {len(questions)}: leave it out")
     from ponder.cli.launch import warn_ineffective_strategy

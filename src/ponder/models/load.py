@@ -137,7 +137,7 @@ def _device_and_dtype(device: str, dtype: str) -> tuple[torch.device, torch.dtyp
 def _load_net_and_tokenizer(
     model: str | ScratchModel | TextWithVision, dtype: torch.dtype, device: torch.device
 ) -> tuple[Decoder, Tokenizer]:
-    if not isinstance(model, str):
+    if isinstance(model, ScratchModel | TextWithVision):
         return model.build(dtype, device)
     path = find_model(model)
     if path.is_file():

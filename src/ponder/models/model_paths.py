@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from ponder.errors import ModelError, UnknownName
+from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.hub import RepoName
 from ponder.models import hub_models
 from ponder.nets.base_model import BaseModel, has_base, locate_base, refuse_base
 from ponder.runs import newest_checkpoint
+from ponder.validate import short_repr
 
 T = TypeVar("T")
 
@@ -68,6 +69,10 @@ def is_hub_name(model: str) -> bool:
 def find_model(model: str, weights: bool = True) -> Path:
     """The folder or GGUF file that a model's name stands for. A model of the Hugging Face hub is downloaded if it is
     not in the local cache; without `weights`, only its tokenizer."""
+    if not isinstance(model, str):
+        raise UsageError(f"the model is {short_repr(model)}; it must be a name, a folder or a run directory")
+    if not model:
+        raise UsageError("the model's name is empty: give a name, a folder or a run directory")
     if model in NAMED_MODELS:
         return NAMED_MODELS[model]()
     path = Path(model).expanduser()

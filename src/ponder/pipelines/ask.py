@@ -26,6 +26,9 @@ from ponder.reason.strategies import Chain, MajorityVote
 from ponder.reason.tools.function_tool import ToolFunction
 from ponder.tasks.environments.tool_task import DEFAULT_MAX_TURNS
 from ponder.types import TURN_REWARD, Sampling, Trace
+from ponder.validate import check_question
+
+DEFAULT_N = 8  # samples of a vote
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def ask(
     question: str,
     model: str | Policy = "smollm2",
     *,
-    n: int = 8,
+    n: int | None = None,
     strategy: Strategy | str | None = None,
     scorer: Scorer | Callable[[str], float] | None = None,
     budget: Budget | None = None,
@@ -63,14 +66,13 @@ def ask(
 ) -> Answer:
     """Ask a model a question and wait for the answer. Works in a script and in a notebook.
 
-    By default the answer is the majority of `n` samples; with `n=1` it is one greedy chain. `strategy` may be the name
-    of a strategy or preset (`ponder strategies` lists them) or a strategy object, which has its own `n` and sampling.
-    `scorer` guides a search: a scorer, or a function of the text written
-    so far. `tools` are functions that the model may call, or their names (`calculator`, `python`, `file.py:name`), in
-    at most `max_turns` turns. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
+    By default the answer is the majority of `n` samples (8); with `n=1` it is one greedy chain. `strategy` may be the
+    name of a strategy or preset (`ponder strategies` lists them) or a strategy object, which has its own `n` and
+    sampling. `scorer` guides a search: a scorer, or a function of the text written so far. `tools` are functions that
+    the model may call, or their names (`calculator`, `python`, `file.py:name`), in at most `max_turns` turns. `model`
+    may be a model's name or a loaded policy; the last model loaded by name is kept.
     """
-    if not question.strip():
-        raise UsageError("the question is empty")
+    check_question(question)
     chosen, guide = _strategy(strategy, n, Sampling(max_tokens=max_tokens, temperature=temperature))
     policy = _load(model, template, device, dtype) if isinstance(model, str) else model
     if scorer is None:
@@ -103,8 +105,11 @@ def decide(trace: Trace) -> Answer:
     return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace, first)
 
 
-def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tuple[Strategy, str]:
+def _strategy(strategy: Strategy | str | None, n: int | None, sampling: Sampling) -> tuple[Strategy, str]:
     """The strategy, and the name of its guide."""
+    if n is not None and not (strategy is None or isinstance(strategy, str)):
+        raise UsageError("a strategy object has its own n: leave out n, or set it on the strategy")
+    n = DEFAULT_N if n is None else n
     if strategy is None:
         greedy = replace(sampling, temperature=0.0)
         return MajorityVote(n=n, sampling=sampling) if n != 1 else Chain(sampling=greedy), ""
