@@ -58,8 +58,6 @@ def chat(
 
     if max_tokens is not None:
         Sampling(max_tokens=max_tokens)  # refuses what is no count
-    if temperature is not None:
-        Sampling(temperature=temperature)
     settings = ChatSettings(effort, strategy, max_tokens, temperature, seed)
     backend = _load_backend(model, guide, template, device, dtype)
     session = ChatSession(backend, settings, system)
