@@ -116,8 +116,8 @@ def prefix_value_lines(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
         ]
     rows = []
     for kind in ("right", "wrong"):
-        for key, title in (("value", "critic's value"), ("truth", "share of continuations right")):
-            cells = [format_interval([s[kind][key][k] for s in seeds], 1, 2) for k in range(lines)]
+        for key, title, bounds in (("value", "critic's value", None), ("truth", "share of continuations right", SHARE)):
+            cells = [format_interval([s[kind][key][k] for s in seeds], 1, 2, bounds=bounds) for k in range(lines)]
             rows.append([f"{kind} in the end, {title}", *cells])
     tells = [format_interval([s["auroc"][k] for s in seeds], 1, 2, bounds=SHARE) for k in range(lines)]
     rows.append(["AUROC of the value", *tells])
