@@ -162,7 +162,7 @@ def child(told: dict[str, Any]) -> None:
     for owner, name in (
         (TrainingSession, "save"), (TrainingSession, "record"), (checkpoint.CheckpointWriter, "_write_once"),
         (checkpoint.CheckpointWriter, "wait"), (checkpoint, "_save_tensors"), (checkpoint, "_flush"),
-        (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "copy"), (checkpoint, "load_latest"),
+        (manifest, "write"), (Run, "sync"), (host_buffers.HostBuffers, "start"), (checkpoint, "load_latest"),
         (checkpoint, "check_tensors_finite"), (session, "check_tensors_finite"), (hf, "snapshot"),
         (Run, "write_traces"), (rl, "load_policy"), (rl, "build_learners"), (rl, "open_run"), (Learner, "restore"),
         (checkpoint, "_load_verified"), (gradient_probe, "probe_gradient"), (run_checks, "gather_preflight_data"),

@@ -35,7 +35,7 @@ from ponder.runs.block_file import ITEMS, BlockReader
 from ponder.runs.records import raw_records, read_records
 from ponder.runs.trace_store import TRACES_FILE
 from ponder.trace_json import trace_to_json
-from ponder.train import checkpoint
+from ponder.train import checkpoint, host_buffers
 from ponder.train.distill import Distill
 from ponder.train.host_buffers import HostBuffers, HostCopy
 from ponder.train.imitation import SFT
@@ -321,6 +321,62 @@ def test_copies_for_a_checkpoint_are_made_before_the_next_step_learns(
         for name in ("learner.safetensors", "model/model.safetensors"):
             mine, theirs = load_file(result / name), load_file(expected / name)
             assert mine.keys() == theirs.keys() and all(torch.equal(mine[n], theirs[n]) for n in mine)
+
+
+def test_checkpoints_are_the_same_where_memory_has_no_room_for_copies(
+    whole: tuple[Path, PonderPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each save waits until it is written, so that no step changes what is written."""
+    writer, start, save_file = checkpoint.CheckpointWriter, HostBuffers.start, checkpoint.save_file
+    copies: list[HostCopy] = []
+
+    def late(*args: Any) -> None:
+        time.sleep(0.1)
+        save_file(*args)
+
+    def watch(self: HostBuffers, tensors: Mapping[str, torch.Tensor]) -> HostCopy:
+        copies.append(start(self, tensors))
+        assert all(copies[-1].tensors[name].data_ptr() == t.data_ptr() for name, t in tensors.items())
+        return copies[-1]
+
+    monkeypatch.setattr(checkpoint, "CheckpointWriter", lambda run, keep, background: writer(run, keep=keep))
+    monkeypatch.setattr(host_buffers, "free_memory", lambda: 0)
+    monkeypatch.setattr(HostBuffers, "start", watch)
+    monkeypatch.setattr(checkpoint, "save_file", late)
+    JOB(tmp_path / "run")
+    assert len(copies) == 6 and not any(copy.is_copy for copy in copies), "model and optimiser, three times"
+    for step in (4, 6):
+        expected, result = ((f / "checkpoints" / f"step-00000{step}") for f in (whole[0], tmp_path / "run"))
+        for name in ("learner.safetensors", "model/model.safetensors", "state.json"):
+            assert (result / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+def test_a_model_without_room_for_a_copy_is_written_before_the_next_step(
+    whole: tuple[Path, PonderPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimiser's tensors are copied, since they fit."""
+    writer, start, snapshot = checkpoint.CheckpointWriter, HostBuffers.start, hf.snapshot
+
+    def start_copy(self: HostBuffers, tensors: Mapping[str, torch.Tensor]) -> HostCopy:
+        is_model = not any(name.startswith("policy:") for name in tensors)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host_buffers, "free_memory", lambda: 0 if is_model else 1 << 40)
+            copy = start(self, tensors)
+        assert copy.is_copy != is_model
+        return copy
+
+    def late_snapshot(*args: Any, **settings: Any) -> Any:
+        write = snapshot(*args, **settings)
+        return lambda folder: (time.sleep(0.3), write(folder))
+
+    monkeypatch.setattr(checkpoint, "CheckpointWriter", lambda run, keep, background: writer(run, keep=keep))
+    monkeypatch.setattr(HostBuffers, "start", start_copy)
+    monkeypatch.setattr(hf, "snapshot", late_snapshot)
+    JOB(tmp_path / "run")
+    for step in (4, 6):
+        expected, result = ((f / "checkpoints" / f"step-00000{step}") for f in (whole[0], tmp_path / "run"))
+        for name in ("learner.safetensors", "model/model.safetensors"):
+            assert (result / name).read_bytes() == (expected / name).read_bytes(), name
 
 
 def test_full_disk_pauses_run(

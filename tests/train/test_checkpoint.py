@@ -20,7 +20,7 @@ from fake_checkpoints import FILES, Job, checkpoint_names, model, state, tensors
 from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs import Run, checkpoints
-from ponder.train import checkpoint
+from ponder.train import checkpoint, host_buffers
 from ponder.train.checkpoint import CheckpointWriter, load_latest
 from ponder.train.finite_checks import Diverged
 
@@ -159,6 +159,33 @@ class Gate:
         self.reached.set()
         assert self.open.wait(30)
         folder.mkdir()
+
+
+def test_save_without_room_for_a_copy_returns_when_it_is_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_buffers, "free_memory", lambda: 0)
+    written, save_file = [], checkpoint.save_file
+    monkeypatch.setattr(checkpoint, "save_file", lambda t, path: (written.append(t), save_file(t, path)))
+    weight = torch.arange(6.0)
+    with CheckpointWriter(run) as saver:
+        for step in (1, 2):
+            saver.save(step, {"weight": weight}, {}, {"model": lambda folder: folder.mkdir()})
+            assert checkpoints(run.folder)[-1].name == f"step-00000{step}"
+            assert written[-1]["weight"].data_ptr() == weight.data_ptr(), "no copy"
+            saver.wait_until_copied()
+            weight += 1
+    result = load_latest(run)
+    assert result is not None and torch.equal(result.tensors["weight"], torch.arange(6.0) + 1)
+
+
+def test_save_without_room_for_a_copy_raises_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(host_buffers, "free_memory", lambda: 0)
+    with CheckpointWriter(run) as saver:
+        with pytest.raises(RunError, match=r"cannot save .*step-000001 \(Input/output error\)"):
+            saver.save(1, {"weight": torch.ones(2)}, {}, {"model": fail})
+    assert load_latest(run) is None
 
 
 def test_background_save_does_not_block_training(run: Run) -> None:

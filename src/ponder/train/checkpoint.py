@@ -108,7 +108,8 @@ class CheckpointWriter:
         score: float | None = None,
     ) -> None:
         """Save the state after `step` steps. With a background writer the caller may change its tensors after
-        `wait_until_copied`, and `folders` (writers by name) must hold copies of their own."""
+        `wait_until_copied`, and `folders` (writers by name) must hold copies of their own, or the caller waits. Where
+        the host has no room for a copy of the tensors, this returns when they are written."""
         self.wait()
         final = self.folder / f"step-{step:06d}"
         if final.exists():
@@ -119,6 +120,8 @@ class CheckpointWriter:
         if self.background:
             self._copy = self._host.start(tensors)
             self._pending = self._writer.submit(self._write_copy, final, about, self._copy, text, folders)
+            if not self._copy.is_copy:
+                self.wait()
         else:
             here = {name: t.detach().contiguous() for name, t in tensors.items()}
             self._write(final, about, here, text, folders)

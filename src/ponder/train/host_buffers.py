@@ -2,7 +2,8 @@
 
 Into fresh memory a copy runs at a few GB/s, since every page is mapped first and the driver copies twice; into
 page-locked memory at the speed of the bus, and without the processor: a step can be sampled meanwhile. Too much of it
-starves the machine, so large states are copied plainly.
+starves the machine, so large states are copied plainly, and states that the machine has no room for are not copied:
+whoever writes them waits until they are written.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ MAX_PINNED_BYTES = 8 << 30
 
 class HostCopy:
     """A copy that may still be under way. Until `wait` returns, `tensors` are not whole and their sources must stay as
-    they are. Any thread may wait."""
+    they are. Any thread may wait. `is_copy=False`: `tensors` are the sources, which must stay as they are until they
+    are written."""
 
     def __init__(
-        self, tensors: dict[str, Tensor], sources: Sequence[Tensor] = (), ends: Sequence[torch.cuda.Event] = ()
+        self,
+        tensors: dict[str, Tensor],
+        sources: Sequence[Tensor] = (),
+        ends: Sequence[torch.cuda.Event] = (),
+        is_copy: bool = True,
     ) -> None:
-        self.tensors = tensors
+        self.tensors, self.is_copy = tensors, is_copy
         self._sources, self._ends = sources, ends  # sources may be temporary: their memory is not used again before
 
     def wait(self) -> None:
@@ -34,7 +40,7 @@ class HostCopy:
 
 
 class HostBuffers:
-    """The result of `copy` or `start` is overwritten by the next call."""
+    """The result of `start` is overwritten by the next call."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
@@ -45,17 +51,14 @@ class HostBuffers:
         if self._fits(tensors):
             self._kept = {name: self._buffer(name, t) for name, t in tensors.items()}
 
-    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors as they are now, contiguous and on the CPU. Waits until they are copied."""
-        started = self.start(tensors)
-        started.wait()
-        return started.tensors
-
     def start(self, tensors: Mapping[str, Tensor]) -> HostCopy:
-        """As `copy`, but a GPU's copies run beside what is computed there next."""
+        """Copy the tensors as they are now, contiguous and to the CPU; a GPU's copies run beside what is computed there
+        next. Where a plain copy would take more than half of the free memory, the tensors themselves."""
         sources = {name: t.detach() for name, t in tensors.items()}
         if not self._fits(sources):
             self._kept = {}
+            if _size(sources) > free_memory() // 2:
+                return HostCopy({name: t.contiguous() for name, t in sources.items()}, is_copy=False)
             return HostCopy({name: t.to("cpu", copy=True).contiguous() for name, t in sources.items()})
         self._kept = {name: self._buffer(name, t) for name, t in sources.items()}
         ends = [
@@ -81,9 +84,8 @@ class HostBuffers:
         return end
 
     def _fits(self, tensors: Mapping[str, Tensor]) -> bool:
-        size = sum(t.nbytes for t in tensors.values())
-        held = sum(t.nbytes for t in self._kept.values())
-        return size <= MAX_PINNED_BYTES and size <= held + free_memory() // 4
+        size = _size(tensors)
+        return size <= MAX_PINNED_BYTES and size <= _size(self._kept) + free_memory() // 4
 
     def _buffer(self, name: str, like: Tensor) -> Tensor:
         kept = self._kept.get(name)
@@ -93,3 +95,7 @@ class HostBuffers:
             return torch.empty(like.shape, dtype=like.dtype)
         with torch.cuda.device(like.device):  # any thread may be the first to use the device
             return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+def _size(tensors: Mapping[str, Tensor]) -> int:
+    return sum(t.nbytes for t in tensors.values())

@@ -250,6 +250,8 @@ class TrainingSession:
             self.saver.save_shards(self.state.step, tensors, state_json, folders, score, sharded)
         else:
             self.saver.save(self.state.step, tensors, state_json, folders, score)
+            if not all(copy.is_copy for copy in self._copies):
+                self.saver.wait()  # a model's weights that no copy was made of
 
     @property
     def _sharded(self) -> ShardMesh | None:
