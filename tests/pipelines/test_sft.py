@@ -343,7 +343,7 @@ def test_token_ids_of_other_tokenizer_are_refused(tokens: list[int], tmp_path: P
     rows = [{"prompt": "1", "completion": "1"}] * 50 + [{"prompt": "1", "completion": "12", "token_ids": tokens}]
     with pytest.raises(TaskError, match=r"c\.jsonl:51: the token ids of '12' read as .* leave out 'token_ids'"):
         replace(JOB, data=write(tmp_path / "c.jsonl", *rows))(tmp_path / "run")
-    assert not read_metrics(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_teacher_with_other_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -370,3 +370,8 @@ def test_rl_algorithms_are_refused() -> None:
     for objective in (RejectionSampling(), GRPO()):
         with pytest.raises(UsageError, match="RL job"):
             replace(JOB, algorithm=objective)
+
+
+def test_steps_that_are_not_whole_are_refused_by_the_job() -> None:
+    with pytest.raises(UsageError, match=r"steps is 1\.5; it must be a whole number"):
+        FineTune(DigitTask(), steps=1.5)  # type: ignore[arg-type]

@@ -244,3 +244,13 @@ def test_truncated_answer_without_room_stays() -> None:
     trace = asyncio.run(solve(Problem("p", user_messages("1=")), Chain(), policy, budget=Budget(2)))
     asyncio.run(solve(trace.problem, Chain(), policy, trace=trace))
     assert trace.text(trace.chosen or 0) == "ab" and not trace.steps[1].pruned
+
+
+def test_budget_of_text_is_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="tokens is 'x'; it must be a number"):
+        Budget(tokens="x")  # type: ignore[arg-type]
+
+
+def test_votes_are_whole_numbers() -> None:
+    with pytest.raises(UsageError, match=r"n: 1\.5 is not .* a count"):
+        MajorityVote(n=1.5)  # type: ignore[arg-type]

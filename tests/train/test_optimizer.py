@@ -351,3 +351,8 @@ def test_step_increments_version_counters(dtype: torch.dtype) -> None:
     before = [p._version for p in net.parameters()]
     taken(net, AdamW(), 1)
     assert all(p._version > b for p, b in zip(net.parameters(), before, strict=True))
+
+
+def test_settings_that_are_no_numbers_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match="lr is 'x'; it must be a number"):
+        AdamW(lr="x")  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ from ponder.errors import BudgetExhausted, UsageError
 from ponder.protocols import GenerateCall, GenerateMany, Policy, PolicyWrapper
 from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Sampling, Trace
+from ponder.validate import check_number
 
 _FREE = Price()
 
@@ -34,7 +35,7 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("tokens", "seconds", "dollars"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not check_number(name, value) > 0:
                 raise UsageError(f"a budget of {value} {name} buys nothing; leave it out for no bound")
         if self.dollars is not None and self.price == Price():
             raise UsageError("a budget in dollars needs a price: give what a million tokens cost")

@@ -18,6 +18,7 @@ from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
 from ponder.train.distributed import NOT_SHARDED, ShardMesh
 from ponder.train.finite_checks import Diverged, invalid_reason
 from ponder.train.fsdp import local_rows, rows_of_rank, whole_tensor
+from ponder.validate import check_number
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
@@ -47,6 +48,8 @@ class AdamW:
     UNBOUNDED: ClassVar = ("max_grad_norm",)  # see settings.py
 
     def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay", "min_lr_ratio", "max_grad_norm"):
+            check_number(name, getattr(self, name))
         if not self.lr > 0:
             raise UsageError(f"lr is {self.lr}; a learning rate must be positive")
         if not self.lr <= MAX_LR:

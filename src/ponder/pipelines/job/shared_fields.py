@@ -11,6 +11,7 @@ from typing import Annotated
 
 from ponder.common_settings import Device, Dtype, KeepCheckpoints, SaveEvery, Steps
 from ponder.errors import UsageError
+from ponder.validate import short_repr
 
 
 def check_seed(seed: int, name: str) -> None:
@@ -33,8 +34,11 @@ class ComputeFields:
 
     def check_at_least_one(self, *names: str) -> None:
         for name in names:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, int):
+                raise UsageError(f"{name} is {short_repr(value)}; it must be a whole number")
+            if value < 1:
+                raise UsageError(f"{name} is {value}; it must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from ponder.reason.operators.uncertainty import answer_confidence
 from ponder.reason.operators.vote import is_vote_decided, leader_probability
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
+from ponder.validate import MAX_INT32, check_int, check_number
 
 VoteWeight = Literal["count", "score", "likelihood", "entropy", "gini"]
 EarlyStopping = Literal["", "decided", "beta"]
@@ -40,6 +41,9 @@ class MajorityVote:
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
+        for name in ("n", "chains_per_round"):
+            check_int(name, getattr(self, name), MAX_INT32)
+        check_number("min_leader_probability", self.min_leader_probability)
         if self.n < 1:
             raise UsageError(f"n is {self.n}; a vote needs at least one chain")
         if self.chains_per_round < 1:
