@@ -353,7 +353,7 @@ def test_failed_preflight_trains_nothing(tmp_path: Path) -> None:
         PreflightError, match="1 of 9 checks before the run failed, so nothing was trained:\n  grader: "
     ):
         replace(JOB, task=Judged())(tmp_path / "run")
-    assert not read_metrics(tmp_path / "run") and not list(tmp_path.rglob("step-*"))
+    assert not (tmp_path / "run").exists() and not list(tmp_path.rglob("step-*"))
     replace(JOB, task=Judged(), preflight=False, steps=1)(tmp_path / "unchecked")
 
 
