@@ -23,8 +23,10 @@ from ponder import rank_env
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.models.replicas.ledger import read_ledger
 from ponder.models.replicas.replica_policy import LEDGER_FILE
-from ponder.models.scratch_model import ScratchModel
+from ponder.models.scratch_model import ScratchModel, ScratchVision
 from ponder.nets.lora import LoRA
+from ponder.pictures.message_parts import image_part, text_part
+from ponder.pictures.picture import Picture
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
@@ -41,7 +43,19 @@ from ponder.train.ranks import join_ranks
 from ponder.types import Problem, Sampling, Trace
 from sizes import NIGHTLY
 
+
+@dataclass(frozen=True)
+class PictureDigitTask(DigitTask):
+    """The digit to write is in a picture, as its grey."""
+
+    def _problem(self, part: str, i: int) -> Problem:
+        plain = super()._problem(part, i)
+        picture = Picture(16, 16, bytes([25 * i]) * (3 * 16 * 16))
+        return replace(plain, messages=[{"role": "user", "content": [image_part(picture), text_part("?")]}])
+
+
 MODEL = ScratchModel(ALPHABET, width=32, layers=2, heads=4, context=32)
+SEEING_MODEL = replace(MODEL, vision=ScratchVision(image_size=16, patch=4, width=16, layers=1, heads=2))
 COMMON: Any = {
     "optimizer": AdamW(lr=3e-3, warmup_steps=2), "steps": 4, "save_every": 2, "max_tokens_per_microbatch": 20,
     "device": "cpu", "dtype": "float32",
@@ -53,6 +67,9 @@ JOB = RL(
 JOBS: dict[str, Any] = {
     "grpo": replace(JOB, preflight=True),
     "ppo": replace(JOB, algorithm=PPO(), epochs_per_batch=2, steps=2, eval_every=0),
+    "pictures": replace(
+        JOB, task=PictureDigitTask(), model=SEEING_MODEL, steps=2, eval_every=0, max_tokens_per_microbatch=1000
+    ),
     "lora": replace(JOB, lora=LoRA(rank=4), steps=2, eval_every=0),
     "sft": FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, batch_size=6, **COMMON),
 }

@@ -153,7 +153,7 @@ class SamplingAhead:
         verifier = self._verifier
         began = time.perf_counter()
         batch = self._batches.pop(state.step)
-        traces = await exchange_traces(batch.problems, batch.own_traces, verifier)
+        traces = await exchange_traces(batch.problems, batch.own_traces, self.sampler, verifier)
         following = self._batches.get(state.step + 1)
         self._waited = time.perf_counter() - began
         self._next_is_ready = following is not None and following.own_traces.done()

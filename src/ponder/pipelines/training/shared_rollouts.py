@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Sequence
 
+import numpy as np
+
 from ponder.errors import Interrupted, PonderError, RunError
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Policy, Scorer, Strategy
@@ -21,7 +23,8 @@ async def solve_over_ranks(
     problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer | None = None
 ) -> list[Trace]:
     """As `solve_all`, by all ranks together. Where one fails, all raise."""
-    return await exchange_traces(problems, solve_all(own_part(problems), strategy, policy, verifier), verifier)
+    own = solve_all(own_part(problems), strategy, policy, verifier)
+    return await exchange_traces(problems, own, policy, verifier)
 
 
 def own_part(problems: Sequence[Problem]) -> list[Problem]:
@@ -33,7 +36,7 @@ def own_part(problems: Sequence[Problem]) -> list[Problem]:
 
 
 async def exchange_traces(
-    problems: Sequence[Problem], own: Awaitable[list[Trace]], verifier: Scorer | None
+    problems: Sequence[Problem], own: Awaitable[list[Trace]], policy: Policy, verifier: Scorer | None
 ) -> list[Trace]:
     """Wait for the traces of this rank's part of the problems, and get those of the others. All ranks call this in the
     same order; where one failed, all raise."""
@@ -48,6 +51,7 @@ async def exchange_traces(
     traces = _merge(group.all_gather_bytes(payload.encode()), problems)
     for trace in traces:
         trace.extract_answer = getattr(verifier, "extract_answer", None)
+        _read_pictures(trace, policy)
     return traces
 
 
@@ -74,6 +78,15 @@ def _merge(payloads: list[bytes], problems: Sequence[Problem]) -> list[Trace]:
             out[i] = trace_from_json(encoded)
             out[i].problem = problems[i]
     return [out[i] for i in range(len(problems))]
+
+
+def _read_pictures(trace: Trace, policy: Policy) -> None:
+    """Read the pictures of a trace that came as numbers. The prompt that this process encodes keeps them in memory."""
+    prompt = trace.steps[0]
+    if len(prompt.token_ids) and prompt.token_ids.min() < 0:
+        encoded = policy.encode(trace.problem.messages)
+        if np.array_equal(encoded, prompt.token_ids):
+            prompt.token_ids = encoded
 
 
 def _is_interrupt(error: BaseException) -> bool:
