@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import inspect
 import json
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("starlette", reason="the server needs ponder[serve]")
 pytest.importorskip("uvicorn", reason="the server needs ponder[serve]")
 
+from ponder.cli.serve import serve
 from ponder.serve.draining_server import without_cancelled
 from ponder.serve.limits import Limits
 from ponder.serve.running_requests import RunningRequests
@@ -104,7 +106,7 @@ def test_replies_end_with_an_error_after_the_drain_time_or_a_second_signal(secon
     requests = [
         ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 450}),
         ("/v1/completions", {**prompt, "prompt": "2+2?", "max_tokens": 450}),
-        ("/v1/responses", {"model": "plain", "stream": True, "input": "2+2?", "max_output_tokens": 450}),
+        ("/v1/responses", {**prompt, "input": "2+2?", "max_output_tokens": 450}),
         (
             "/inference/v1/generate",
             {"model": "plain", "stream": True, "token_ids": [20, 13, 20, 33],
@@ -135,6 +137,7 @@ def test_replies_end_with_an_error_after_the_drain_time_or_a_second_signal(secon
 
 def test_drain_time_is_as_long_as_an_answer_may_take() -> None:
     assert Limits().drain_seconds >= Limits().request_seconds
+    assert inspect.signature(serve).parameters["drain_seconds"].default == Limits().drain_seconds
 
 
 def test_cancelled_reply_raises_only_while_the_server_runs() -> None:

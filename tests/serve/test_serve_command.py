@@ -96,6 +96,27 @@ def test_serve_answers_keeps_traces_and_finishes_requests_on_sigterm(
     assert main(["traces", str(folder)]) == 0 and reply["id"] in capsys.readouterr().out
 
 
+def test_drain_seconds_of_zero_end_running_requests_at_the_first_signal(model: Path) -> None:
+    with ponder_serve(f"tiny={model}", "--drain-seconds", "0") as (process, port):
+        results: list[tuple[int, Any]] = []
+        long = {"n": 128, "max_completion_tokens": 450, "logit_bias": {"2": -100}}
+        thread = threading.Thread(target=lambda: results.append(chat(port, model="tiny", **long)))
+        thread.start()
+        while thread.is_alive() and not is_running(port):
+            pass
+        process.send_signal(signal.SIGTERM)
+        thread.join(240)
+        assert process.wait(240) == 0
+    ((status, reply),) = results
+    assert (status, reply["error"]["message"]) == (503, "the server stopped before this answer was complete")
+
+
+@pytest.mark.parametrize(("given", "value"), [("-1", "-1.0"), ("nan", "nan"), ("-inf", "-inf")])
+def test_drain_seconds_must_not_be_negative(given: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "nothing", "--port", "0", f"--drain-seconds={given}"]) == 2
+    assert f"error: --drain-seconds is {value}; it must be 0 or more" in capsys.readouterr().err
+
+
 def test_serve_wants_a_key_beyond_the_loopback(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.delenv("PONDER_API_KEY", raising=False)
     assert main(["serve", "nothing", "--host", "0.0.0.0"]) == 2

@@ -31,6 +31,9 @@ def serve(
     episode_seconds: Annotated[float, "without a call, after which an episode is written", When("traces")] = 600.0,
     max_tokens: Annotated[int, "tokens that a request may sample where neither it nor its effort says so"] = 4096,
     max_concurrent: Annotated[int, "requests that run at the same time; more get a 429"] = 1024,
+    drain_seconds: Annotated[
+        float, "that running requests have to finish after the first Ctrl-C or SIGTERM; 0: they end at once"
+    ] = 3600.0,
     allowed_host: Annotated[list[str], "another name that clients address the server by; may be given again"] = [],  # noqa: B006
     allowed_origin: Annotated[list[str], "a web page that may use it, as https://example.org; may be given again"] = [],  # noqa: B006
     template: opt.Template = None,
@@ -68,7 +71,7 @@ def serve(
     listener = bind(host, port)
     with ExitStack() as stack:
         stack.callback(listener.close)
-        limits = _limits(max_tokens, max_concurrent)
+        limits = _limits(max_tokens, max_concurrent, drain_seconds)
         if replicas is not None and replicas < 0:
             raise UsageError(f"--replicas is {replicas}; it must be 0 or more")
         if tensor_parallel < 1:
@@ -99,12 +102,14 @@ def _api_keys(flag: str) -> tuple[str, ...]:
     return keys
 
 
-def _limits(max_tokens: int, max_concurrent: int) -> Limits:
+def _limits(max_tokens: int, max_concurrent: int, drain_seconds: float) -> Limits:
     from ponder.serve.limits import Limits
 
     if max_tokens < 1 or max_concurrent < 1:
         raise UsageError("--max-tokens and --max-concurrent must be at least 1")
-    return Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent)
+    if not drain_seconds >= 0:  # nor NaN
+        raise UsageError(f"--drain-seconds is {drain_seconds}; it must be 0 or more")
+    return Limits(default_max_tokens=max_tokens, max_concurrent=max_concurrent, drain_seconds=drain_seconds)
 
 
 def _record(
