@@ -441,7 +441,7 @@ OUTPUT_COMMANDS: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "question": (SOLVE, SOLVE.replace("1 + 2", "2 + 5")), "model": "| --model {run}",
         "strategy": "| --strategy samples", "effort": (ASK, ASK + " --effort low"), "n": "| --n 3",
         "max_tokens": "| --max-tokens 4", "temperature": "| --temperature 3",
-        "guide": "--strategy best-of-n --guide likelihood | --guide p_true",
+        "guide": "--strategy best-of-n --guide likelihood | --guide logprob:{run}",
         "budget_settings": "| --budget.tokens 3", "prices": "| --prices prices.json",
         "strategy_settings": (ASK + " --strategy sample-tree", ASK + " --strategy sample-tree --strategy.widths 1,1"),
         "show": "| --show answer", "template": "| --template '{{{{ messages[-1].content }}}}'",

@@ -48,7 +48,7 @@ def test_bad_requests(ponder, templates: Path):
     for argv, wanted in (
         (("magic", "--out", "x"), "is not one of"),
         (("templates", "--out", "x"), "templates come from a file"),
-        (("templates", "nowhere", "--out", "x"), "cannot read the templates"),
+        (("templates", "nowhere", "--out", "x"), "there is no file nowhere"),
         (("write", "--out", "x"), "asks a model for problems"),
         (("templates", "t.json", "--out", "no/x"), "there is no folder no to write x in"),
         (("templates", "t.json", "--embedder", "nope:f", "--out", "x"), "cannot load 'nope:f'"),

@@ -90,8 +90,6 @@ def problems(
     from_file = source is not None and (operation == "templates" or is_data_file(source))
     file = source if from_file else None
     _refuse_flags_of_the_other_source(source, file, task_settings, question_column, answer_column)
-    if file is not None and not Path(file).is_file():
-        raise UsageError(f"there is no file {file}: check its name and folder")
     if count is not None and operation == "filter" and file is not None:
         raise UsageError(
             "--count means nothing for a file, of which all rows are filtered: leave it out, or give --max-kept"
@@ -156,6 +154,8 @@ def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
     from ponder.runs.data_files import write_jsonl
     from ponder.runs.prior_results import PriorResults
 
+    if job.file is not None and not Path(job.file).is_file():
+        raise UsageError(f"there is no file {job.file}: check its name and folder")
     before = PriorResults.read(folder)
     with GracefulStop() as stop:
         with job_progress(job, folder, stop, json, "" if json else f"problems · {job.source}") as progress:
