@@ -82,16 +82,18 @@ def test_policy_that_has_moved_pays(rule: Objective) -> None:
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_one_token_that_has_moved_makes_all_of_its_answer_count(estimator: str) -> None:
-    (trace,) = groups([[0.0, 0.0]], rounded)
-    step = trace.steps[1]
+def test_one_token_that_has_moved_makes_all_of_its_batch_count(estimator: str) -> None:
+    first, last = groups([[0.0, 0.0], [0.0, 0.0]], rounded)
+    step = last.steps[1]
     assert step.logprobs is not None
     step.logprobs[1] = step.notes["reference"][1] + 0.01
-    one, other = (kl_per_token(item, KL(0.1, estimator, "reward")) for item in scored_answers(trace, "wanted"))  # type: ignore[arg-type]
+    items = [item for trace in (last, first) for item in scored_answers(trace, "wanted")]
+    one, *others = kl_per_token(items, KL(0.1, estimator, "reward"))  # type: ignore[arg-type]
     difference = step.notes["reference"].astype(float) - step.logprobs.astype(float)
     expected = {"k1": -difference, "k2": difference**2 / 2, "k3": np.exp(difference) - 1 - difference}[estimator]
     np.testing.assert_allclose(one, expected, rtol=1e-6, atol=1e-15)
-    assert one.all() and not other.any()
+    assert one.all() and all(other.any() for other in others)
+    assert not any(other.any() for other in kl_per_token(items[1:], KL(0.1, estimator, "reward")))  # type: ignore[arg-type]
 
 
 def test_bound_is_relative_to_large_log_probabilities() -> None:
@@ -101,5 +103,5 @@ def test_bound_is_relative_to_large_log_probabilities() -> None:
             (trace,) = groups([[0.0]], lambda rng, logprobs: logprobs)
             trace.steps[1].notes["reference"][:] = -size
             trace.steps[1].logprobs = np.full(3, -size - share * factor * LOGPROB_ROUNDING, np.float32)
-            (item,) = scored_answers(trace, "wanted")
-            assert kl_per_token(item, K1).any() == (share > 1)
+            (kl,) = kl_per_token(scored_answers(trace, "wanted"), K1)
+            assert kl.any() == (share > 1)

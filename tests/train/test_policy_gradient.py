@@ -30,7 +30,7 @@ from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import ONLINE
 from ponder.train.gigpo import GiGPO
-from ponder.train.kl_penalty import answers_with_kl_penalty
+from ponder.train.kl_penalty import groups_with_kl_penalty
 from ponder.train.objective import KL, Tokens
 from ponder.train.policy_gradient import (
     CISPO,
@@ -208,8 +208,7 @@ class WrongSign(GRPO):
 
 class MeanOfAll(RLOO):
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        for trace in traces:
-            items = answers_with_kl_penalty(trace, scorer, self.kl)
+        for trace, items in zip(traces, groups_with_kl_penalty(traces, scorer, self.kl), strict=True):
             if len(items) > 1:
                 mean = float(np.mean([w.reward for w in items]))
                 credit.assign_to_answers(trace, {w.leaf: w.reward - mean for w in items})
@@ -220,7 +219,7 @@ class NotToGo(ReinforcePlusPlus):
     """Every token pays for the whole completion's KL."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        items = [w for t in traces for w in answers_with_kl_penalty(t, scorer, self.kl)]
+        items = [w for group in groups_with_kl_penalty(traces, scorer, self.kl) for w in group]
         credit.assign_to_tokens(items, credit.whiten([np.full(w.length, w.reward) for w in items]))
         return {}
 

@@ -8,6 +8,7 @@ rounds by about 1e-2, as much as a policy may move in a step: that noise stays i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,22 +24,28 @@ from ponder.types import Trace
 LOGPROB_ROUNDING = 2.0**-12
 
 
-def kl_per_token(item: ScoredAnswer, kl: KL | None) -> Array:
-    """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward, or where
-    policy and reference are the same on all tokens, up to the rounding of float32."""
-    if kl is None or kl.where != "reward":
-        return np.zeros(item.length)
+def kl_per_token(items: Sequence[ScoredAnswer], kl: KL | None) -> list[Array]:
+    """The KL estimate at each token of a batch's answers, pi being the policy that sampled. Zeros where none enters the
+    reward, or where policy and reference are the same on all tokens of the batch, up to the rounding of float32."""
+    if kl is None or kl.where != "reward" or all(map(_is_rounding, items)):
+        return [np.zeros(item.length) for item in items]
+    estimate = losses.KL_ESTIMATORS[kl.estimator]
+    notes = [(torch.from_numpy(item.note("logprobs")), torch.from_numpy(item.note("reference"))) for item in items]
+    return [estimate(logprobs, reference).numpy() for logprobs, reference in notes]
+
+
+def _is_rounding(item: ScoredAnswer) -> bool:
     logprobs, reference = item.note("logprobs"), item.note("reference")
-    if np.all(np.abs(logprobs - reference) <= LOGPROB_ROUNDING * np.maximum(1.0, np.abs(reference))):
-        return np.zeros(item.length)
-    return losses.KL_ESTIMATORS[kl.estimator](torch.from_numpy(logprobs), torch.from_numpy(reference)).numpy()
+    return bool(np.all(np.abs(logprobs - reference) <= LOGPROB_ROUNDING * np.maximum(1.0, np.abs(reference))))
 
 
-def answers_with_kl_penalty(
-    trace: Trace, scorer: str, kl: KL | None, include_truncated: bool = True
-) -> list[ScoredAnswer]:
-    """The scored answers of a trace. Where the KL term enters the reward, each pays beta times the KL of its tokens."""
-    items = credit.scored_answers(trace, scorer, include_truncated)
+def groups_with_kl_penalty(
+    traces: Sequence[Trace], scorer: str, kl: KL | None, include_truncated: bool = True
+) -> list[list[ScoredAnswer]]:
+    """The scored answers of each trace of a batch. Where the KL term enters the reward, each pays beta times the KL of
+    its tokens."""
+    groups = [credit.scored_answers(trace, scorer, include_truncated) for trace in traces]
     if kl is None:
-        return items
-    return [replace(w, reward=w.reward - kl.beta * float(kl_per_token(w, kl).sum())) for w in items]
+        return groups
+    paid = iter(kl_per_token([w for items in groups for w in items], kl))
+    return [[replace(w, reward=w.reward - kl.beta * float(next(paid).sum())) for w in items] for items in groups]

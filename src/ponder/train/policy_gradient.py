@@ -14,7 +14,7 @@ from ponder import settings
 from ponder.errors import UnknownName, UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, ScoredAnswer
-from ponder.train.kl_penalty import answers_with_kl_penalty, kl_per_token
+from ponder.train.kl_penalty import groups_with_kl_penalty, kl_per_token
 from ponder.train.objective import KL, BaseObjective, ObjectiveState, RolloutSettings, Stats, Tokens
 from ponder.types import Trace
 from ponder.verify.rewards.token_length import soft_overlong_penalty
@@ -75,7 +75,7 @@ class REINFORCE(SequenceReinforce):
         )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        groups = [answers_with_kl_penalty(t, scorer, self.kl) for t in traces]
+        groups = groups_with_kl_penalty(traces, scorer, self.kl)
         rewards = [w.reward for items in groups for w in items]
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
             raise UsageError("a batch of one has no baseline: ask more problems, or use --algorithm.baseline running")
@@ -99,8 +99,8 @@ class RLOO(SequenceReinforce):
     kl: KL | None = KL(0.03, "k1", "reward")
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        for trace in traces:
-            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), credit.leave_one_out)
+        for trace, items in zip(traces, groups_with_kl_penalty(traces, scorer, self.kl), strict=True):
+            assign_group_advantages(trace, items, credit.leave_one_out)
         return {}
 
 
@@ -161,7 +161,8 @@ class ReinforcePlusPlus(ClippedSurrogate):
                 group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
             items += group if len(group) > 1 or not self.group_baseline else []
         beta = 0.0 if self.kl is None else self.kl.beta
-        raw = [w.reward - beta * credit.rewards_to_go(kl_per_token(w, self.kl)) for w in items]
+        kls = kl_per_token(items, self.kl)
+        raw = [w.reward - beta * credit.rewards_to_go(kl) for w, kl in zip(items, kls, strict=True)]
         credit.assign_to_tokens(items, credit.whiten(raw))
         return {}
 
@@ -228,7 +229,7 @@ class GRPO(ClippedSurrogate):
         return out
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        groups = [answers_with_kl_penalty(trace, scorer, self.kl) for trace in traces]
+        groups = groups_with_kl_penalty(traces, scorer, self.kl)
         assign_scaled_advantages(traces, groups, self.scale_rewards, self.bessel)
         return {}
 
@@ -251,7 +252,7 @@ def credit_of_grpo(
     objective: BaseObjective, traces: Sequence[Trace], scorer: str, state: ObjectiveState
 ) -> dict[str, float]:
     """The credit of GRPO's paper, for objectives that take it over."""
-    groups = [answers_with_kl_penalty(trace, scorer, objective.kl) for trace in traces]
+    groups = groups_with_kl_penalty(traces, scorer, objective.kl)
     assign_scaled_advantages(traces, groups, "group", bessel=False)
     return {}
 
@@ -275,12 +276,8 @@ class DrGRPO(ClippedSurrogate):
             )
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
-        for trace in traces:
-            assign_group_advantages(
-                trace,
-                answers_with_kl_penalty(trace, scorer, self.kl),
-                lambda r: credit.group_relative(r, divide_by_std=False),
-            )
+        for trace, items in zip(traces, groups_with_kl_penalty(traces, scorer, self.kl), strict=True):
+            assign_group_advantages(trace, items, lambda r: credit.group_relative(r, divide_by_std=False))
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -311,8 +308,8 @@ class DAPO(ClippedSurrogate):
 
     def credit(self, traces: Sequence[Trace], scorer: str, state: ObjectiveState) -> dict[str, float]:
         lowest = 0.0
-        for trace in traces:
-            items = answers_with_kl_penalty(trace, scorer, self.kl, include_truncated=not self.mask_truncated)
+        groups = groups_with_kl_penalty(traces, scorer, self.kl, include_truncated=not self.mask_truncated)
+        for trace, items in zip(traces, groups, strict=True):
             cost = [soft_overlong_penalty(w.length, self.max_completion_tokens, self.overlong_buffer) for w in items]
             lowest = min([lowest, *cost])
             shaped = [replace(w, reward=w.reward + c) for w, c in zip(items, cost, strict=True)]

@@ -85,7 +85,7 @@ class PPO(ClippedSurrogate):
         if not items:
             return {}
         beta = state.get("kl_beta", 0.0 if self.kl is None else self.kl.beta)
-        kls = [kl_per_token(w, self.kl) for w in items]
+        kls = kl_per_token(items, self.kl)
         final_rewards = self._rewards([w.reward for w in items], state)
         advantages: list[Array] = []
         for item, kl_t, reward in zip(items, kls, final_rewards, strict=True):
