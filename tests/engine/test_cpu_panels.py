@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+
 import pytest
 import torch
 from torch import Tensor
@@ -44,6 +48,26 @@ def test_product_equals_float64(rows: int, size: tuple[int, int], biased: bool) 
     ours = Panels(weight).multiply(x, bias)
     exact = x.double() @ weight.double().T + (0 if bias is None else bias.double())
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-6 * inputs)
+
+
+def test_numbers_are_float32_whatever_torchs_own_defaults_are() -> None:
+    x, weight = normal(3, 16), normal(48, 16)
+    exact = Panels(weight).multiply(x)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        panels = Panels(weight)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert panels._numbers.dtype == torch.float32 and torch.equal(panels.multiply(x), exact)
+
+
+def test_compiled_files_call_each_other_and_nobody_else() -> None:
+    """Whatever functions other libraries of the process have."""
+    library = cpu_panels.load_products(torch.float32)
+    if library is None or shutil.which("readelf") is None:
+        pytest.skip("no readelf")
+    looked_up = subprocess.run(["readelf", "-rW", library._name], capture_output=True, text=True, check=True).stdout
+    assert not re.findall(r"\b(multiply|rotate|attend|add_norm|gate_and_multiply)\b", looked_up)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from ponder.engine.cpu_merged_layers import MergedLayersRunner
 from ponder.engine.model_runner import ModelRunner, PendingTokens
 from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
+from ponder.engine.weight_pointers import KeptTensors, LinearPointers
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
@@ -56,14 +57,10 @@ class _Layer(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Linear(ctypes.Structure):
-    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("outputs", ctypes.c_int64)]
-
-
 class _LargeLayer(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm")),
-        *((name, _Linear) for name in ("q", "k", "v", "out", "gate", "up", "down")),
+        *((name, LinearPointers) for name in ("q", "k", "v", "out", "gate", "up", "down")),
         ("kv", ctypes.c_void_p),
         ("window", ctypes.c_int64),
     ]
@@ -93,7 +90,7 @@ class CompiledStepsRunner(ModelRunner):
         self._is_supported: bool | None = None  # None: the weights have changed
         self._model: _Model | None = None
         self._positions = 0  # for which it has angles
-        self._kept: list[Any] = []  # what the model points to
+        self._kept = KeptTensors()  # what the model points to
         self._tables: dict[SequenceState, _SlotTable] = {}
         self._end_tables: dict[tuple[bool, tuple[int, ...]], NDArray[np.uint8]] = {}
 
@@ -108,8 +105,8 @@ class CompiledStepsRunner(ModelRunner):
         """Whether the compiled code is the faster one for so many sequences."""
         return True
 
-    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
-        """The structures of all layers; `keep` holds a tensor in memory and returns its address."""
+    def _build_layers(self, kept: KeptTensors) -> Any:
+        """The structures of all layers."""
         raise NotImplementedError
 
     def _build_head(self) -> Tensor:
@@ -204,20 +201,14 @@ class CompiledStepsRunner(ModelRunner):
             self._model, self._kept = self._build_model()
         return self._model
 
-    def _build_model(self) -> tuple[_Model, list[Any]]:
+    def _build_model(self) -> tuple[_Model, KeptTensors]:
         net, c = self.net, self.net.config
-        kept: list[Any] = []
-
-        def keep(tensor: Tensor | None) -> int | None:
-            if tensor is None:
-                return None
-            kept.append(tensor := tensor.detach().contiguous())
-            return tensor.data_ptr()
-
+        kept = KeptTensors()
+        keep = kept.address
         freqs, factor = net.rope_frequencies[0]
         angles = torch.arange(self._positions).float()[:, None] * freqs.float()
         cosines, sines = ((turned * factor).to(net.dtype).float() for turned in (angles.cos(), angles.sin()))
-        kept.append(layers := self._build_layers(keep))
+        kept.append(layers := self._build_layers(kept))
         model = _Model(
             c.layers, c.width, c.heads, c.kv_heads, c.head_dim, c.mlp_width, c.vocab, self.cache.kv[0].shape[2],
             int(c.activation == "gelu_tanh"), c.norm_eps, c.scale, keep(net.embed_tokens.weight), keep(net.norm.weight),
@@ -237,8 +228,8 @@ class CompiledDecodeRunner(CompiledStepsRunner, MergedLayersRunner):
     def _check_support(self) -> bool:
         return is_supported(self.net)
 
-    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
-        layers = (_Layer * self.net.config.layers)()
+    def _build_layers(self, kept: KeptTensors) -> Any:
+        layers, keep = (_Layer * self.net.config.layers)(), kept.address
         blocks: Any = self.net.layers
         for i, block in enumerate(blocks):
             own, mlp = block.self_attn, block.mlp
@@ -284,11 +275,11 @@ class FewSequencesRunner(CompiledStepsRunner, FusedLayersRunner):
         products = self._parameters * max(_ROWS_PER_READ, len(seqs))
         return min(super().max_steps(seqs, ahead), max(1, _MAX_PRODUCTS // products))
 
-    def _build_layers(self, keep: Callable[[Tensor | None], int | None]) -> Any:
-        layers = (_LargeLayer * self.net.config.layers)()
+    def _build_layers(self, kept: KeptTensors) -> Any:
+        layers, keep = (_LargeLayer * self.net.config.layers)(), kept.address
 
-        def linear(layer: nn.Linear) -> _Linear:
-            return _Linear(keep(layer.weight), keep(layer.bias), layer.out_features)
+        def linear(layer: nn.Linear) -> LinearPointers:
+            return LinearPointers(keep(layer.weight), keep(layer.bias), layer.out_features)
 
         blocks: Any = self.net.layers
         for i, block in enumerate(blocks):

@@ -12,17 +12,14 @@ from torch import Tensor
 
 from ponder.engine.cpu_layer_ops import CompiledAttention
 from ponder.engine.cpu_panels import Panels, load_products
+from ponder.engine.weight_pointers import KeptTensors, LinearPointers
 from ponder.nets.decoder import Decoder
-
-
-class _Linear(ctypes.Structure):
-    _fields_ = [("packed", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("outputs", ctypes.c_int64)]
 
 
 class _Layer(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("attention_norm", "mlp_norm", "q_norm", "k_norm")),
-        *((name, _Linear) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, LinearPointers) for name in ("qkv", "out", "gate_up", "down")),
         ("kv", ctypes.c_void_p),
         ("window", ctypes.c_int64),
     ]
@@ -47,17 +44,12 @@ class LayerStack:
         library = load_products(net.dtype)
         assert library is not None
         self._library, self._buffer = library, np.empty(0, np.float32)
-        self._kept: list[Any] = [layers, kv]  # what the structures point to
+        self._kept = KeptTensors([layers, kv])  # what the structures point to
+        keep = self._kept.address
 
-        def keep(tensor: Tensor | None) -> int | None:
-            if tensor is None:
-                return None
-            self._kept.append(tensor := tensor.detach().contiguous())
-            return tensor.data_ptr()
-
-        def linear(packed: Any) -> _Linear:
+        def linear(packed: Any) -> LinearPointers:
             panels: Panels = packed.matrix
-            return _Linear(panels.address, keep(packed.bias), panels.outputs)
+            return LinearPointers(panels.address, keep(packed.bias), panels.outputs)
 
         own = (_Layer * len(layers))()
         for i, layer in enumerate(layers):

@@ -19,7 +19,7 @@ class Panels:
         weight = weight.contiguous()
         self._library, (self.outputs, self._inputs) = library, weight.shape
         width = _panel_width(library)
-        self._numbers = torch.empty(-(-self.outputs // width) * width * self._inputs)
+        self._numbers = weight.new_empty(-(-self.outputs // width) * width * self._inputs)
         self.address = self._numbers.data_ptr()
         library.pack(weight.data_ptr(), self.outputs, self._inputs, self.address, torch.get_num_threads())
 

@@ -17,6 +17,7 @@ from ponder.nets import c_compiler
 
 _FOLDER = Path(__file__).parent
 _FLAGS = "-fno-trapping-math", "-fopenmp", *(() if c_compiler.IS_ARM else ("-mprefer-vector-width=512",))
+_LINKED = "-Wl,-Bsymbolic", "-lm"  # its files call each other, not functions of the same name in other libraries
 _CALLED = {"cpu_layers.c": ("cpu_layer_ops.c", "cpu_products.c")}  # files whose functions it calls
 _DEFINES = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 
@@ -68,7 +69,7 @@ def compile_kernels(source: str, dtype: torch.dtype) -> ctypes.CDLL | None:
         return None
     # linked without OpenMP's own library: the one that torch loaded has its functions
     flags, sources = [*_FLAGS, *_DEFINES[dtype]], [_FOLDER / file for file in (source, *_CALLED.get(source, ()))]
-    library = c_compiler.compile_library(sources, _FOLDER / "cpu_numbers.h", flags)
+    library = c_compiler.compile_library(sources, _FOLDER / "cpu_numbers.h", flags, _LINKED)
     if library is None:
         return None
     for name, types in _SIGNATURES[source].items():

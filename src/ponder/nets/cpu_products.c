@@ -28,7 +28,7 @@ void multiply(const float *x, int64_t rows, int64_t inputs, const float *packed,
 #define VECS 3
 #define WIDTH (VECS * LANES)
 #define DEPTH 1024 /* inputs of a block */
-#define GROUP 128  /* rows that read a block one after the other */
+#define GROUP (16 * ROWS) /* rows that read a block one after the other */
 #define NEAR 10    /* inputs ahead whose weights are fetched into the first cache */
 
 void panel_width(int64_t *width) { *width = WIDTH; }
