@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.training.open_sampler import REPLICAS_FOLDER
 from ponder.pipelines.training.sampling_ahead import token_ages
-from ponder.pipelines.training.shared_rollouts import indices_by_rank
+from ponder.pipelines.training.shared_rollouts import _read_pictures, indices_by_rank
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import checkpoints, newest_checkpoint, read_metrics, read_traces
@@ -40,7 +41,7 @@ from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO
 from ponder.train.ranks import join_ranks
-from ponder.types import Problem, Sampling, Trace
+from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
 from sizes import NIGHTLY
 
 
@@ -255,6 +256,24 @@ def test_stop_on_one_rank_stops_all_between_steps_and_resumes(runs: Path, alone:
 def test_error_on_one_rank_ends_all(runs: Path) -> None:
     assert "out of ink" in (runs / "failed-1.txt").read_text()
     assert (runs / "failed-0.txt").read_text() == "rank 1: out of ink"
+
+
+@pytest.mark.parametrize("others", [[], [7, 8]])
+def test_pictures_of_another_ranks_trace_stay_as_long_as_its_prompt(others: list[int]) -> None:
+    """Also where the prompt says more than its problem does, as in an environment."""
+    seen: list[Any] = []
+
+    class Seeing:
+        def encode(self, messages: Any) -> Any:
+            encoded = ids([-3, -4, 5])
+            seen.append(weakref.ref(encoded))
+            return encoded
+
+    trace = Trace(Problem("a", user_messages("?")), [Step(None, "", ids([*others, -3, -4, 5]))])
+    _read_pictures(trace, Seeing())  # type: ignore[arg-type]
+    assert len(seen) == 1 and seen[0]() is not None
+    trace.steps[0].token_ids = ids([1])
+    assert seen[0]() is None
 
 
 def test_job_that_does_not_train_over_ranks_is_refused(runs: Path) -> None:

@@ -81,7 +81,7 @@ def test_trace_that_no_reader_would_take_is_refused_with_what_to_do(
         packed.encode()
 
 
-@pytest.mark.parametrize("part", ["messages", "answer", "tags", "reason"])
+@pytest.mark.parametrize("part", ["messages", "answer", "tags", "floats", "pruned", "reason", "scorer"])
 def test_traces_whose_sum_is_too_large_are_written_in_several_blocks(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,9 +92,11 @@ def test_traces_whose_sum_is_too_large_are_written_in_several_blocks(
     traces = []
     for i in range(12):
         messages, tests = user_messages(text if part == "messages" else "?"), {"tests": [text]}
-        problem = Problem(str(i), messages, tests if part == "answer" else None, tests if part == "tags" else {})
-        scores = {"judge": Score(1.0, text if part == "reason" else "")}
-        traces.append(Trace(problem, [Step(None, "x", ids([1]), scores=scores)]))
+        tags: dict[str, Any] = tests if part == "tags" else {"x": [i / 7] * 600} if part == "floats" else {}
+        problem = Problem(str(i), messages, tests if part == "answer" else None, tags)
+        scores = {text if part == "scorer" else "judge": Score(1.0, text if part == "reason" else "")}
+        pruned = text if part == "pruned" else ""
+        traces.append(Trace(problem, [Step(None, "x", ids([1]), scores=scores, pruned=pruned)]))
     traces[0] = with_tests("0", "1")  # small: the next one does not join it
     decoded = []
     for packed in pack_traces(0, traces):

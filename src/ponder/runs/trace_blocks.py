@@ -35,7 +35,8 @@ TARGET_TOKENS, TARGET_CHARS = 1 << 16, 1 << 20
 MAX_RAW_BYTES, MAX_JSON_BYTES = block_file.MAX_BODY_BYTES, 1 << 26
 _MAX_COLUMNS = 1000
 _STEP_CHARS = 100  # about what the JSON of a step takes beside its text
-_VALUE_CHARS = 8  # about what the JSON of a number takes, and that of a text or a list beside what it holds
+_FLOAT_CHARS = 20  # at most what the JSON of a float takes
+_VALUE_CHARS = 8  # about what that of another number takes, and that of a text or a list beside what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,9 @@ def _count_trace_chars(trace: Trace) -> int:
     """About what the JSON of a trace takes. Nothing is encoded, so a long text costs no more time than a short one."""
     p, count = trace.problem, 0
     for step in trace.steps:
-        count += len(step.text) + _STEP_CHARS + _VALUE_CHARS * len(step.cites)
-        for score in step.scores.values():
-            count += len(score.reason) + _VALUE_CHARS * len(score.steps)
+        count += len(step.text) + len(step.pruned) + _STEP_CHARS + _VALUE_CHARS * len(step.cites)
+        for name, score in step.scores.items():
+            count += len(name) + len(score.reason) + _FLOAT_CHARS * (1 + len(score.steps))
     try:
         return count + _count_chars((p.id, p.messages, p.answer, p.tags, p.style, p.answer_instruction, trace.failed))
     except RecursionError:
@@ -156,7 +157,7 @@ def _count_chars(data: Any) -> int:
     if isinstance(data, Mapping):
         data = [*data, *data.values()]
     if not isinstance(data, list | tuple):
-        return _VALUE_CHARS
+        return _FLOAT_CHARS if isinstance(data, float) else _VALUE_CHARS
     # A problem may have thousands of tests, and the texts among them need no call.
     return _VALUE_CHARS + sum([len(v) + _VALUE_CHARS if type(v) is str else _count_chars(v) for v in data])
 

@@ -20,7 +20,7 @@ _CANCEL_SECONDS = 5  # after which uvicorn cancels what does not end though its 
 
 class DrainingServer(uvicorn.Server):  # type: ignore[misc]
     """Listens until the running requests have finished or the drain time has passed, so that load balancers can ask
-    for its health. What then still runs ends with an error."""
+    for its health. What then still runs ends with an error, unless its client stopped reading."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)

@@ -53,7 +53,8 @@ class HostBuffers:
 
     def start(self, tensors: Mapping[str, Tensor]) -> HostCopy:
         """Copy the tensors as they are now, contiguous and to the CPU; a GPU's copies run beside what is computed there
-        next. Where a plain copy would take more than half of the free memory, the tensors themselves."""
+        next. Where a plain copy would take more than half of the free memory, the tensors themselves, which are
+        copied from a GPU a file at a time, as they are written."""
         sources = {name: t.detach() for name, t in tensors.items()}
         if not self._fits(sources):
             self._kept = {}

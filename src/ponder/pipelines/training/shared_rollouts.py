@@ -7,9 +7,8 @@ it does not depend on which rank samples it, as long as equal prompts stay on on
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Awaitable, Sequence
-
-import numpy as np
 
 from ponder.errors import Interrupted, PonderError, RunError
 from ponder.pipelines.solve import solve_all
@@ -81,12 +80,11 @@ def _merge(payloads: list[bytes], problems: Sequence[Problem]) -> list[Trace]:
 
 
 def _read_pictures(trace: Trace, policy: Policy) -> None:
-    """Read the pictures of a trace that came as numbers. The prompt that this process encodes keeps them in memory."""
-    prompt = trace.steps[0]
-    if len(prompt.token_ids) and prompt.token_ids.min() < 0:
+    """Read the pictures of a trace that came as numbers. They stay in memory as long as its prompt."""
+    prompt = trace.steps[0].token_ids
+    if len(prompt) and prompt.min() < 0:
         encoded = policy.encode(trace.problem.messages)
-        if np.array_equal(encoded, prompt.token_ids):
-            prompt.token_ids = encoded
+        weakref.finalize(prompt, lambda _: None, encoded).atexit = False
 
 
 def _is_interrupt(error: BaseException) -> bool:
