@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -141,6 +142,14 @@ def test_figure_of_a_model_and_task_of_ones_own(tmp_path: Path, monkeypatch: pyt
     assert len(data["loo"]["noise"]) == 2 and data["none"]["length"][1] > 0
     with pytest.raises(UsageError, match="has the reward 0: nothing is learned"):
         gradient_noise.FIGURE.run(replace(run, task=f"{__file__}:NeverTask", folder=tmp_path / "never"))
+
+
+def test_rewards_that_differ_by_rounding_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = SimpleNamespace(reward_M=np.array([0.1 + 0.2, 0.3]))
+    monkeypatch.setattr(gradient_noise, "gradient_pool", lambda *_: pool)
+    run = cast(FigureRun, SimpleNamespace(run_recipe=lambda name: tmp_path, model="mine", device="cpu", seed=0))
+    with pytest.raises(UsageError, match=r"has the reward 0\.3: nothing is learned"):
+        gradient_noise.FIGURE.run(run)
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,13 @@ def test_signal_is_what_credit_compares(steps: list[list[list[float | None]]], a
     assert bool(flat_rewards.describe_flat_rewards(memory)) == (bool(every) and not live)
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_rewards_that_differ_by_rounding_are_no_signal(across: bool) -> None:
+    memory: dict[str, float] = {}
+    flat_rewards.update_flat_rewards(memory, 0, [trace_group([1], [[2], [2]], [0.1 + 0.2, 0.3])] * 2, "wanted", across)
+    assert flat_rewards.describe_flat_rewards(memory).startswith("all 4 rewards are 0.3, so nothing is learned")
+
+
 def test_run_without_counts_continues() -> None:
     memory: dict[str, Any] = {}
     flat_rewards.update_flat_rewards(memory, 5, [trace_group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)

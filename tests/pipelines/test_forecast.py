@@ -74,6 +74,12 @@ def test_forecast_of_two_rewards() -> None:
     assert shifted is not None and shifted.by_n == result.by_n, "only which rewards are equal counts"
 
 
+def test_forecast_of_rewards_that_differ_by_rounding() -> None:
+    result = forecast_groups([[0.1 + 0.2, 0.3, 0.3, 0.3]] * 5 + [[1.0, 0.3, 0.3, 0.7 + 0.2 + 0.1]] * 5)
+    assert result is not None and result.observed == 0.5 and result.pass_rate == 0.25
+    assert result == forecast_groups([[0.3] * 4] * 5 + [[1.0, 0.3, 0.3, 1.0]] * 5)
+
+
 def test_no_forecast_for_many_rewards() -> None:
     assert forecast_groups([]) is None and forecast_groups([[]]) is None
     assert forecast_groups([[0.1, 0.5, 1.0]]) is None, "three kinds of rewards are no coin"

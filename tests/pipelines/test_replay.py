@@ -126,6 +126,11 @@ def test_equal_groups_are_counted_over_all_subsets(rewards: list[float], draw: s
     assert solved == pytest.approx(np.mean([set(s) == {1.0} for s in subsets]))
 
 
+def test_groups_of_rewards_that_differ_by_rounding_are_equal() -> None:
+    assert equal_reward_share([0.1 + 0.2, 0.3, 0.3], 2) == (1.0, 0.0, 0.0)
+    assert equal_reward_share([0.7 + 0.2 + 0.1, 1.0], 2) == (1.0, 0.0, 1.0)
+
+
 def test_advantages_are_those_of_the_paper() -> None:
     """Three right of eight: 1.291 and -0.775 (definitions of GRPO with the population's deviation)."""
     rewards = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]

@@ -27,7 +27,7 @@ from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.rl import RL
-from ponder.pipelines.training.sample_metrics import sample_metrics
+from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
@@ -520,6 +520,16 @@ def test_sample_metrics() -> None:
 def test_sample_metrics_without_scores() -> None:
     found = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
     assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
+
+
+def test_rewards_that_differ_by_rounding_have_no_spread() -> None:
+    sums = trace_group([5], [[1, 2], [3]], [0.1 + 0.2, 0.3])
+    ones = trace_group([5], [[1, 2], [3]], [0.7 + 0.2 + 0.1, 1.0])
+    assert not has_reward_spread(sums, "wanted") and not has_reward_spread(ones, "wanted")
+    assert has_reward_spread(trace_group([5], [[1, 2], [3]], [0.3, 0.3 + 1e-9]), "wanted")
+    metrics = sample_metrics([sums, ones], "wanted")
+    assert metrics["frac_reward_zero_std"] == 1.0 and metrics["reward_std"] == 0.0
+    assert metrics["frac_groups_solved"] == 0.5
 
 
 def test_sampling_settings_that_bias_the_gradient_are_refused_or_warned() -> None:

@@ -106,6 +106,19 @@ def test_rewards_that_differ_by_rounding_are_equal(rule: Rule, parts: list[float
     assert not rule(sums).any() and credit.reward_std(sums) == 0
 
 
+def test_unify_equal_leaves_values_that_are_equal_or_differ() -> None:
+    parts = [0.1 + 0.2, 1.0, 0.3, -0.5, 1 - 1e-16, 0.0, -0.0, 1e-20, 0.3 + 1e-9]
+    assert credit.unify_equal(parts) == [parts[0], 1.0, parts[0], -0.5, 1.0, 0.0, 0.0, 1e-20, parts[-1]]
+    assert credit.unify_equal([]) == [] and credit.unify_equal([2.0]) == [2.0]
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=5), st.randoms(use_true_random=False))
+def test_unify_equal_is_are_equal(parts: list[float], random: Random) -> None:
+    sums = [sum(random.sample(parts, len(parts))) for _ in range(4)]
+    for values in (sums, [*sums, sums[0] + 1]):
+        assert (len(set(credit.unify_equal(values))) == 1) == credit.are_equal(values)
+
+
 @pytest.mark.parametrize("rule", NORMALISING)
 @pytest.mark.parametrize("unit", [1e-100, 1e-15, 1e-9, 1e-7, 1.0, 1e9])
 def test_rewards_of_any_size_have_advantages(rule: Rule, unit: float) -> None:

@@ -229,6 +229,13 @@ def test_given_answers_get_credit() -> None:
     assert marks == [None, [-1.0, -1.0], [1.0], None]
 
 
+def test_dpo_makes_no_pair_of_rewards_that_differ_by_rounding() -> None:
+    trace = given((0.1 + 0.2, [3, 4]), (0.3, [5]))
+    assert DPO().credit([trace], "wanted", {}) == {"pairs": 0.0}
+    assert all(step.advantages is None for step in trace.steps)
+    assert DPO().credit([given()], "wanted", {}) == {"pairs": 0.0}
+
+
 @pytest.mark.parametrize("tool", [False, True])
 def test_dpo_refuses_pairs_that_share_steps(tool: bool) -> None:
     trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])

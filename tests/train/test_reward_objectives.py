@@ -197,6 +197,14 @@ def test_bradley_terry_weights_prompts_equally() -> None:
     assert shares == [[0.125] * 4, [0.25] * 2, []]
 
 
+@pytest.mark.parametrize("scores", [(0.1 + 0.2, 0.3), (1.0, 1.0 + 1e-9)])
+def test_bradley_terry_makes_no_pair_of_scores_that_differ_by_rounding(scores: tuple[float, float]) -> None:
+    """By that of their sum, or of the float32 in which a target is kept: a mean over no pair would be NaN."""
+    assert BradleyTerry().targets(trace_group([5], [[4, 2], [6, 2]], list(scores)), "wanted") == []
+    targets = BradleyTerry().targets(trace_group([5], [[4, 2], [6, 2], [7, 2]], [*scores, 2.0]), "wanted")
+    assert len({np.float32(target) for _, target in targets}) == 2
+
+
 # the network
 
 

@@ -33,7 +33,7 @@ from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.models.load import load_policy
 from ponder.runs import read_traces
-from ponder.train.credit import group_relative, leave_one_out
+from ponder.train.credit import are_equal, group_relative, leave_one_out
 from ponder.train.learner import Learner
 from ponder.train.policy_gradient import REINFORCE
 from ponder.types import Score, Trace
@@ -83,7 +83,7 @@ class GradientNoise:
         folder = run.run_recipe("gradient_noise")
         started = (folder / "start").is_dir()  # a language model on a given task starts as it is
         pool = gradient_pool(str(folder / "start") if started else run.model, folder / "sample", run.device)
-        if len(set(pool.reward_M.tolist())) < 2:
+        if are_equal(pool.reward_M):
             raise UsageError(
                 f"every answer of {run.model} has the reward {pool.reward_M[0]:g}: nothing is learned from those, and"
                 " there is no gradient whose noise could be measured; give a task that it solves now and then"

@@ -6,6 +6,7 @@ No model runs. The same traces show what another reward, or a smaller group, wou
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
@@ -25,7 +26,7 @@ from ponder.measure.statistics.decision_rules import DecisionRule, accuracy_of_v
 from ponder.measure.statistics.intervals import Accuracy, MeanInterval
 from ponder.protocols import Scorer
 from ponder.tasks.reward_functions import FunctionReward
-from ponder.train.credit import group_relative, leave_one_out
+from ponder.train.credit import group_relative, leave_one_out, unify_equal
 from ponder.types import Cost, Score, Trace
 
 NEW_SCORER = "new"  # the name of the new scores among those of an attempt
@@ -287,7 +288,7 @@ def group_statistics(
 def equal_reward_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:
     """The share of subsets of this size with equal rewards: any, 0 or less, 1 or more. Exact: C(n_v, k) / C(n, k)."""
     total = comb(len(rewards), size)
-    by_value = {v: comb(sum(r == v for r in rewards), size) / total for v in set(rewards)}
+    by_value = {v: comb(n, size) / total for v, n in Counter(unify_equal(rewards)).items()}
     low, high = sum(s for v, s in by_value.items() if v <= 0), sum(s for v, s in by_value.items() if v >= 1)
     return sum(by_value.values()), low, high
 

@@ -28,6 +28,17 @@ def are_equal(values: Sequence[float] | Array) -> bool:
     return not len(v) or bool(v.max() - v.min() <= _ROUNDING * np.abs(v).max())
 
 
+def unify_equal(values: Iterable[float]) -> list[float]:
+    """The values, each as the largest one that it equals (`are_equal`): what == and > compare then tells apart."""
+    out = list(values)
+    largest = None
+    for i in sorted(range(len(out)), key=out.__getitem__, reverse=True):
+        if largest is not None and are_equal((out[i], largest)):
+            out[i] = largest
+        largest = out[i]
+    return out
+
+
 def group_relative(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> Array:
     """(r - mean) / std over one group (GRPO, Shao et al. 2024); population std unless `bessel`.
 

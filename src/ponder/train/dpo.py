@@ -56,7 +56,7 @@ class DPO(BaseObjective):
         for trace in traces:
             answers = [i for i in trace.answers() if len(trace.steps[i].token_ids)]
             scored = [(r, i) for i in answers if (r := trace.score(i, scorer)) is not None]
-            if not scored or max(r for r, _ in scored) == min(r for r, _ in scored):
+            if credit.are_equal([r for r, _ in scored]):
                 continue
             best, worst = max(scored, key=lambda s: s[0])[1], min(scored, key=lambda s: s[0])[1]
             for leaf, sign in ((best, 1.0), (worst, -1.0)):

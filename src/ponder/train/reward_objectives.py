@@ -22,7 +22,7 @@ from torch import Tensor
 from ponder.errors import UsageError
 from ponder.nets.decoder_with_head import LogprobReading, ScoreHead
 from ponder.reason.operators.logprob_features import LOGPROB_FEATURES
-from ponder.train.credit import has_branches
+from ponder.train.credit import has_branches, unify_equal
 from ponder.train.equal_answers import answer_count
 from ponder.train.losses import sum_per_sequence
 from ponder.train.objective import BaseObjective, ObjectiveState, Stats, Tokens
@@ -134,7 +134,9 @@ class BradleyTerry(RewardObjective):
 
     def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         targets = _answer_targets(trace, scorer)
-        return targets if len({target for _, target in targets}) > 1 else []
+        scores = unify_equal(score for _, score in targets)
+        kinds = np.unique(np.asarray(scores, np.float32))  # a target is kept in float32
+        return [(i, score) for (i, _), score in zip(targets, scores, strict=True)] if len(kinds) > 1 else []
 
     def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         raise NotImplementedError("a reward is compared with others, not with a number")

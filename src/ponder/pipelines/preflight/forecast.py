@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder.train.credit import are_equal, unify_equal
+
 Array = NDArray[np.float64]
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
@@ -88,16 +90,16 @@ def forecast_groups(rewards: Sequence[Sequence[float]]) -> GroupForecast | None:
     The higher of two rewards is a pass; a single reward is a pass from 1 on.
     """
     groups = [g for g in rewards if g]
-    kinds = sorted({r for g in groups for r in g})
+    kinds = sorted(set(unify_equal(r for g in groups for r in g)))
     if not groups or len(kinds) > 2:
         return None
     best = kinds[-1] if len(kinds) == 2 else max(kinds[-1], 1.0)
-    passes = [sum(r == best for r in g) for g in groups]
+    passes = [sum(are_equal((r, best)) for r in g) for g in groups]
     n = max(map(len, groups))
     spread = fit_pass_rates([len(g) for g in groups], passes)
     expected, low, high = spread.dead_share(n)
     by_n = {k: spread.dead_share(k)[0] for k in sorted({*GROUP_SIZES, n})}
-    observed = sum(len(set(g)) == 1 for g in groups) / len(groups)
+    observed = sum(map(are_equal, groups)) / len(groups)
     return GroupForecast(n, sum(passes) / sum(map(len, groups)), observed, expected, low, high, by_n)
 
 

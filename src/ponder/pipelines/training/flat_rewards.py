@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ponder.errors import TaskError
 from ponder.pipelines.training.sample_metrics import group_rewards
 from ponder.pipelines.training.session import TrainingSession
+from ponder.train.credit import are_equal
 from ponder.train.objective import ObjectiveState
 from ponder.types import Trace
 
@@ -31,9 +32,9 @@ def update_flat_rewards(
         memory[MIN_REWARD_KEY] = min([*every, memory.get(MIN_REWARD_KEY, every[0])])
         memory[MAX_REWARD_KEY] = max([*every, memory.get(MAX_REWARD_KEY, every[0])])
     differ = (
-        memory.get(MIN_REWARD_KEY) != memory.get(MAX_REWARD_KEY)
+        not are_equal([memory[key] for key in (MIN_REWARD_KEY, MAX_REWARD_KEY) if key in memory])
         if compare_across_problems
-        else any(len(set(group)) > 1 for group in groups)
+        else not all(map(are_equal, groups))
     )
     memory[HAS_SPREAD_KEY] = float(differ)
 
@@ -56,7 +57,7 @@ def describe_flat_rewards(memory: ObjectiveState) -> str:
         return ""
     low, high, count = memory[MIN_REWARD_KEY], memory[MAX_REWARD_KEY], int(memory[NUM_REWARDS_KEY])
     summary = f"all {count} rewards are {high:g}"
-    if low < high:
+    if not are_equal((low, high)):
         summary = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"
         cure = (
             "problems that are neither hopeless nor sure, more samples of each (--group-size), or a higher temperature"

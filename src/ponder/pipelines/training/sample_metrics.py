@@ -8,6 +8,7 @@ import numpy as np
 
 from ponder.measure.diagnostics.reflection import find_reflections
 from ponder.reason.tools.tool_counts import episode_counts
+from ponder.train.credit import are_equal, reward_std
 from ponder.types import TURN_REWARD, Trace
 
 
@@ -17,15 +18,15 @@ def group_rewards(trace: Trace, scorer: str) -> list[float]:
 
 
 def has_reward_spread(trace: Trace, scorer: str) -> bool:
-    """Do the rewards of the group differ? If not, it has no gradient."""
-    return len(set(group_rewards(trace, scorer))) > 1
+    """Do the rewards of the group differ, by more than rounding? If not, it has no gradient."""
+    return not are_equal(group_rewards(trace, scorer))
 
 
 def sample_metrics(traces: Sequence[Trace], scorer: str, episodes: bool = False) -> dict[str, float]:
     """`episodes`: they are played in turns with an environment."""
     groups = [group_rewards(t, scorer) for t in traces]
     every = [r for g in groups for r in g]
-    spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # as TRL, with Bessel's correction
+    spreads = [reward_std(g, bessel=True) for g in groups if len(g) > 1]  # as TRL, with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [
         sum(len(t.steps[j].token_ids) for j in t.conversation(i)[1:] if not t.steps[j].turn)
@@ -39,11 +40,11 @@ def sample_metrics(traces: Sequence[Trace], scorer: str, episodes: bool = False)
         for name, score in step.scores.items():
             if name not in (scorer, TURN_REWARD) and score.value is not None:
                 parts.setdefault(name, []).append(score.value)
-    level = [g[0] for g in groups if g and len(set(g)) == 1]  # the rewards of groups without a gradient
+    level = [max(g) for g in groups if g and are_equal(g)]  # the rewards of groups without a gradient
     return {
         "reward": float(np.mean(every)) if every else float("nan"),
         "reward_std": float(np.mean(spreads)) if spreads else 0.0,
-        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in groups])) if groups else 0.0,
+        "frac_reward_zero_std": float(np.mean([are_equal(g) for g in groups])) if groups else 0.0,
         "frac_groups_solved": sum(r >= 1 for r in level) / max(1, len(groups)),
         "frac_groups_failed": sum(r <= 0 for r in level) / max(1, len(groups)),
         "frac_undecided": 1 - len(every) / max(1, len(steps)),
