@@ -215,6 +215,40 @@ def test_prompt_that_is_neither_text_nor_messages_is_refused(prompt):
         _ = custom_task(short, data=[*ROWS, {"prompt": prompt}]).train
 
 
+@pytest.mark.parametrize("column", ["prompt", "question"])
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [pytest.param(10**400, "1" + 400 * "0", id="huge"), (-7, "-7"), (2.5, "2.5"), (np.int64(3), "3"),
+     (np.uint8(200), "200"), (np.float32(0.1), "0.1"), (np.float64(2.5), "2.5"), (np.array(4), "4")],
+)  # fmt: skip
+def test_numeral_of_a_table_is_served_as_text(column, number, text):
+    rows = [{column: row["prompt"], "answer": row["answer"]} for row in ROWS]
+    task = custom_task(short, data=[*rows, {column: number, "answer": "1"}])
+    assert sum(p.question == text for p in [*task.train, *task.test]) == 1
+
+
+@pytest.mark.parametrize("prompt", [np.float32("nan"), np.float64("inf"), np.datetime64("2024-01-01"), 1j])
+def test_number_of_numpy_that_is_not_finite_is_refused(prompt):
+    with pytest.raises(TaskError, match=r"row 41: the prompt is .*; it must be text or a list of messages"):
+        _ = custom_task(short, data=[*ROWS, {"prompt": prompt}]).train
+
+
+@pytest.mark.parametrize("column", ["prompt", "messages", "question"])
+def test_conversation_may_be_an_array(column):
+    """As a parquet file that pandas reads has them."""
+    rows = [
+        {column: np.array([{"role": "system", "content": "Add."}, *row["prompt"]], dtype=object), "answer": "1"}
+        for row in TALKS
+    ]
+    problem = custom_task(short, data=rows).train[0]
+    assert [m["role"] for m in problem.messages] == ["system", "user"]
+    rows = [{"messages": np.array([*row["prompt"], {"role": "assistant", "content": "2"}])} for row in TALKS]
+    task = custom_task(reward_conversations, data=rows, gold_column="completion")
+    assert [m["role"] for m in task.train[0].messages] == ["user"] and task.gold(task.train[0]) == "2"
+    with pytest.raises(TaskError, match=r"row 41: .*there is no message"):
+        _ = custom_task(short, data=[*TALKS, {"prompt": np.array([])}]).train
+
+
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('\ufeff{"puzzle": "1+1=", "answer": "2"}\n', "utf-8")

@@ -7,7 +7,6 @@ its last message is the column `completion`, as in TRL's rows with a prompt and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,17 +30,26 @@ def records(data: Any) -> Iterable[Mapping[str, Any]]:
 def split_prompt(record: Mapping[str, Any], prompt_column: str | None = None) -> tuple[Any, dict[str, Any]]:
     """The prompt of a row, and the columns that its rewards may ask for: all but `prompt` itself."""
     name = _find_prompt_column(record, prompt_column)
-    prompt = record[name]
+    prompt = record[name].tolist() if isinstance(record[name], np.ndarray) else record[name]
     columns = {key: value for key, value in record.items() if key != PROMPT_COLUMN}
-    if isinstance(prompt, int | float) and math.isfinite(prompt):  # a table keeps numerals as numbers
-        prompt = str(prompt)
-    if not isinstance(prompt, str | list | tuple | np.ndarray):
+    if name in columns:
+        columns[name] = _without_numpy(prompt)
+    if isinstance(prompt, int | np.integer) or (isinstance(prompt, float | np.floating) and np.isfinite(prompt)):
+        prompt = str(prompt)  # a table keeps numerals as numbers
+    if not isinstance(prompt, str | list | tuple):
         raise TaskError(f"the prompt is {short_repr(prompt)}; it must be text or a list of messages")
     if name == MESSAGES_COLUMN and not isinstance(prompt, str) and prompt and prompt[-1]["role"] == "assistant":
         del columns[MESSAGES_COLUMN]
         columns.setdefault(COMPLETION_COLUMN, prompt[-1]["content"])
         prompt = prompt[:-1]
     return prompt, columns
+
+
+def _without_numpy(value: Any) -> Any:
+    """A number of numpy's as Python's: a run keeps its columns as JSON."""
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, np.floating) else value
 
 
 def message_text(content: Any) -> str:
