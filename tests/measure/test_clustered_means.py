@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -190,6 +191,24 @@ def test_so_many_problems_show_the_difference_as_often_as_said() -> None:
     seen = np.abs(gaps.mean(axis=1)) / (gaps.std(axis=1, ddof=1) / math.sqrt(n)) > 1.96
     assert seen.mean() == pytest.approx(0.8, abs=0.025)
     assert problems_for_means(0.05, 0.2, 0.4, samples=64) < n / 2
+
+
+@pytest.mark.parametrize("unit", [1e-320, 1e-200, 1.0, 1e200, 1e307])
+def test_problems_for_means_of_any_unit(unit: float) -> None:
+    assert problems_for_means(unit, unit) == 8
+    assert problems_for_means(-unit, 2 * unit, unit, samples=2) == problems_for_means(1.0, 2.0, 1.0, samples=2) == 40
+
+
+def test_problems_for_means_are_at_least_one() -> None:
+    assert problems_for_means(1e300, 1e-300) == 1
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize("name", ["difference", "problem_sd", "sample_sd", "samples"])
+def test_problems_for_means_refuse_what_is_not_finite(name: str, bad: Any) -> None:
+    given: dict[str, Any] = {"difference": 1.0, "problem_sd": 1.0, "sample_sd": 1.0, "samples": 2, name: bad}
+    with pytest.raises(UsageError, match=f"{name} is .*; it must be a (finite number|number that a float can hold)"):
+        problems_for_means(**given)
 
 
 def test_difference_seen_turns_it_round() -> None:

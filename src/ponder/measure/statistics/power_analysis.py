@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 from ponder.errors import UsageError
 from ponder.measure.statistics.intervals import CONFIDENCE
+from ponder.validate import check_number
 
 MIN_DIFFERENCE = 1e-9  # below, the number of problems has no meaning and overflows
 DEFAULT_POWER = 0.8  # how often a difference that is there should be seen
@@ -81,6 +82,10 @@ def problems_for_means(
     `problem_sd` is of the true difference from problem to problem, `sample_sd` of one sample's outcome around its
     problem's mean, taken alike for both systems, and `samples` how many each draws.
     """
+    given = {"difference": difference, "problem_sd": problem_sd, "sample_sd": sample_sd, "samples": samples}
+    for name, value in given.items():
+        if not math.isfinite(check_number(name, value)):
+            raise UsageError(f"{name} is {value}; it must be a finite number")
     if difference == 0 or not (problem_sd >= 0 and sample_sd >= 0 and samples >= 1 and problem_sd + sample_sd > 0):
         raise UsageError("it takes a difference other than 0, spreads of at least 0 (not both 0) and at least 1 sample")
     if not abs(difference) >= MIN_DIFFERENCE * max(problem_sd, sample_sd):
@@ -89,8 +94,9 @@ def problems_for_means(
             f" least {MIN_DIFFERENCE:g} of them"
         )
     z, z_power = _quantiles(power, level)
-    variance = problem_sd**2 + 2 * sample_sd**2 / samples
-    return math.ceil((z + z_power) ** 2 * variance / difference**2)
+    # Squares of these ratios neither underflow nor overflow where those of tiny and huge numbers do.
+    problem_ratio, sample_ratio = problem_sd / difference, sample_sd / difference
+    return max(1, math.ceil((z + z_power) ** 2 * (problem_ratio**2 + 2 * sample_ratio**2 / samples)))
 
 
 def minimum_detectable_difference(
