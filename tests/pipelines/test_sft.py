@@ -21,7 +21,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.problems.conversations import read_conversations
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
 from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, answer_trace, check_answer_tokens, text_answer_trace
-from ponder.runs import newest_checkpoint, read_metrics, read_traces
+from ponder.runs import job_json, newest_checkpoint, read_metrics, read_traces
 from ponder.train.distill import Distill
 from ponder.train.dpo import DPO
 from ponder.train.imitation import SFT, RejectionSampling
@@ -375,3 +375,14 @@ def test_rl_algorithms_are_refused() -> None:
 def test_steps_that_are_not_whole_are_refused_by_the_job() -> None:
     with pytest.raises(UsageError, match=r"steps is 1\.5; it must be a whole number"):
         FineTune(DigitTask(), steps=1.5)  # type: ignore[arg-type]
+    for name in ("steps", "batch_size", "keep_checkpoints"):
+        with pytest.raises(UsageError, match=rf"{name} is True; it must be a whole number"):
+            replace(JOB, **{name: True})
+
+
+def test_counts_of_numpy_are_kept_as_pythons() -> None:
+    job = replace(JOB, steps=np.int64(3), batch_size=np.uint8(2))
+    assert type(job.steps) is int and job.steps == 3 and type(job.batch_size) is int
+    assert job_json.decode(job_json.encode(job), trust=True) == job == replace(JOB, steps=3, batch_size=2)
+    with pytest.raises(UsageError, match="steps is 0; it must be at least 1"):
+        replace(JOB, steps=np.int64(0))

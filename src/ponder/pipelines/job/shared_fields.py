@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+
 from ponder.common_settings import Device, Dtype, KeepCheckpoints, SaveEvery, Steps
 from ponder.errors import UsageError
 from ponder.validate import short_repr
@@ -35,10 +37,12 @@ class ComputeFields:
     def check_at_least_one(self, *names: str) -> None:
         for name in names:
             value = getattr(self, name)
-            if not isinstance(value, int):
+            if not isinstance(value, int | np.integer) or isinstance(value, bool):
                 raise UsageError(f"{name} is {short_repr(value)}; it must be a whole number")
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be at least 1")
+            if isinstance(value, np.integer):  # a job is kept as JSON
+                object.__setattr__(self, name, int(value))
 
 
 @dataclass(frozen=True, kw_only=True)
