@@ -212,6 +212,13 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
     assert all(name in out for name in FIGURES)
     assert main(["book", "--json"]) == 0
     assert [row["figure"] for row in json.loads(capsys.readouterr().out)["figures"]] == list(FIGURES)
+    for flags in (
+        ["--on", "smollm2"], ["--seed", "0"], ["--device", "cpu"], ["--dtype", "float32"], ["--out", "X"],
+        ["--runs", "X"], ["--out", "X", "--json"],
+    ):  # fmt: skip
+        assert main(["book", *flags]) == 2
+        found = capsys.readouterr()
+        assert "name the figure to make, or give no flag for one" in found.err and "bandits" not in found.out
     for argv, words in (
         (["book", "bandit"], "Did you mean 'bandits'"),
         (["book", "bandits", "--on", "smollm2"], "needs no model"),
@@ -236,7 +243,7 @@ def test_a_model_that_is_not_there_leaves_no_folder(capsys: pytest.CaptureFixtur
     runs = tmp_path / "runs"
     assert main(["book", "judges", "--on", "nonsense", "--runs", str(runs), "--out", str(tmp_path / "out")]) == 2
     assert "no model named 'nonsense'" in capsys.readouterr().err
-    assert not list(runs.iterdir())
+    assert not runs.exists() and not (tmp_path / "out").exists()
 
 
 def test_an_error_of_a_run_names_the_flag_that_book_has(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

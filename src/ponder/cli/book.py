@@ -13,6 +13,7 @@ from ponder.errors import RunError, UsageError
 from ponder.settings import Named
 
 SEEDS = (0, 1, 2)
+OUT_FOLDER, RUNS_FOLDER = Path("book"), Path("runs/book")
 
 
 def book(
@@ -25,8 +26,8 @@ def book(
     ] = None,
     task_settings: opt.TaskSettings = {},  # noqa: B006 (never changed)
     seed: Annotated[list[int], "may be given again; 0, 1 and 2 where none is"] = [],  # noqa: B006
-    out: Annotated[Path, "where the numbers, the picture and the page are kept"] = Path("book"),
-    runs: Annotated[Path, "where the runs lie; a stopped figure resumes from them"] = Path("runs/book"),
+    out: Annotated[Path, "where the numbers, the picture and the page are kept"] = OUT_FOLDER,
+    runs: Annotated[Path, "where the runs lie; a stopped figure resumes from them"] = RUNS_FOLDER,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     prices: Annotated[
@@ -42,7 +43,8 @@ def book(
     from ponder.runs.cleanup import remove_empty_folders
 
     if figure is None:
-        if (on, task, task_settings, seed, prices) != ("tiny", None, {}, [], None):
+        given = (on, task, task_settings, seed, out, runs, device, dtype, prices)
+        if given != ("tiny", None, {}, [], OUT_FOLDER, RUNS_FOLDER, "auto", "auto", None):
             raise UsageError("name the figure to make, or give no flag for one: `ponder book` lists them")
         listed = [find_figure(name) for name in FIGURES]
         rows = [{"figure": f.name, "title": f.title, "on": list(f.models), "source": f.source} for f in listed]
