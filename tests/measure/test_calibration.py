@@ -17,6 +17,7 @@ from ponder.measure import (
     budget_performance,
     budget_scaling,
     ece,
+    fit_platt,
     fit_temperature,
     reliability,
 )
@@ -93,6 +94,53 @@ def test_calibrated_scores_have_little_error() -> None:
     logit = np.log(p / (1 - p))
     assert fit_temperature((logit * 3).tolist(), right) == pytest.approx(3, rel=0.03)
     assert fit_temperature((logit / 2).tolist(), right) == pytest.approx(0.5, rel=0.03)
+
+
+@pytest.mark.parametrize(("slope", "offset"), [(1.0, 0.0), (0.2, -3.0), (-5.0, 1.0)])
+def test_platt_scaling_finds_the_line_of_any_score(slope: float, offset: float) -> None:
+    rng = np.random.default_rng(0)
+    scores = rng.normal(-20, 5, 40_000) if slope == 0.2 else rng.normal(0, 1, 40_000)
+    if slope == 0.2:
+        offset += 20 * slope
+    p = 1 / (1 + np.exp(-slope * scores - offset))
+    right = (rng.random(p.size) < p).astype(int)
+    found = fit_platt(scores.tolist(), right.tolist())
+    assert found.slope == pytest.approx(slope, rel=0.05) and found.offset == pytest.approx(offset, abs=0.12)
+    assert ece(found(scores.tolist()).tolist(), right.tolist()) < 0.01
+
+
+@given(st.lists(st.tuples(st.floats(-30, 30), st.integers(0, 1)), min_size=2, max_size=30))
+def test_platt_scaling_by_newtons_steps(samples: list[tuple[float, int]]) -> None:
+    x, right = (np.array([s[i] for s in samples], float) for i in (0, 1))
+    hits, misses = right.sum(), (1 - right).sum()
+    if not hits or not misses:
+        with pytest.raises(UsageError, match="nothing to calibrate"):
+            fit_platt(x.tolist(), right.tolist())
+        return
+    found = fit_platt(x.tolist(), right.tolist())
+    target = np.where(right == 1, (hits + 1) / (hits + 2), 1 / (misses + 2))
+
+    def loss(slope: float, offset: float) -> float:
+        z = slope * x + offset
+        return float(np.sum(np.logaddexp(0, z) - target * z))
+
+    slope, offset = 0.0, math.log((hits + 1) / (misses + 1))  # as Platt's own program begins
+    for _ in range(200):
+        p = 1 / (1 + np.exp(-np.clip(slope * x + offset, -700, 700)))
+        weight = p * (1 - p)
+        hessian = np.array([[weight @ x**2, weight @ x], [weight @ x, weight.sum()]]) + 1e-12 * np.eye(2)
+        step = np.linalg.solve(hessian, [(p - target) @ x, (p - target).sum()])
+        size = 1.0
+        while loss(slope - size * step[0], offset - size * step[1]) > loss(slope, offset) and size > 1e-10:
+            size /= 2
+        slope, offset = slope - size * step[0], offset - size * step[1]
+    assert loss(found.slope, found.offset) <= loss(slope, offset) + 1e-7
+    assert np.isfinite([found.slope, found.offset]).all()
+
+
+def test_platt_scaling_of_scores_that_are_right_every_time_is_not_certain() -> None:
+    found = fit_platt([1.0, 1.0, 9.0, 9.0], [0, 0, 1, 1])
+    assert found([1.0, 9.0]) == pytest.approx([1 / 4, 3 / 4], abs=1e-5)
 
 
 def test_refuses_scores_that_are_missing_or_no_probabilities() -> None:

@@ -28,6 +28,7 @@ from ponder.book.first_errors import (
     score_by_length,
     score_solutions,
 )
+from ponder.book.judge_calibration import calibrate, calibration_lines
 from ponder.book.score_answers import ScoredAnswers, implicit_scores, reference_model, score_stored_answers
 from ponder.book.shared_settings import GSM8K_START, TINY_START
 from ponder.book.stage_costs import stage_cost_lines, stage_costs
@@ -64,6 +65,9 @@ ROWS: dict[str, str] = {
     "weighted orm": "vote weighted by outcome reward model",
     "weighted logprob-orm": "vote weighted by outcome reward model that reads log-probabilities",
     "weighted implicit": "vote weighted by implicit reward model",
+    "calibrated implicit": "vote weighted by implicit reward model, calibrated",
+    "calibrated log pi": "vote weighted by log pi of the implicit reward model, calibrated",
+    "calibrated logprob_sum": "vote weighted by the policy's own log-probability, calibrated",
     "oracle": "any right (oracle)",
 }
 STEP_JUDGES = (  # read step by step: a row, the stage of the recipe, the reading
@@ -73,7 +77,8 @@ COMPARED = (
     ("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"), ("implicit", "orm"),
     ("log pi", "logprob_sum"), ("tuned", "logprob_sum"), ("weighted implicit", "majority"),
     ("logprob-orm", "majority"), ("logprob-orm", "orm"), ("logprob-orm", "logprob_sum"),
-    ("weighted logprob-orm", "majority"),
+    ("weighted logprob-orm", "majority"), ("calibrated implicit", "majority"),
+    ("calibrated implicit", "weighted implicit"), ("calibrated log pi", "majority"), ("calibrated log pi", "log pi"),
 )  # fmt: skip
 DRAWN = {
     "orm": 1, "logprob-orm": 1, "implicit": 2, "log pi": 0, "tuned": 4, "logprob_sum": 5, "majority": 6,
@@ -119,11 +124,12 @@ class Judges:
             "judges", model=run.model, task=run.task, task_settings=dict(run.task_settings), seed=run.seed
         ).stages[-1].job.task  # fmt: skip
         out: dict[str, Any] = {"model": run.model, "task": task.name, "seed": run.seed}
-        for split in SPLITS:
-            out[split] = measure_answers(score_split(folder, split, task, run.device, run.dtype))
+        scored = {split: score_split(folder, split, task, run.device, run.dtype) for split in SPLITS}
+        out |= {split: measure_answers(scored[split]) for split in SPLITS}
+        out["test"]["calibrated"] = calibrate(scored["validation"], scored["test"], out["test"]["n"])
         if starts_with_gsm8k(run) and self.reads_steps and has_processbench():
             out["processbench"] = {
-                ROWS[row].removeprefix("best by "): measure_first_errors(
+                _judge_title(row): measure_first_errors(
                     score_solutions(str(folder / name), reading, run.device, run.dtype)
                 )
                 for row, name, reading in STEP_JUDGES
@@ -188,6 +194,7 @@ class Judges:
             "",
             *stage_cost_lines(list(seeds.values()), _stage_title),
             *self._auroc_lines(seeds),
+            *calibration_lines(seeds, {name: _judge_title(row) for row, name in _row_names(seeds).items()}),
             *first_error_lines(seeds),
             *self._verdict_lines(curves, seeds, n),
         ]
@@ -203,7 +210,7 @@ class Judges:
                 [seeds[s]["test"][kind][name] for s in seeds] for kind in ("auroc", "auroc within problems")
             )
             cells = [format_interval(x, 1, 3, bounds=SHARE) for x in (pooled, within)]
-            rows.append([ROWS[row].removeprefix("best by "), *cells])
+            rows.append([_judge_title(row), *cells])
         return [
             "AUROC: the chance that a right answer scores above a wrong one, over all answers and within problems. Best"
             " of N chooses within a problem.",
@@ -240,6 +247,8 @@ class Judges:
         out = ["**Held?** In points, paired by problem:", ""]
         for one, other in self._known_pairs(reported_curves(seeds)):
             first, second = problem_shares(seeds, one), problem_shares(seeds, other)
+            if not first or not second:
+                continue
             cells = []
             for n in first:
                 gap = [x - y for x, y in zip(first[n], second[n], strict=True)]
@@ -266,6 +275,10 @@ def _stage_title(name: str) -> str:
 def _sampled_line(seeds: Mapping[int, SeedData]) -> str:
     tokens = ", ".join(format_amount(d["tokens sampled"]) for d in seeds.values())
     return f"To learn from, {tokens} tokens were sampled (each seed). What judges read to choose is not metered."
+
+
+def _judge_title(row: str) -> str:
+    return ROWS[row].removeprefix("best by ")
 
 
 def _spread_line(seeds: Mapping[int, SeedData]) -> str:
@@ -384,7 +397,13 @@ def chosen_settings(seeds: Mapping[int, SeedData]) -> tuple[str, str]:
 def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[float]]]:
     """By row of the table and by seed, the accuracy over N on the test split."""
     best = _row_names(seeds)
-    names = [name for name in ROWS if name.removeprefix("weighted ") in (*best, "majority", "oracle")]
+    are_calibrated = all("calibrated" in data["test"] for data in seeds.values())
+    names = [
+        name
+        for name in ROWS
+        if name.removeprefix("weighted ").removeprefix("calibrated ") in (*best, "majority", "oracle")
+        and (are_calibrated or not name.startswith("calibrated "))
+    ]
     out: dict[str, dict[int, list[float]]] = {name: {} for name in names}
     for seed, data in seeds.items():
         test = data["test"]
@@ -394,6 +413,8 @@ def reported_curves(seeds: Mapping[int, SeedData]) -> dict[str, dict[int, list[f
             if row.startswith("weighted "):
                 judge = row.removeprefix("weighted ")
                 out[row][seed] = test["weighted"][best[judge]]
+            elif row.startswith("calibrated "):
+                out[row][seed] = test["calibrated"][best[row.removeprefix("calibrated ")]]["vote"]
         out["majority"][seed], out["oracle"][seed] = test["majority"], test["oracle"]
     return out
 

@@ -33,7 +33,15 @@ from ponder.measure.scaling.sample_allocation import (
 from ponder.measure.scaling.strategy_choice import StrategyChoice, StrategyOption, choose_strategies
 from ponder.measure.statistics.answer_selection import selection_curve
 from ponder.measure.statistics.best_of_k import best_at_k
-from ponder.measure.statistics.calibration import ReliabilityCurve, brier, ece, fit_temperature, reliability
+from ponder.measure.statistics.calibration import (
+    PlattScaling,
+    ReliabilityCurve,
+    brier,
+    ece,
+    fit_platt,
+    fit_temperature,
+    reliability,
+)
 from ponder.measure.statistics.clustered_means import ClusteredMean, clustered_mean, hierarchical_bootstrap
 from ponder.measure.statistics.coverage import coverage_curve
 from ponder.measure.statistics.elo_ratings import EloRating, elo_ratings
@@ -73,6 +81,7 @@ __all__ = [
     "ModelShape",
     "PairedDifference",
     "PairedMean",
+    "PlattScaling",
     "ReliabilityCurve",
     "RoutingCurve",
     "SampleCurve",
@@ -106,6 +115,7 @@ __all__ = [
     "fit_coverage_law",
     "fit_coverage_law_to_counts",
     "fit_log_linear",
+    "fit_platt",
     "fit_temperature",
     "g_pass_at_k",
     "gpu_seconds",

@@ -1,4 +1,4 @@
-"""Calibration of scores: reliability curve, expected calibration error, Brier score, temperature scaling.
+"""Calibration of scores: reliability curve, expected calibration error, Brier score, temperature and Platt's scaling.
 
 A score here is a probability of being right. Shapes: N samples, B bins.
 """
@@ -87,6 +87,40 @@ def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None
         lambda t: np.logaddexp(0, -signed_N * np.exp(-t)).mean(), bounds=(-12, 12), method="bounded"
     )
     return float(np.exp(optimum.x))
+
+
+@dataclass(frozen=True, slots=True)
+class PlattScaling:
+    """Scores of any kind as probabilities: sigmoid(slope * score + offset)."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, scores: Sequence[float]) -> FloatArray:
+        return np.asarray(np.exp(-np.logaddexp(0, -(self.slope * np.asarray(scores, float) + self.offset))))
+
+
+def fit_platt(scores: Sequence[float | None], right: Sequence[float | None]) -> PlattScaling:
+    """The line whose sigmoid makes the outcomes likeliest (Platt 1999). As there, a right sample of R counts as
+    (R + 1) / (R + 2) and a wrong one of W as 1 / (W + 2), so that no score becomes certain."""
+    score_N, right_N = check_scores_and_outcomes(scores, right)
+    hits, misses = right_N.sum(), (1 - right_N).sum()
+    if not hits or not misses:
+        raise UsageError("all outcomes are the same, so there is nothing to calibrate; give right and wrong samples")
+    from scipy.optimize import minimize
+
+    target_N = np.where(right_N == 1, (hits + 1) / (hits + 2), 1 / (misses + 2))
+    mean, spread = score_N.mean(), score_N.std() or 1.0
+    x_N = (score_N - mean) / spread
+
+    def loss(line: FloatArray) -> tuple[float, FloatArray]:
+        z_N = line[0] * x_N + line[1]
+        gap_N = np.exp(-np.logaddexp(0, -z_N)) - target_N
+        value = np.mean(np.logaddexp(0, z_N) - target_N * z_N)
+        return float(value), np.array([gap_N @ x_N, gap_N.sum()]) / len(x_N)
+
+    slope, offset = minimize(loss, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-10}).x
+    return PlattScaling(float(slope / spread), float(offset - slope * mean / spread))
 
 
 def check_scores_and_outcomes(
