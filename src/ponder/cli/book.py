@@ -13,7 +13,8 @@ from ponder.errors import RunError, UsageError
 from ponder.settings import Named
 
 SEEDS = (0, 1, 2)
-OUT_FOLDER, RUNS_FOLDER = Path("book"), Path("runs/book")
+OUT_FOLDER = Path("book")
+RUNS_FOLDER = Path("runs/book")
 
 
 def book(
