@@ -54,7 +54,7 @@ def bandwidth(device: str) -> float:
 def cpu_matmul_rate(dtype: torch.dtype) -> float:
     """The best single product of many, short ones and long: on a shared machine some run undisturbed."""
     best = 0.0
-    for size, times in ((256, 200), (512, 50), (1024, 10)):
+    for size, times in ((256, 200), (512, 50), (1024, 10), (2048, 4), (4096, 2)):
         a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
         for _ in range(times):
             began = time.perf_counter()
