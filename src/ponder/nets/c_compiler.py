@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ponder.cache_folder import cache_folder
@@ -50,8 +51,9 @@ def _compile(
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             made, parts = Path(work) / file.name, [Path(work) / f"{source.stem}.o" for source in sources]
-            for source, part in zip(sources, parts, strict=True):
-                _run([*command, "-c", "-o", str(part), str(source)])
+            each = [[*command, "-c", "-o", str(p), str(s)] for p, s in zip(parts, sources, strict=True)]
+            with ThreadPoolExecutor() as pool:  # all at once: a first run waits for it
+                list(pool.map(_run, each))
             _run([*compiler, "-shared", "-o", str(made), *map(str, parts), *libraries])
             made.replace(file)
     return file
