@@ -94,6 +94,7 @@ class BookFigure(Protocol):
 
 Bounds = tuple[float, float]
 SHARE: Bounds = (0.0, 1.0)
+LISTED_SEEDS = 5  # of more, a cell has the least and the greatest
 COSINE: Bounds = (-1.0, 1.0)
 POSITIVE: Bounds = (0.0, float("inf"))
 
@@ -132,13 +133,20 @@ def format_interval(
     sign: bool = False,
     bounds: Bounds | None = None,
 ) -> str:
-    """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4); one seed alone: 80.1."""
+    """The mean over seeds, its interval, and each seed: 80.1 [75.2, 85.0] (78.9, 80.0, 81.4); one seed alone: 80.1. Of
+    more than `LISTED_SEEDS` the least and the greatest: 80.1 [75.2, 85.0] (70.3 to 91.2)."""
     mean, low, high = (scale * x for x in over_seeds(values, bounds))
     plus = "+" if sign else ""
     if len(values) == 1:
         return f"{mean:{plus}.{digits}f}"
-    each = ", ".join(f"{scale * x:{plus}.{digits}f}" for x in values)
+    shown, sep = (values, ", ") if len(values) <= LISTED_SEEDS else ((min(values), max(values)), " to ")
+    each = sep.join(f"{scale * x:{plus}.{digits}f}" for x in shown)
     return f"{mean:{plus}.{digits}f} [{low:{plus}.{digits}f}, {high:{plus}.{digits}f}] ({each})"
+
+
+def listed_line(seeds: Sized) -> str:
+    """What stands behind an interval, in words."""
+    return "each seed" if len(seeds) <= LISTED_SEEDS else "the least and the greatest of the seeds"
 
 
 def format_over_problems(values: Sequence[float], sign: bool = False) -> str:
@@ -185,8 +193,8 @@ def one_seed_line(seeds: Sized) -> str:
 def cells_line(seeds: Sized) -> str:
     """What the cells of a page's tables are."""
     return one_seed_line(seeds) or (
-        " Every cell has the mean over seeds, its 95 % interval (Student's, of arcsin sqrt) and each seed; differences"
-        " have Student's own."
+        " Every cell has the mean over seeds, its 95 % interval (Student's, of arcsin sqrt) and"
+        f" {listed_line(seeds)}; differences have Student's own."
     )
 
 

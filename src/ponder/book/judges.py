@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ponder.book.figure import (
+    LISTED_SEEDS,
     SHARE,
     FigureRun,
     SeedData,
@@ -17,6 +18,7 @@ from ponder.book.figure import (
     format_over_problems,
     held_in_seeds,
     held_over_problems,
+    listed_line,
     markdown_table,
     over_seeds,
 )
@@ -100,7 +102,8 @@ class Judges:
     )
     settings = (
         "How log pi of an implicit reward model is read is chosen on the validation split, and of the tiny model beta,"
-        " too, as said below; SmolLM2's beta, rates and steps had one value in the kept runs."
+        " too, as said below; SmolLM2's beta, rates and steps had one value in the kept runs. The tiny model has ten"
+        " seeds, since three, in runs before these, left most comparisons unclear."
         f" {TINY_START}. With the tiny model's outcome model four other things"
         " were tried (a rate of 3e-3, pairs, more problems with one answer each, four layers; seed 2, once each) and"
         f" did not help. {GSM8K_START}. Problems, steps, batch and betas on word problems were changed three times"
@@ -154,7 +157,7 @@ class Judges:
                 mean = [100 * p[0] for p in points]
                 look = {"ls": "--", "mfc": "white"} if name == DASHED else {}
                 axes.plot(n, mean, color=COLOURS[colour], marker=MARKERS[colour], ms=4, label=ROWS[name], **look)
-                for seed in seeds if len(seeds) > 1 else ():
+                for seed in seeds if 1 < len(seeds) <= LISTED_SEEDS else ():  # of more, one sees none
                     axes.plot(n, [100 * x for x in curves[name][seed]], color=COLOURS[colour], lw=0.6, alpha=0.4)
                 rows.extend({"judge": ROWS[name], "n": k, "accuracy": m / 100} for k, m in zip(n, mean, strict=True))
             axes.set_xscale("log", base=2)
@@ -286,7 +289,7 @@ def _spread_line(seeds: Mapping[int, SeedData]) -> str:
         return " One seed; where an interval stands, it is over problems, by bootstrap (95 %)."
     return (
         " Every cell has the mean over seeds, its 95 % interval (Student's, of arcsin sqrt, so that it stays within 0"
-        " and 100) and each seed. Differences below have Student's own."
+        f" and 100) and {listed_line(seeds)}. Differences below have Student's own."
     )
 
 

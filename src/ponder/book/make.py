@@ -85,8 +85,10 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         model = folder.name.removeprefix(f"{figure.name}-")
         flags = next(iter(seeds.values())).get("flags", _default_flags(figure, folder))
         command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
-        machines = "; ".join(dict.fromkeys(str(data["machine"]) for data in seeds.values()))
-        machines = re.sub(r"\b1 threads\b", "1 thread", machines)  # as earlier versions wrote it
+        names = (
+            re.sub(r"\b1 threads\b", "1 thread", str(data["machine"])) for data in seeds.values()
+        )  # once written so
+        machines = "; ".join(dict.fromkeys(names))
         parts += [f"## {model}", ""] if figure.models else []
         other = next(iter(seeds.values())).get("model") not in (None, *figure.models)
         parts += [OTHER_MODEL, ""] if settings and other else []
