@@ -78,6 +78,7 @@ STEP_JUDGES = (  # read step by step: a row, the stage of the recipe, the readin
 COMPARED = (
     ("orm", "majority"), ("implicit", "majority"), ("log pi", "majority"), ("implicit", "orm"),
     ("log pi", "logprob_sum"), ("tuned", "logprob_sum"), ("weighted implicit", "majority"),
+    ("weighted implicit", "log pi"),
     ("logprob-orm", "majority"), ("logprob-orm", "orm"), ("logprob-orm", "logprob_sum"),
     ("weighted logprob-orm", "majority"), ("calibrated implicit", "majority"),
     ("calibrated implicit", "weighted implicit"), ("calibrated log pi", "majority"), ("calibrated log pi", "log pi"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.book.figure import FigureRun, SeedData
-from ponder.book.judges import COMPARED, RECIPE, Judges
+from ponder.book.judges import RECIPE, Judges
 from ponder.book.shared_settings import GSM8K_START
 from ponder.book.word_problem_start import start_line, starts_with_gsm8k, task_title
 from ponder.errors import UsageError
@@ -32,7 +32,6 @@ class RLJudges(Judges):
     )
     models = ("smollm2", "any")
     on_word_problems = ON_WORD_PROBLEMS
-    compared = (*COMPARED, ("weighted implicit", "log pi"))
     reads_steps = False
 
     def run(self, run: FigureRun) -> dict[str, Any]:
