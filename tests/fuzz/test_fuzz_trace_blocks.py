@@ -50,6 +50,7 @@ def test_every_bit_comes_back(calls: list[list[Trace]]) -> None:
     expected = [(step, bits(trace)) for step, traces in enumerate(calls) for trace in traces]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "job.json").touch()  # a run directory, even if it has no traces
         write(folder, *calls[:1])
         write(folder, *calls[1:], first_step=1)
         assert read(folder) == expected

@@ -559,7 +559,8 @@ def test_malicious_files_are_refused_in_one_sentence(group: str, outcomes: dict[
 
 def is_refused(case: dict[str, Any]) -> bool:
     message = case["said"]
-    sentence = message.startswith(("ModelError: ", "UnknownName: ", "UsageError: ")) and "\n" not in message.strip()
+    kinds = ("ModelError: ", "ChatTemplateError: ", "UnknownName: ", "UsageError: ")
+    sentence = message.startswith(kinds) and "\n" not in message.strip()
     return (
         sentence
         and len(message) < 2500

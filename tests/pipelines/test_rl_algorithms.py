@@ -161,11 +161,15 @@ def test_interrupt_between_optimizer_steps_finishes_step(tmp_path: Path) -> None
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
 
 
-def test_interrupt_before_first_optimizer_step_discards_step(tmp_path: Path) -> None:
-    job = replace(KINDS["passes"], max_tokens_per_microbatch=4096)
-    expected = job(tmp_path / "whole")
+def test_interrupt_before_first_gradient_discards_step(tmp_path: Path) -> None:
+    """Once that of the first update is there, the step finishes."""
+    job, watcher = replace(KINDS["passes"], max_tokens_per_microbatch=8), RecordingProgress()
+    expected = job(tmp_path / "whole", watcher)
+    shares = [share for kind, share in (call[:2] for call in watcher.calls) if kind == "share"]
+    first = shares.index(1.0) + 1  # of the second step
+    assert shares[first] < 1 / 4, "more micro-batches than updates"
     with pytest.raises(Interrupted, match="stopped after 1 of 4"):
-        job(tmp_path / "run", RecordingProgress("share", 5))
+        job(tmp_path / "run", RecordingProgress("share", first + 1))
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
 
 
