@@ -518,15 +518,15 @@ def test_workers_end_with_a_killed_host(isolation):
     assert host.stdout is not None and host.stdout.readline()
 
     def descendants(root):
-        pids, mine = set(), {root}
-        for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
-            try:
-                if int(stat.read_text().rpartition(")")[2].split()[1]) in mine:
-                    mine.add(int(stat.parent.name))
-                    pids.add(int(stat.parent.name))
-            except OSError:
-                pass
-        return pids
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        found, newest = set(), {root}
+        while newest:  # a child may have the lower number
+            newest = {pid for pid, parent in parents.items() if parent in newest}
+            found |= newest
+        return found
 
     until = time.monotonic() + 60
     while len(workers := descendants(host.pid)) < 2:  # the worker, and the run that it was forked for
