@@ -38,6 +38,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def stop_during_long_chat(process: subprocess.Popen[str], port: int, **more: Any) -> list[tuple[int, Any]]:
+    """Send SIGTERM once a long request runs; its reply."""
+    results: list[tuple[int, Any]] = []
+    long = {"max_completion_tokens": 450, "logit_bias": {"2": -100}, **more}
+    thread = threading.Thread(target=lambda: results.append(chat(port, model="tiny", **long)))
+    thread.start()
+    while thread.is_alive() and not is_running(port):
+        pass
+    process.send_signal(signal.SIGTERM)
+    thread.join(240)
+    return results
+
+
 @contextmanager
 def ponder_serve(*args: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The command, and the port it listens on."""
@@ -79,14 +92,7 @@ def test_serve_answers_keeps_traces_and_finishes_requests_on_sigterm(
     with ponder_serve(f"tiny={model}", "--traces", str(folder)) as (process, port):
         status, reply = chat(port, model="tiny", n=2, seed=1)
         assert status == 200, reply
-        results: list[tuple[int, Any]] = []
-        long = {"max_completion_tokens": 450, "logit_bias": {"2": -100}}
-        thread = threading.Thread(target=lambda: results.append(chat(port, model="tiny", **long)))
-        thread.start()
-        while thread.is_alive() and not is_running(port):
-            pass
-        process.send_signal(signal.SIGTERM)
-        thread.join(240)
+        results = stop_during_long_chat(process, port)
         assert [status for status, _ in results] == [200]
         assert process.wait(240) == 0
     traces = [trace for _, trace in read_traces(folder)]
@@ -98,14 +104,7 @@ def test_serve_answers_keeps_traces_and_finishes_requests_on_sigterm(
 
 def test_drain_seconds_of_zero_end_running_requests_at_the_first_signal(model: Path) -> None:
     with ponder_serve(f"tiny={model}", "--drain-seconds", "0") as (process, port):
-        results: list[tuple[int, Any]] = []
-        long = {"n": 128, "max_completion_tokens": 450, "logit_bias": {"2": -100}}
-        thread = threading.Thread(target=lambda: results.append(chat(port, model="tiny", **long)))
-        thread.start()
-        while thread.is_alive() and not is_running(port):
-            pass
-        process.send_signal(signal.SIGTERM)
-        thread.join(240)
+        results = stop_during_long_chat(process, port, n=128)
         assert process.wait(240) == 0
     ((status, reply),) = results
     assert (status, reply["error"]["message"]) == (503, "the server stopped before this answer was complete")

@@ -85,9 +85,10 @@ def render(figure: BookFigure, out: Path) -> list[Path]:
         model = folder.name.removeprefix(f"{figure.name}-")
         flags = next(iter(seeds.values())).get("flags", _default_flags(figure, folder))
         command = f"ponder book {figure.name}" + (f" {flags}" if figure.models else "")
-        names = (
-            re.sub(r"\b1 threads\b", "1 thread", str(data["machine"])) for data in seeds.values()
-        )  # once written so
+        if len(seeds) > 3:  # more than the command makes by itself
+            command += "".join(f" --seed {seed}" for seed in seeds)
+        # earlier versions wrote 1 threads
+        names = (re.sub(r"\b1 threads\b", "1 thread", str(data["machine"])) for data in seeds.values())
         machines = "; ".join(dict.fromkeys(names))
         parts += [f"## {model}", ""] if figure.models else []
         other = next(iter(seeds.values())).get("model") not in (None, *figure.models)
