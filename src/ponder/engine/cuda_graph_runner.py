@@ -22,7 +22,7 @@ from torch import Tensor
 from ponder.engine import fused_forward, rng
 from ponder.engine.adapter_columns import AdapterColumns
 from ponder.engine.adapters import Adapters, node_adapter
-from ponder.engine.fused_weights import FusedWeights, parameter_addresses
+from ponder.engine.fused_weights import FusedWeights
 from ponder.engine.gpu_memory import RemappableMemory
 from ponder.engine.graph_batch import GRAPH_BATCH_SIZES, GraphBatch
 from ponder.engine.graph_buffers import LAUNCHES_PER_WHOLE, STEPS_PER_LAUNCH, GraphBuffers, copy_to_device_async
@@ -268,7 +268,7 @@ class CudaGraphRunner(ModelRunner):
 
     def matches(self, net: Decoder) -> bool:
         """Also whether the weights are still at the addresses that the graphs read."""
-        return super().matches(net) and self.weights.addresses == parameter_addresses(net)
+        return super().matches(net) and net is self.net and self.weights.are_in_place()
 
     def refresh_weights(self) -> None:
         super().refresh_weights()
@@ -304,9 +304,9 @@ class CudaGraphRunner(ModelRunner):
     def wake(self) -> None:
         if self._remappable is not None:
             with self._lending:
-                self._asleep = False
+                self._asleep, kept = False, self._remappable.is_mapped
                 self._remappable.map_memory()
-            for kv in self.cache.kv:
+            for kv in self.cache.kv if not kept else ():  # new memory may hold what is no number
                 kv[:, :, self.null_slot] = 0
 
 

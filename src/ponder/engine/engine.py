@@ -538,10 +538,12 @@ class Engine:
 
     def _chunk_tokens(self) -> int:
         """Tokens of prompts that one step computes."""
-        kind, size = self.net.device.type, sum(p.numel() for p in self.net.parameters())
-        is_small = kind == "cpu" and size <= _SMALL_NETWORK_PARAMETERS
-        usual = _PREFILL_CHUNK_TOKENS.get(kind, _PREFILL_CHUNK_TOKENS_GPU)
-        return self.prefill_chunk_tokens or (_PREFILL_CHUNK_TOKENS_SMALL if is_small else usual)
+        if self.prefill_chunk_tokens:
+            return self.prefill_chunk_tokens
+        kind = self.net.device.type
+        if kind == "cpu" and sum(p.numel() for p in self.net.parameters()) <= _SMALL_NETWORK_PARAMETERS:
+            return _PREFILL_CHUNK_TOKENS_SMALL
+        return _PREFILL_CHUNK_TOKENS.get(kind, _PREFILL_CHUNK_TOKENS_GPU)
 
     def _halve_cache(self, error: BaseException) -> None:
         """Others use the device's memory too: continue with half of the cache."""

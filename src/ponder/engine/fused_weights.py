@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ponder.nets.decoder import BANNED_LOGIT, Decoder
 from ponder.nets.lora import base_layer
+from ponder.nets.parameter_list import ParameterList
 from ponder.nets.quantized_linear import QuantizedLinear
 
 if TYPE_CHECKING:
@@ -94,13 +95,21 @@ class FusedWeights:
         self.embedding, self.head, self.norm = net.embed_tokens.weight, net.lm_head.weight, net.norm.weight
         self.embed_pictures = net.embed  # of prompts that show some: waits for the device, so no graph holds it
         self.banned_token = net.banned_token
-        self.addresses = parameter_addresses(net)
+        self._parameters = ParameterList(net)
+        self._addresses = self._current_addresses()
         at, half = torch.arange(c.context + more, device=net.device), c.head_dim // 2
         self.rope_tables = []
         for freqs, factor in net.rope_frequencies:
             cos, sin = net.rope_cos_sin(at, freqs, factor, net.dtype)
             self.rope_tables.append((cos[:, 0, :half].contiguous(), sin[:, 0, :half].contiguous()))
         self.requantize()
+
+    def are_in_place(self) -> bool:
+        """Whether the decoder's weights are still where the graphs read them."""
+        return self._addresses == self._current_addresses()
+
+    def _current_addresses(self) -> list[int]:
+        return [p.data_ptr() for p in self._parameters()]
 
     def ban_tokens(self, logits_BV: Tensor) -> None:
         """No row may sample a vocabulary's image token."""
@@ -116,10 +125,6 @@ class FusedWeights:
 
     def linears(self) -> list[FusedLinear]:
         return [linear for layer in self.layers for linear in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-
-
-def parameter_addresses(net: Decoder) -> list[int]:
-    return [p.data_ptr() for p in net.parameters()]
 
 
 def _merge_linears(owner: str, **layers: Any) -> FusedLinear:

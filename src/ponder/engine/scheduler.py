@@ -241,6 +241,8 @@ class Scheduler:
         chunks: list[PrefillChunk] = []
         for item in self.prefilling:
             assert item.node is not None
+            if id(item.node) in visited and isinstance(item, SequenceState):
+                continue  # another sequence of its group waits for the same
             runs = item.node.path() + ([item.uncached] if isinstance(item, ReadRequest) and item.uncached else [])
             for node in runs:
                 if node.computed == len(node) or id(node) in visited:
