@@ -90,6 +90,9 @@ class SettingsOf:
     have_flags: tuple[str, ...] = ()
 
 
+_ALWAYS_FINITE = frozenset((type(None), bool, int, str))  # most settings: a strategy is checked for each problem
+
+
 def check_finite(thing: Any) -> None:
     """Refuse a job, or a part of one, with a number in it that is not finite, and say where it stands."""
     _check(thing, type(thing).__name__, False)
@@ -103,17 +106,18 @@ def _settings_of(kind: type) -> list[tuple[str, bool]]:
 
 
 def _check(value: Any, path: str, infinite: bool) -> None:
-    if value is None or isinstance(value, str | int):  # most of them: a strategy is checked for each problem
+    if value is None or isinstance(value, str | int):
         return
     if isinstance(value, float):
         if math.isnan(value) or (math.isinf(value) and not infinite):
             raise UsageError(f"{path} is {value}; it must be a finite number")
-    elif is_dataclass(value) and not isinstance(value, type):
-        for name, unbounded in _settings_of(type(value)):
-            _check(getattr(value, name, None), f"{path}.{name}", unbounded)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            _check(inner, f"{path}[{key!r}]", infinite)
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             _check(inner, f"{path}[{i}]", infinite)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for name, unbounded in _settings_of(type(value)):
+            if type(inner := getattr(value, name, None)) not in _ALWAYS_FINITE:
+                _check(inner, f"{path}.{name}", unbounded)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check(inner, f"{path}[{key!r}]", infinite)
