@@ -220,3 +220,14 @@ def test_cuda_takes_a_forest_that_nobody_padded(
 def test_invalid_parents_are_refused(lengths: list[int], parents: list[int]) -> None:
     with pytest.raises(ValueError, match="segment"):
         PaddedTreeAttention(lengths, parents)
+
+
+@given(forests())
+def test_positions_and_keys_of_runs_are_those_along_their_paths(forest: tuple[list[int], list[int]]) -> None:
+    runs = UnbranchedRuns(*forest)
+    paths: list[list[int]] = []
+    for first, size, above in zip(runs.first, runs.sizes, runs.parent, strict=True):
+        paths.append([*(paths[above] if above >= 0 else []), *range(first, first + size)])
+    assert runs.index_G().tolist() == [token for path in paths for token in path]
+    own = zip(runs.path_lengths, runs.sizes, strict=True)
+    assert runs.positions_T.tolist() == [place for end, size in own for place in range(end - size, end)]

@@ -79,7 +79,7 @@ class UnbranchedRuns:
             run_of.append(len(self.sizes) - 1)
         self.first = first[:-1]
         before = np.asarray(self.path_lengths) - np.asarray(self.sizes)
-        self.positions_T = np.concatenate([np.arange(b, b + n) for b, n in zip(before, self.sizes, strict=True)])
+        self.positions_T = _ranges(before, self.sizes)
 
     @property
     def gathered_keys(self) -> int:
@@ -87,11 +87,17 @@ class UnbranchedRuns:
 
     def index_G(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The tokens of each run's path, path after path."""
-        paths: list[list[np.ndarray[Any, np.dtype[np.int64]]]] = []
-        for first, size, above in zip(self.first, self.sizes, self.parent, strict=True):
-            own = np.arange(first, first + size)
-            paths.append([*paths[above], own] if above >= 0 else [own])
-        return np.concatenate([part for path in paths for part in path])
+        paths: list[list[int]] = []  # runs on the path of each run
+        for run, above in enumerate(self.parent):
+            paths.append([*paths[above], run] if above >= 0 else [run])
+        runs = [run for path in paths for run in path]
+        return _ranges(np.asarray(self.first)[runs], np.asarray(self.sizes)[runs])
+
+
+def _ranges(firsts: Any, sizes: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """So many numbers from each of the first ones on, one range after the other."""
+    ends = np.cumsum(sizes)
+    return np.arange(ends[-1]) + np.repeat(firsts - (ends - sizes), sizes)
 
 
 class _GatherKeys(torch.autograd.Function):

@@ -45,7 +45,7 @@ def group_relative(rewards: Sequence[float], divide_by_std: bool = True, bessel:
     Equal rewards give exactly 0: compared (`are_equal`), not left to an epsilon. A group of one has no baseline.
     """
     r = _group(rewards)
-    std = reward_std(rewards, bessel)
+    std = reward_std(r, bessel)
     if std == 0:
         return np.zeros_like(r)
     centred = r - r.mean()
@@ -162,9 +162,10 @@ def scored_answers(trace: Trace, scorer: str, include_truncated: bool = True) ->
 def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
     """Write each answer's advantage on every token that the policy wrote on the path to it."""
     for leaf, advantage in advantages.items():
-        if has_branches(trace, leaf):
+        path = trace.conversation(leaf)
+        if _branches_on(trace, path[1:]):
             raise UsageError("answers that share steps are no group of whole completions: use tree credit (TreeCredit)")
-        for i in trace.conversation(leaf):
+        for i in path:
             step = trace.steps[i]
             if step.sampled:
                 step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
@@ -172,8 +173,14 @@ def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
 
 def has_branches(trace: Trace, leaf: int) -> bool:
     """Does the path to this answer branch anywhere below the prompt?"""
-    path = trace.conversation(leaf)[1:]
-    return any(sum(not trace.steps[c].pruned for c in trace.children(i)) > 1 for i in path)
+    return _branches_on(trace, trace.conversation(leaf)[1:])
+
+
+def _branches_on(trace: Trace, path: Sequence[int]) -> bool:
+    """Does one of these steps have several children that are not pruned?"""
+    return any(
+        len(below) > 1 and sum(not trace.steps[c].pruned for c in below) > 1 for below in map(trace.children, path)
+    )
 
 
 def assign_to_tokens(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> None:

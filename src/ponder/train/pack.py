@@ -69,15 +69,21 @@ def plan(traces: Sequence[Trace], weigh: TokenWeights, trains_zero_advantage: bo
     lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in pairs]
     for (_, chain), weight in zip(pairs, weigh(lengths) if pairs else [], strict=True):
         chain.weight = float(weight)
-    live = [(t, c) for t, c in pairs if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
-    return group_by_trace(live)
+    return group_by_trace((t, c) for t, c in pairs if trains_zero_advantage or _has_advantage(t, c))
+
+
+def _has_advantage(trace: Trace, chain: StepChain) -> bool:
+    """Whether some token has an advantage that is not 0."""
+    return any(np.count_nonzero(trace.steps[i].advantages) for i in chain.steps)  # type: ignore[arg-type]
 
 
 def group_by_trace(pairs: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
     """Group chains by trace."""
     work: dict[int, TraceChains] = {}
     for trace, chain in pairs:
-        work.setdefault(id(trace), TraceChains(trace, [])).chains.append(chain)
+        if id(trace) not in work:
+            work[id(trace)] = TraceChains(trace, [])
+        work[id(trace)].chains.append(chain)
     return list(work.values())
 
 
@@ -137,7 +143,13 @@ def _split_trace(work: TraceChains, max_tokens: int) -> list[TraceChains]:
 
 
 def _steps_on_paths(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
-    return {j for c in chains for j in trace.conversation(c.steps[-1])}
+    out: set[int] = set()
+    for chain in chains:
+        j: int | None = chain.steps[-1]
+        while j is not None and j not in out:
+            out.add(j)
+            j = trace.step_before(j)
+    return out
 
 
 def _token_count(trace: Trace, steps: set[int]) -> int:
@@ -151,8 +163,10 @@ class _Layout:
     lengths: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     ids: list[Any] = field(default_factory=list)
+    total: int = 0  # tokens
     steps: list[Step] = field(default_factory=list)
-    sources: list[Any] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)  # position of the first token of each step
+    before: list[int] = field(default_factory=list)  # and of the token that predicts it
     sequences: list[int] = field(default_factory=list)  # one for each step, as in the next two lists
     trees: list[int] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
@@ -160,6 +174,7 @@ class _Layout:
     def segment(self, ids: NDArray[np.int32], parent: int) -> int:
         """Append a segment and return its number."""
         self.lengths.append(len(ids))
+        self.total += len(ids)
         self.parents.append(parent)
         self.ids.append(ids)
         return len(self.lengths) - 1
@@ -168,49 +183,56 @@ class _Layout:
         trace = work.trace
         first: dict[int, int] = {}  # position of the first token of each step that is laid out
         place: dict[int, int] = {}  # and its segment
-        total = sum(self.lengths)
+        above: dict[int, int | None] = {}  # the step on its path that is laid out last before it
         # A trace has several trees where a chat template rewrote the conversation: one after the other.
         for j in sorted(_steps_on_paths(trace, work.chains), key=lambda j: (trace.path(j)[0], j)):
             step = trace.steps[j]
+            above[j] = next((p for p in reversed(trace.path(j)[:-1]) if p in place), None)
             if len(step.token_ids):
-                first[j], total = total, total + len(step.token_ids)
-                above = [p for p in trace.path(j)[:-1] if p in place]
-                place[j] = self.segment(step.token_ids, place[above[-1]] if above else -1)
+                first[j], before = self.total, above[j]
+                place[j] = self.segment(step.token_ids, -1 if before is None else place[before])
         for chain in work.chains:
             sequence = self.sequences[-1] + 1 if self.sequences else 0
             for j in chain.steps:
-                above = [p for p in trace.path(j)[:-1] if p in place]
-                assert above, "a trained step needs a prompt before it"
-                last = first[above[-1]] + len(trace.steps[above[-1]].token_ids) - 1
-                here = np.arange(first[j], first[j] + len(trace.steps[j].token_ids))
-                self.sources.append(np.concatenate(([last], here[:-1])))
+                before = above[j]
+                assert before is not None, "a trained step needs a prompt before it"
+                self.firsts.append(first[j])
+                self.before.append(first[before] + len(trace.steps[before].token_ids) - 1)
                 self.steps.append(trace.steps[j])
                 self.sequences.append(sequence)
                 self.trees.append(number)
                 self.weights.append(chain.weight)
+
+    def sources(self, sizes: Sequence[int]) -> NDArray[np.int64]:
+        """The position that predicts each trained token, of steps of these sizes: the one before it, but for the first
+        of a step."""
+        starts = np.cumsum(sizes) - sizes
+        source = np.arange(sum(sizes)) + np.repeat(np.asarray(self.firsts) - 1 - starts, sizes)
+        source[starts] = self.before
+        return source
 
 
 def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
     layout = _Layout()
     for number, work in enumerate(batch):
         layout.tree(work, number)
-    over = sum(layout.lengths) % (block := _pad_multiple(device))
+    over = layout.total % (block := _pad_multiple(device))
     if over:  # padded with a tree that nothing reads
         layout.segment(np.zeros(block - over, np.int32), -1)
     sizes = [len(s.token_ids) for s in layout.steps]
 
     def joined(parts: list[Any], kind: type) -> Tensor:
-        return to_device(np.concatenate(parts).astype(kind), device)
+        return to_device(np.concatenate(parts, dtype=kind), device)
 
     def each(values: Sequence[float], kind: type) -> Tensor:
         """Repeat a number of each step on its tokens."""
-        return joined([np.repeat(values, sizes)], kind)
+        return to_device(np.repeat(np.asarray(values, kind), sizes), device)
 
     return PackedBatch(
         joined(layout.ids, np.int64),
         layout.lengths,
         layout.parents,
-        joined(layout.sources, np.int64),
+        to_device(layout.sources(sizes), device),
         joined([s.token_ids for s in layout.steps], np.int64),
         joined([_floats_or_nan(s, s.advantages) for s in layout.steps], np.float32),
         joined([_floats_or_nan(s, s.logprobs) for s in layout.steps], np.float32),

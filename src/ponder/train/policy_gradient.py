@@ -24,11 +24,11 @@ def assign_group_advantages(
     trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]
 ) -> None:
     """Write advantages within a group. A group with fewer than two scored answers gets none."""
-    if len(trace.answers()) == 1:
-        advantage([0.0])  # raises UsageError
     if len(items) > 1:
         advantages = advantage([w.reward for w in items])
         credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, advantages, strict=True)})
+    elif len(trace.answers()) == 1:
+        advantage([0.0])  # raises UsageError
 
 
 def check_clip_ranges(name: str, *values: float) -> None:
