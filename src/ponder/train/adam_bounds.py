@@ -55,7 +55,8 @@ _MOMENT_KEYS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
 
 def max_master_weight(params: Mapping[str, Tensor]) -> float:
     """The largest master weight that fits into its parameter's dtype."""
-    return min((min(MAX_SAFE_FLOAT32, torch.finfo(p.dtype).max) for p in params.values()), default=MAX_SAFE_FLOAT32)
+    dtypes = {p.dtype for p in params.values()}
+    return min([MAX_SAFE_FLOAT32, *(torch.finfo(dtype).max for dtype in dtypes)])
 
 
 def _max_abs(tensors: Iterable[Tensor]) -> float:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
+from ponder.nets.parameter_list import ParameterList
 from ponder.train.adam_bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
 from ponder.train.adam_states import AdamHyperparameters, adamw_step, zero_state
 from ponder.train.distributed import NOT_SHARDED, ShardMesh
@@ -104,6 +105,9 @@ class MasterWeights:
         int8 = settings.states == "int8"
         self.states = {n: zero_state(w, int8, self.params[n].numel()) for n, w in self.weights.items()}
         self._float32_grads: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
+        self._listed = ParameterList(net)
+        self._rounded = {n: p for n, p in self.params.items() if p.dtype != torch.float32}
+        self._rounded_bytes = sum(p.nbytes for p in self._rounded.values())
         self._host_grads: dict[str, Tensor] = {}  # where gradients arrive in host memory
         self._bounds: AdamBounds | None = None  # None: not measured yet
 
@@ -123,11 +127,10 @@ class MasterWeights:
     def accumulating(self) -> Iterator[None]:
         """For backward passes: the gradients of a large network are added to their sums one by one as they come, so
         that those of a whole micro-batch are never in memory together."""
-        rounded = {n: p for n, p in self.params.items() if p.dtype != torch.float32}
-        if sum(p.nbytes for p in rounded.values()) <= MAX_PENDING_GRADIENT_BYTES:
+        if self._rounded_bytes <= MAX_PENDING_GRADIENT_BYTES:
             yield  # many small additions would take longer than few large ones
             return
-        hooks = [p.register_post_accumulate_grad_hook(partial(self._add_gradient, n)) for n, p in rounded.items()]
+        hooks = [p.register_post_accumulate_grad_hook(partial(self._add_gradient, n)) for n, p in self._rounded.items()]
         try:
             yield
         finally:
@@ -192,7 +195,8 @@ class MasterWeights:
     def zero_grad(self) -> None:
         """Drop the gradients without a step."""
         self._float32_grads.clear()
-        self.net.zero_grad(set_to_none=True)
+        for p in self._listed():
+            p.grad = None
 
     @torch.no_grad()
     def step(self, norm: float) -> bool:
@@ -218,8 +222,8 @@ class MasterWeights:
                 return False
             self._bounds = now
         self.steps += 1
-        self.zero_grad()
         self._copy_to_parameters()
+        self.zero_grad()  # last: a GPU has all of its work by now
         return True
 
     def _cannot_overflow(self, norm: float) -> bool:
@@ -300,6 +304,8 @@ class MasterWeights:
 
     def _grads_beside_masters(self, grads: dict[str, Tensor]) -> dict[str, Tensor]:
         """Copy gradients to the device of their master weights: start all copies, then wait once."""
+        if self.settings.states != "cpu":  # then they are on one device
+            return grads
         away = {n: g for n, g in grads.items() if g.device != self.weights[n].device}
         for n, g in away.items():
             if n not in self._host_grads:
