@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import base_policy
 from ponder.models.engine_policy import hit_stop_string
 from ponder.models.ponder_policy import PonderPolicy
-from ponder.models.tokenizer import Tokenizer
+from ponder.models.tokenizer import Tokenizer, byte_level_alphabet
 from ponder.nets.decoder import init_decoder
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user_messages
@@ -445,3 +445,47 @@ def test_stop_strings_across_partial_characters(text: str, stop: str, monkeypatc
     scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())
     (result,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
     assert result.stop == "stop" and result.text == text[: text.index(stop) + len(stop)]
+
+
+def byte_policy() -> PonderPolicy:
+    """Its tokens are bytes, so that characters are cut between them; one token is two bytes."""
+    vocab = {char: byte for byte, char in byte_level_alphabet().items()} | {"ab": 256}
+    inner = tokenizers.Tokenizer(models.BPE(vocab, []))
+    inner.decoder = decoders.ByteLevel()
+    config = replace(CONFIGS["llama"], vocab=257)
+    return PonderPolicy(init_decoder(config, 0), Tokenizer(inner, eos=(0,), chat_template="{{ messages[0].content }}"))
+
+
+def sequence(tokens: Sequence[int], stop: Any = None) -> SequenceState:
+    (seq,) = SequenceState.from_request(Request(ids([5]), Sampling(), 1, 0))
+    seq.extend(len(tokens), ids(tokens).tobytes(), np.zeros(len(tokens), np.float32).tobytes(), 0)
+    seq.stop = stop
+    return seq
+
+
+def test_text_decoded_ahead_is_that_of_the_tokens() -> None:
+    policy, draw = byte_policy(), np.random.default_rng(0)
+    whole = [*"é🙂 ab".encode(), 256, 0xFF] * 40
+    for stop, end in (("length", []), ("eos", [0])):
+        seqs, expected = [], []
+        for size in (0, 1, 3, 200):
+            cuts = sorted(draw.integers(0, size + 1, 3).tolist())
+            expected.append(policy.completions([sequence([*whole[:size], 7, *end], stop)])[0].text)
+            seqs.append(sequence(whole[: cuts[0]]))
+            for first, last in pairwise([*cuts, size]):
+                policy.decode_ahead(seqs[-1:])
+                part = whole[first:last]
+                seqs[-1].extend(len(part), ids(part).tobytes(), np.zeros(len(part), np.float32).tobytes(), 0)
+            seqs[-1].extend(1 + len(end), ids([7, *end]).tobytes(), np.zeros(1 + len(end), np.float32).tobytes(), 0)
+            seqs[-1].stop = stop
+        assert any(seq.text_tokens for seq in seqs)
+        assert [c.text for c in policy.completions(seqs)] == expected
+    policy.decode_ahead([])
+
+
+def test_tokens_without_bytes_are_not_decoded_ahead() -> None:
+    policy = char_policy()
+    (seq,) = SequenceState.from_request(Request(ids([5]), Sampling(), 1, 0))
+    seq.extend(2, ids([5, 6]).tobytes(), np.zeros(2, np.float32).tobytes(), 0)
+    policy.decode_ahead([seq])
+    assert not seq.text_tokens

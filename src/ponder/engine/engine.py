@@ -114,6 +114,8 @@ class Engine:
         self.version = 0
         self.cuda_stream: torch.cuda.Stream | None = None  # of its steps; None: the default one, which callers share
         self.on_tokens: Callable[[int], None] = lambda tokens: None
+        # Called with sequences that go on, now and then while a GPU computes many steps of many.
+        self.beside_device: Callable[[Sequence[SequenceState]], None] = lambda seqs: None
         self.mailbox = Mailbox(
             weak_method(self._step_in_stream, lambda: None), weak_method(self._has_work, lambda: False)
         )
@@ -463,6 +465,12 @@ class Engine:
         self._deliver(seqs, lengths, failed)
         if self._run_in_flight is not None:
             self._run_in_flight.some_finished = bool(failed) or any(seq.stop is not None for seq in seqs)
+            if (
+                self._run_in_flight.steps > _STREAMING_STEPS
+                and self._runner is not None
+                and self._runner.launches_async
+            ):
+                self.beside_device([seq for seq in self._run_in_flight.seqs if seq.stop is None])
 
     def _deliver(
         self, seqs: Sequence[SequenceState], lengths: Sequence[int], failed: Mapping[SequenceState, Exception]

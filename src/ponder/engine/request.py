@@ -59,6 +59,8 @@ class SequenceState:
     samples_on_device: bool = False  # needs temperature and truncation only, which the device can do
     emitted_tokens: int = 0  # that a caller who hears them has heard
     emitted_at: float = float("-inf")  # when it heard the last ones
+    text: bytearray = field(default_factory=bytearray)  # of the tokens whose bytes are known already
+    text_tokens: int = 0  # how many these are
     stop: StopReason | None = None
     prefill_tokens: int = 0  # tokens of its prefix that were computed for it; the others were in the cache
     discarded_tokens: int = 0  # tokens sampled after its end

@@ -97,9 +97,7 @@ class EnginePolicy(BasePolicy):
         end-of-sequence token has no text. Where the weights changed while a sequence was written, its notes have the
         version of each token."""
         arrays = [seq.arrays() for seq in seqs]
-        texts = self.tokenizer.decode_many(
-            [tokens[:-1] if seq.stop == "eos" else tokens for seq, (tokens, _) in zip(seqs, arrays, strict=True)]
-        )
+        texts = self._texts(seqs, [tokens for tokens, _ in arrays])
         flops_per_token: dict[int, float] = {}
         done: list[Completion] = []
         for seq, text, (tokens, logprobs) in zip(seqs, texts, arrays, strict=True):
@@ -116,6 +114,22 @@ class EnginePolicy(BasePolicy):
             version, top = seq.version_runs[0][0], stack_top_logprobs(seq.top_logprobs)
             done.append(Completion(text, tokens, logprobs, seq.stop, version, cost, notes, top))
         return done
+
+    def decode_ahead(self, seqs: Sequence[SequenceState]) -> None:
+        """Decode what unfinished sequences have so far, so that `completions` decodes their last tokens only."""
+        new = [np.frombuffer(seq.sampled_ids[seq.text_tokens :], np.int32) for seq in seqs]
+        for seq, tokens, written in zip(seqs, new, self.tokenizer.written_bytes(new) or (), strict=False):
+            seq.text += written
+            seq.text_tokens += len(tokens)
+
+    def _texts(self, seqs: Sequence[SequenceState], sampled: Sequence[Ids]) -> list[str]:
+        """The texts of finished sequences, from their tokens."""
+        shown = [tokens[:-1] if seq.stop == "eos" else tokens for seq, tokens in zip(seqs, sampled, strict=True)]
+        if any([seq.text_tokens for seq in seqs]):
+            rest = [tokens[seq.text_tokens :] for seq, tokens in zip(seqs, shown, strict=True)]
+            if (written := self.tokenizer.written_bytes(rest)) is not None:
+                return [(seq.text + end).decode(errors="replace") for seq, end in zip(seqs, written, strict=True)]
+        return self.tokenizer.decode_many(shown)
 
 
 def hit_stop_string(tokenizer: Tokenizer, seq: SequenceState) -> bool:

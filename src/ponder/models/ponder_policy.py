@@ -49,6 +49,7 @@ class PonderPolicy(EnginePolicy, ChunkPolicy):
         if net.config.vision is not None:
             self.sees, self.image_token = True, net.config.vision.image_token
         self.engine.on_tokens = weak_method(self._tell_tokens, lambda: None)
+        self.engine.beside_device = weak_method(self.decode_ahead, lambda: None)
         # Called with each token as it is sampled: (index of the sequence in its request, token, log-probability).
         self.on_token: Callable[[TokenEvent], None] | None = None
         self.engine.mailbox.before_submit = weak_method(

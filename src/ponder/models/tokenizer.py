@@ -74,19 +74,25 @@ class Tokenizer:
 
     def decode_many(self, sequences: Sequence[Ids]) -> list[str]:
         """`decode` of each, special tokens kept: of many tokens in a third of the time."""
-        sizes = [len(tokens) for tokens in sequences]
-        if sum(sizes) >= _MANY_TOKENS and self.joins_bytes:
-            whole, starts, lengths = self._joined_bytes
-            tokens = np.concatenate(sequences)
-            if tokens.min() >= 0 and tokens.max() < len(starts):
-                written = lengths[tokens]
-                ends = np.cumsum(written)
-                places = np.repeat(starts[tokens] - (ends - written), written)  # of each byte, less its index
-                places += np.arange(len(places))
-                text = whole[places].tobytes()
-                cuts = [0, *np.concatenate([[0], ends])[np.cumsum(sizes)].tolist()]
-                return [text[start:end].decode(errors="replace") for start, end in pairwise(cuts)]
+        if sum(map(len, sequences)) >= _MANY_TOKENS and (written := self.written_bytes(sequences)) is not None:
+            return [text.decode(errors="replace") for text in written]
         return [self.decode(tokens.tolist(), keep_special=True) for tokens in sequences]
+
+    def written_bytes(self, sequences: Sequence[Ids]) -> list[bytes] | None:
+        """The bytes of each text. None where a text is more than the bytes of its tokens, or an id has no token."""
+        if not self.joins_bytes or not sequences:
+            return None
+        whole, starts, lengths = self._joined_bytes
+        tokens = np.concatenate(sequences)
+        if len(tokens) and (tokens.min() < 0 or tokens.max() >= len(starts)):
+            return None
+        written = lengths[tokens]
+        ends = np.cumsum(written)
+        places = np.repeat(starts[tokens] - (ends - written), written)  # of each byte, less its index
+        places += np.arange(len(places))
+        text = whole[places].tobytes()
+        cuts = [0, *np.concatenate([[0], ends])[np.cumsum([len(tokens) for tokens in sequences])].tolist()]
+        return [text[start:end] for start, end in pairwise(cuts)]
 
     @cached_property
     def _joined_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
