@@ -57,6 +57,7 @@ from ponder.train.metrics import MetricSums
 from ponder.train.optimizer import AdamW, MasterWeights
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
+from trace_store import work_beside_device
 
 # Moments of a step, in order; each ends the part of the timeline that bears its name.
 MOMENTS = (
@@ -133,7 +134,7 @@ def instrumented(clock: Clock) -> Iterator[None]:
             clock.spent[f"collections of generation {info['generation']}"] += 1e-3  # printed as a count
 
     marks: list[tuple[Any, str, Any, str]] = [
-        (PonderPolicy, "encode", after, "prompts encoded"),
+        (PonderPolicy, "request", before, "prompts encoded"),
         (CudaGraphRunner, "launch", after, "first decoding launch"),
         (engine_module, "append_sampled", before, "last tokens on the host"),
         (Mailbox, "finish", before, "callers told"),
@@ -220,10 +221,12 @@ class Loop:
         return clock.parts(began), dict(clock.spent)
 
     def beside(self, way: str, traces: Any) -> dict[str, Any]:
-        """Traces are compressed while the GPU learns."""
+        """Traces are compressed while the GPU learns, and the next prompts encoded."""
+        prepare = partial(self.writer.prepare, self.number, traces)
         if way == "off" or way.endswith("compressed after the step"):
-            return {}
-        return {"beside_device": after(partial(self.writer.prepare, self.number, traces), self.clock, "traces copied")}
+            prepare = lambda: None  # noqa: E731
+        work = partial(work_beside_device, self.policy, self.options, self.number, prepare)
+        return {"beside_device": after(work, self.clock, "traces copied")}
 
 
 def gpu_intervals(run: Callable[[], Any]) -> tuple[list[tuple[float, float]], Any]:

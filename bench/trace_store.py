@@ -227,7 +227,7 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                 policy.sleep()
                 objective.credit(traces, scorer.name, {})
                 prepare = partial(writer.prepare, step, traces) if mode == "store" else lambda: None
-                learner.step(traces, beside_device=prepare)
+                learner.step(traces, beside_device=partial(work_beside_device, policy, options, step, prepare))
                 learned = synchronize_device(options.device)
                 if mode == "store":
                     writer.append(step, traces)
@@ -241,6 +241,12 @@ def grpo_steps(policy: Any, options: Any, folder: Path) -> Iterator[tuple[str, d
                     yield mode, {"step": ended - began, "write": ended - learned, **used}
             writer.flush()
     assert writer.close() == "" and len(list(read_traces(folder))) > 0
+
+
+def work_beside_device(policy: Any, options: Any, step: int, prepare_traces: Callable[[], None]) -> None:
+    """What `ponder.pipelines.rl` does while the GPU computes a gradient."""
+    prepare_traces()
+    policy.encode_ahead([problem.messages for problem in problems(options, step + 1)])
 
 
 def report_grpo(policy: Any, options: Any, dtype: str) -> None:

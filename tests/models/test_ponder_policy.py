@@ -489,3 +489,26 @@ def test_tokens_without_bytes_are_not_decoded_ahead() -> None:
     seq.extend(2, ids([5, 6]).tobytes(), np.zeros(2, np.float32).tobytes(), 0)
     policy.decode_ahead([seq])
     assert not seq.text_tokens
+
+
+def test_encoded_ahead_is_encoded_once_and_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = char_policy()
+    first, second = user_messages("1+2="), user_messages("3+4=")
+    expected = [policy.encode(messages).tolist() for messages in (first, second)]
+    rendered: list[Any] = []
+    plain = base_policy.chat_templates.encode_chat
+
+    def encode_chat(tokenizer: Tokenizer, messages: Any, **more: Any) -> Any:
+        rendered.append(messages)
+        return plain(tokenizer, messages, **more)
+
+    monkeypatch.setattr(base_policy.chat_templates, "encode_chat", encode_chat)
+    parts = ({"role": "user", "content": [{"type": "text", "text": "1+2="}]},)
+    policy.encode_ahead([first, parts])
+    assert rendered == [first]  # parts are not kept: they may be pictures
+    assert [policy.encode(messages).tolist() for messages in (first, second)] == expected
+    assert rendered == [first, second]
+    assert policy.encode(first).tolist() == expected[0] and rendered[2:] == [first]
+    policy.encode_ahead([second])
+    policy.encode_ahead([])
+    assert policy.encode(second).tolist() == expected[1] and rendered[3:] == [second, second]

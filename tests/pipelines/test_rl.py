@@ -94,6 +94,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PonderPolicy]
     return folder, JOB(folder)
 
 
+def test_prompts_of_the_next_step_are_encoded_while_a_gpu_would_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, PonderPolicy]
+) -> None:
+    """They are those that it asks; where encoding fails, the run is the same."""
+    ahead: list[list[Any]] = []
+    plain = PonderPolicy.encode_ahead
+
+    def encode_ahead(self: PonderPolicy, conversations: Any) -> None:
+        ahead.append(list(conversations))
+        plain(self, ahead[-1])
+        if len(ahead) == 2:
+            self._encoded_ahead = {}
+            raise UsageError("no")
+
+    monkeypatch.setattr(PonderPolicy, "encode_ahead", encode_ahead)
+    policy = JOB(tmp_path / "run")
+    same_run(tmp_path / "run", policy, *whole)
+    asked: dict[int, list[Any]] = {}
+    for step, trace in read_traces(tmp_path / "run"):
+        asked.setdefault(step, []).append(trace.problem.messages)
+    assert ahead == [asked[step] for step in range(1, JOB.steps)]
+
+
 def test_training_with_compiled_sampling_is_that_in_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU a small network samples by compiled code, which the other tests leave out."""
     if compile_library() is None:

@@ -28,6 +28,15 @@ T = TypeVar("T")
 _MAX_REMEMBERED_PREFIXES = 1 << 20  # prefixes whose number of calls is remembered
 
 
+ConversationKey = tuple[tuple[tuple[str, str], ...], ...] | None
+
+
+def _conversation_key(messages: Sequence[Message]) -> ConversationKey:
+    """Equal for equal conversations. None: something in it is no text."""
+    key = tuple([tuple(message.items()) for message in messages])
+    return key if all(type(value) is str for message in key for _, value in message) else None
+
+
 class SeedStream:
     """The seeds of calls that name none."""
 
@@ -60,13 +69,25 @@ class BasePolicy(SeedStream, ABC):
         self.vocab_size, self.context_length = vocab_size, context_length
         self.image_token: int | None = None  # a token that no text may hold: it stands for pictures in the vocabulary
         self.sees = False  # prompts may have ids below 0, which stand for pictures
+        self._encoded_ahead: dict[ConversationKey, Ids] = {}
         self.reseed(seed)
 
     @abstractmethod
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         """Continue a prefix, n times."""
 
+    def encode_ahead(self, conversations: Iterable[Sequence[Message]]) -> None:
+        """Encode conversations that `encode` is asked for next, while there is time. Each is kept until then, or until
+        the next call of this."""
+        self._encoded_ahead = {}
+        keys = {_conversation_key(messages): messages for messages in conversations}
+        self._encoded_ahead = {key: self.encode(messages) for key, messages in keys.items() if key is not None}
+
     def encode(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Ids:
+        if self._encoded_ahead and not tools:
+            known = self._encoded_ahead.pop(_conversation_key(messages), None)
+            if known is not None:
+                return known
         if not tools:
             return chat_templates.encode_chat(self.tokenizer, messages)
         if not takes_tools(self.tokenizer.chat_template):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.common_settings import MODEL_HELP, TASK_HELP, Template
-from ponder.errors import UsageError, VerifierError
+from ponder.errors import Interrupted, UsageError, VerifierError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -51,7 +51,7 @@ from ponder.pipelines.training.open_sampler import (
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
 from ponder.pipelines.training.sampling_ahead import SamplingAhead, age_metrics
 from ponder.pipelines.training.session import TrainingSession, TrainingState
-from ponder.pipelines.training.shared_rollouts import solve_over_ranks
+from ponder.pipelines.training.shared_rollouts import own_part, solve_over_ranks
 from ponder.pipelines.training.teachers import load_teacher, load_value_model
 from ponder.protocols import NoProgress, Progress, Scorer, Strategy
 from ponder.reason.strategies import Samples
@@ -340,7 +340,10 @@ async def train(job: RL, run: Run, watch: Progress) -> PonderPolicy:
                     state.objective_state, step, rollouts, verifier.name, not job.algorithm.needs_group
                 )
                 learner.imitation = pretraining_term(job, policy, texts, step)
-                learn = partial(learn_from, job, session, learner, critic, traces, rollouts, state)
+                beside_device = [partial(run.prepare_traces, step, rollouts)]
+                if ahead is None and step + 1 < job.steps:
+                    beside_device.append(partial(encode_next, job, sampler or policy, state))
+                learn = partial(learn_from, job, session, learner, critic, traces, state, beside_device)
                 metrics |= learn() if ahead is None else await ahead.run_beside(learn)
                 metrics |= {} if ahead is None else age_metrics(rollouts, step)
                 metrics |= cluster_metrics(session.group, sampler, ahead, verifier)
@@ -372,19 +375,22 @@ def learn_from(
     learner: Learner,
     critic: Learner | None,
     traces: Sequence[Trace],
-    rollouts: Sequence[Trace],
     state: TrainingState,
+    beside_device: Sequence[Callable[[], None]],
 ) -> dict[str, float]:
-    """Credit the traces and take the learners' step. `rollouts`, all traces of the step, are compressed for their file
-    while the GPU computes the gradient."""
+    """Credit the traces and take the learners' step. `beside_device` is done while the GPU computes the gradient."""
+
+    def work_beside_device() -> None:
+        for work in beside_device:
+            work()
+
     if job.algorithm.credit_needs_reference:
         learner.write_reference_logprobs(traces)
     if critic:
         write_values(critic, traces)
     metrics = job.algorithm.credit(traces, job.task.verifier.name, state.objective_state)
     if job.algorithm.critic is None or session.state.step >= job.algorithm.critic.warmup_steps:
-        prepare = partial(session.run.prepare_traces, session.state.step, rollouts)
-        metrics |= session.learn(learner, traces, session.watch.share, prepare)
+        metrics |= session.learn(learner, traces, session.watch.share, work_beside_device)
     if critic:
         metrics |= critic_metrics(session.learn(critic, traces, lambda share: None))
     return metrics
@@ -434,6 +440,20 @@ async def collect_rollouts(
     if not isinstance(job.curriculum, Uniform):  # which does not read it
         state.curriculum_state = history.to_json()
     return rollouts, useful
+
+
+def encode_next(job: RL, policy: BasePolicy, state: TrainingState) -> None:
+    """Encode the prompts of the next step, where its problems are known without weighing others."""
+    if not isinstance(job.curriculum, Uniform):
+        return
+    problems, history = job.task.train, PassRateHistory()
+    try:
+        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step, history)
+        policy.encode_ahead([problem.messages for problem in own_part([problems[i] for i in chosen])])
+    except Interrupted:
+        raise
+    except Exception:  # the next step asks for the same, and its error says what is wrong
+        return
 
 
 def build_learners(job: RL, policy: PonderPolicy) -> tuple[Learner, Learner | None]:
