@@ -93,7 +93,7 @@ def recipe(
         learned = TaskMixture((learning.task, *of_rl)) if of_rl else learning.task
         rl = learning.rl_job(first, RL_GROUP, GRPO(kl=None), seed, rl_steps, None, task=learned, problems_per_step=32)
         stages, first = [*stages, Stage("rl", rl)], "stage:rl"
-    sampled = {"outcomes": learning} | {f"outcomes-{name}": other for name, other in others.items()}
+    sampled = {"outcomes": learning} | {f"outcomes-{other.task.name}": other for other in others.values()}
     outcomes = tuple(f"stage:{name}" for name in sampled)
 
     def judge(
@@ -150,10 +150,10 @@ def recipe(
     if logprob_orm:
         stages.insert(-2, Stage("logprob-orm", judge(OutcomeReward(reads_logprobs=True), lr)))
     for name in test_tasks:
-        other = _known(others, name, "test-tasks")
+        other, tested = _known(others, name, "test-tasks"), replace(b, task=given[name])
         stages += [
-            Stage(f"validation-{name}", other.evaluate_with(fewer, first, seed, max_concurrency=32)),
-            Stage(f"test-{name}", replace(b, task=given[name]).evaluate_with(every, first, seed, max_concurrency=32)),
+            Stage(f"validation-{tested.task.name}", other.evaluate_with(fewer, first, seed, max_concurrency=32)),
+            Stage(f"test-{tested.task.name}", tested.evaluate_with(every, first, seed, max_concurrency=32)),
         ]
     return Stages(tuple(stages))
 

@@ -8,10 +8,10 @@ the second, all from the same answers. A tenth of the training problems is kept 
 learns from it. `ponder book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among
 the same samples. Results: docs/book/step-judges.md.
 
-With `--model` and `--task` a language model answers that task as it is. Steps end at `--separator`. A task that has an
-`ExactSteps` as `step_check` checks them; else rollouts label them as Math-Shepherd's do (Wang et al. 2024,
-arXiv:2312.08935): `--completions` of the answer up to each step, a soft label is the share of right ones, and a hard
-one is 1 if any is right.
+With `--model` and `--task` a language model answers that task as it is; `--more-tasks` are learned from and tested on,
+too. Steps end at `--separator`. A task that has an `ExactSteps` as `step_check` checks them; else rollouts label them
+as Math-Shepherd's do (Wang et al. 2024, arXiv:2312.08935): `--completions` of the answer up to each step, a soft label
+is the share of right ones, and a hard one is 1 if any is right.
 """
 
 from dataclasses import replace
@@ -24,7 +24,6 @@ from _bases import (
     Lr,
     MaxTokens,
     ModelName,
-    Problems,
     RecipeBase,
     Start,
     Steps,
@@ -36,6 +35,7 @@ from _bases import (
 )
 from _checked_steps import PuzzleName, SumSteps, puzzle_base
 
+from ponder.cli.named_objects import build_task
 from ponder.errors import UsageError
 from ponder.pipelines.label import Label
 from ponder.pipelines.reward_model import TrainRewardModel
@@ -60,16 +60,23 @@ def recipe(
     task_settings: Annotated[TaskSettings, OTHERS] = NO_SETTINGS, template: Annotated[Template, OTHERS] = None,
     max_tokens: Annotated[MaxTokens, OTHERS] = None,
     puzzle: Annotated[PuzzleName, TINY] = "sums", limit: Limit = 96,
-    problems: Annotated[Problems, "training problems to sample answers of; None: 1024 of the tiny model, 256"] = None,
+    problems: Annotated[
+        int | None, "training problems to sample answers of; None: 1024 of the tiny model, 256", GreaterThan(0)
+    ] = None,
     samples: Count = 8, n: Count = 64,
     separator: Annotated[str, "where a step ends", OTHERS] = "\n",
     completions: Annotated[
         int | None, "of each step, where rollouts label steps; None: 8", OTHERS, GreaterThan(0)
     ] = None,
     labels: Annotated[Literal["soft", "hard"] | None, "that rollouts give; None: soft", OTHERS] = None,
+    more_tasks: Annotated[tuple[str, ...], "tasks that are learned from and tested on, too", OTHERS] = (),
     start_steps: Annotated[Steps, TINY] = None,
-    steps: Annotated[Steps, "of each judge; None: 400 of the tiny model's, else what suits the model"] = None,
+    steps: Annotated[
+        int | None, "of each judge; None: 400 of the tiny model's, else what suits the model", GreaterThan(0)
+    ] = None,
     lr: Lr = None,
+    implicit_lr: Annotated[float | None, "of implicit reward models; None: --lr", GreaterThan(0)] = None,
+    warmup_steps: Annotated[int, "of a judge's learning rate"] = 0,
     batch_size: Annotated[Count, "problems whose answers are in a step of a judge"] = 8,
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
@@ -78,31 +85,42 @@ def recipe(
     tiny = model == "tiny" and task is None
     if tiny:
         b, check = puzzle_base(puzzle, limit, start_steps)
-        problems, steps = problems or 1024, steps or 400
+        problems, steps, tested, checks = problems or 1024, steps or 400, {"": b}, {"": check}
     else:
-        b = find_base(model, task, task_settings, template, max_tokens, limit)
-        check, problems = find_labeller(b, task is None, completions, labels), problems or 256
-    learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
-    stages, first = learning.cold_start_stages(seed, start)
-    outcomes, every = "stage:outcomes", Samples(n, b.sampling)
-    label = Label(
-        learning.task, first, b.template_of(first), data=(outcomes,), labeller=check, limit=problems, seed=seed,
-        max_concurrency=256, separator=separator,
-    )  # fmt: skip
+        b, problems = find_base(model, task, task_settings, template, max_tokens, limit), problems or 256
+        more = [build_task(name, {}, "more-tasks") for name in more_tasks]
+        tested = {"": b} | {f"-{other.name}": replace(b, task=other) for other in more}
+        checks = {name: find_labeller(on, task is None, completions, labels) for name, on in tested.items()}
+    learned = {suffix: replace(on, task=Validation(on.task)) for suffix, on in tested.items()}  # tested on validation
+    stages, first = learned[""].cold_start_stages(seed, start)
+    outcomes, labelled = ([f"stage:{kind}{suffix}" for suffix in tested] for kind in ("outcomes", "steps"))
+    every = Samples(n, b.sampling)
 
-    def judge(data: str, objective: RewardObjective, **more: Any) -> TrainRewardModel:
-        return b.train_reward_model(data, first, objective, seed, steps, lr, batch_size=batch_size, **more)
+    def judge(data: list[str], objective: RewardObjective, rate: float | None = lr, **more: Any) -> TrainRewardModel:
+        job = b.train_reward_model(data[0], first, objective, seed, steps, rate, batch_size=batch_size, **more)
+        return replace(job, data=tuple(data), optimizer=replace(job.optimizer, warmup_steps=warmup_steps))
 
+    for suffix, on in learned.items():
+        label = Label(
+            on.task, first, b.template_of(first), data=(f"stage:outcomes{suffix}",), labeller=checks[suffix],
+            limit=problems, seed=seed, max_concurrency=256, separator=separator,
+        )  # fmt: skip
+        stages += [
+            Stage(f"outcomes{suffix}", on.collect(first, Samples(samples, b.sampling), problems, seed)),
+            Stage(f"steps{suffix}", label),
+        ]
+    rate = implicit_lr or lr
     stages += [
-        Stage("outcomes", learning.collect(first, Samples(samples, b.sampling), problems, seed)),
-        Stage("steps", label),
         Stage("orm", judge(outcomes, OutcomeReward())),
-        Stage("prm", judge("stage:steps", ProcessReward(), separator=separator)),
-        Stage("implicit", judge(outcomes, ImplicitReward(beta))),
-        Stage("implicit-prm", judge("stage:steps", ImplicitProcessReward(beta), separator=separator)),
-        Stage("validation", learning.evaluate_with(every, first, seed, max_concurrency=32)),
-        Stage("test", b.evaluate_with(every, first, seed, max_concurrency=32)),
+        Stage("prm", judge(labelled, ProcessReward(), separator=separator)),
+        Stage("implicit", judge(outcomes, ImplicitReward(beta), rate)),
+        Stage("implicit-prm", judge(labelled, ImplicitProcessReward(beta), rate, separator=separator)),
     ]
+    for suffix, on in tested.items():
+        stages += [
+            Stage(f"validation{suffix}", learned[suffix].evaluate_with(every, first, seed, max_concurrency=32)),
+            Stage(f"test{suffix}", on.evaluate_with(every, first, seed, max_concurrency=32)),
+        ]
     return Stages(tuple(stages))
 
 

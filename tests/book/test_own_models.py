@@ -44,6 +44,11 @@ class CheckedSums(Sums):
     step_check = EqualSides()
 
 CHECKED = CheckedSums(terms=3, limit=4, prompt="{sum}=", forms=("hash",), test_size=8)
+
+class OtherSums(Sums):
+    name = "larger"
+
+OTHER = OtherSums(terms=3, limit=5, prompt="{sum}=", forms=("hash",), test_size=8)
 """
 SMALL = {"problems": 24, "samples": 6, "steps": 2, "limit": 3, "n": 8, "max_tokens": 20}
 
@@ -104,6 +109,24 @@ def test_steps_of_own_task_are_labelled_by_rollouts(place: Path, tmp_path: Path)
     assert data["puzzles"]["sums"]["costs"]["labels"]["tokens"] > 0 and "| rollouts that label steps |" in page
     assert "rollouts labelled, as Math-Shepherd's do" in page and "(a soft label)" in page
     assert "sums of five numbers" not in page.lower() and "Not made yet" not in page
+
+
+def test_judges_of_steps_learn_from_and_choose_on_two_tasks(place: Path, tmp_path: Path) -> None:
+    other = f"{place / 'tasks.py'}:OTHER"
+    page, data = made(
+        "step-judges", run_of(place, tmp_path, "SUMS", completions=2, more_tasks=(other,), **SMALL), tmp_path
+    )
+    first, second = data["puzzles"]["sums"], data["puzzles"]["larger"]
+    folder = next((tmp_path / "runs").rglob("step_judges"))
+    each = [sum(len(t.answers()) for _, t in read_traces(folder / name)) for name in ("steps", "steps-larger")]
+    assert min(each) > 0 and first["answers learned from"] == second["answers learned from"] == sum(each)
+    assert first["labels"] == second["labels"] and first["test"]["best"] != second["test"]["best"]
+    assert {"outcomes", "outcomes-larger", "labels", "orm", "test"} < set(first["costs"])
+    assert set(second["costs"]) == {"validation", "test"} and "| answers to learn from, larger |" in page
+    assert "### sums" in page and "### larger" in page and page.count("The same policy and judges.") == 1
+    calibrated = first["test"]["calibrated"]
+    assert "before" in calibrated["prm min"] and "before" not in calibrated["logprob_sum"]
+    assert "Platt scaling" in page and "ProcessBench" not in page
 
 
 def test_own_check_of_steps_labels_them(place: Path, tmp_path: Path) -> None:

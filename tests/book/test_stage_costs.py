@@ -12,7 +12,7 @@ from ponder.book import find_figure, r1_pipeline
 from ponder.book.figure import FigureRun
 from ponder.book.judges import _stage_title
 from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost, stage_cost_lines, stage_costs
-from ponder.book.step_judges import STAGES
+from ponder.book.step_judges import STAGES, stage_title
 from ponder.cli import recipe_files
 from ponder.runs import read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user_messages
@@ -53,7 +53,12 @@ def test_every_stage_of_the_judges_has_a_title(name: str, tmp_path: Path) -> Non
 
 
 def test_every_stage_of_step_judges_has_a_title() -> None:
-    assert set(STAGES) - {"labels"} == {stage.name for stage in build("step_judges").stages} - {"steps"}
+    own = {stage.name for stage in build("step_judges").stages}
+    assert set(STAGES) - {"labels", "rl"} == own - {"steps"}
+    more = {"model": "some/model", "task": "mawps", "more_tasks": ("svamp",)}
+    others = [s.name for s in build("step_judges", **more).stages if s.name not in own and "steps" not in s.name]
+    assert stage_title("outcomes-svamp") == "answers to learn from, SVAMP" and "test-svamp" in others
+    assert len({*map(stage_title, others)}) == len(others)
 
 
 def test_flops_of_r1_add_up_over_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,6 +191,7 @@ COMPANIONS: dict[tuple[str, str], tuple[Given, Any]] = {
     ("run step_judges", "separator"): ({"model": "smollm2", "task": "addition"}, ";"),
     ("run step_judges", "completions"): ({"model": "smollm2", "task": "addition"}, 4),
     ("run step_judges", "labels"): ({"model": "smollm2", "task": "addition"}, "hard"),
+    ("run step_judges", "more_tasks"): ({"model": "smollm2", "task": "addition"}, ("countdown",)),
     ("run step_labels", "sizes"): ({}, (64, 256)),
     ("run step_labels", "steps"): ({}, (50, 100)),
     ("run step_labels", "answers"): ({}, 64),

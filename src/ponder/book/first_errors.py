@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from ponder import event_loop
 from ponder.book.figure import SHARE, SeedData, format_interval, markdown_table, over_seeds
 from ponder.errors import TaskError
 from ponder.measure.statistics.verifier_metrics import first_wrong_step, score_first_errors
-from ponder.models.load_scorer import load_implicit_scorer
-from ponder.models.reward_models import ImplicitRewardModel
+from ponder.models.load_scorer import load_implicit_scorer, load_scorer
+from ponder.models.reward_models import PRM, ImplicitRewardModel
+from ponder.nets.decoder_with_head import LogprobReading
 from ponder.pipelines.rewards.labelled_traces import tokenize_trace
 from ponder.tasks.step_labels.processbench_labels import FIRST_WRONG_TAG, read_processbench
 
@@ -31,11 +33,12 @@ def has_processbench() -> bool:
     return (Path(os.environ.get("PONDER_DATA", "")) / "processbench" / f"{PART}.json").is_file()
 
 
-def score_solutions(model: str, reading: Any, device: str, dtype: str) -> Solutions:
-    """Each solution of ProcessBench's GSM8K part, each step by its own tokens; longer ones than the context are left
-    out."""
-    scorer = load_implicit_scorer(model, device, dtype, reading=reading)
-    assert isinstance(scorer, ImplicitRewardModel)
+def score_solutions(model: str, reading: LogprobReading | None, device: str, dtype: str) -> Solutions:
+    """Each solution of ProcessBench's GSM8K part, each step by its own tokens, or where there is no reading, by a
+    process reward model at its end; longer ones than the context are left out."""
+    load = load_scorer if reading is None else partial(load_implicit_scorer, reading=reading)
+    scorer = load(model, device, dtype)
+    assert isinstance(scorer, PRM | ImplicitRewardModel)
     traces = []
     for trace in read_processbench(PART):
         try:
@@ -118,16 +121,22 @@ def first_error_lines(seeds: Mapping[int, SeedData]) -> list[str]:
         rows.append([name, *cells, f1, f"{100 * found['guess']:.1f}"])
         above += [name] if control and low > control["f1"] else []
     count = next(iter(kept[0].values()))["solutions"]
+    own_end = ", a process model's of the step's end" * any(name.startswith("process") for name in kept[0])
     verdict = "**yes**: " + ", ".join(above) if above else "**no**"
     return [
         f"ProcessBench (Zheng et al. 2024, arXiv:2412.06559), GSM8K: {count} solutions of larger models; the threshold"
-        " is chosen on as many others. A step's score is of its own tokens; the first below the threshold is called"
-        f" wrong. A guess says no error with the best fixed chance, else a step at random. {_spread(len(kept))}",
+        f" is chosen on as many others. A step's score is of its own tokens{own_end}; the first below the threshold is"
+        " called wrong. A guess says no error with the best fixed chance, else a step at random."
+        f" {_spread(len(kept))}",
         *markdown_table(
             ["judge", "first wrong step found, %", "no error recognised, %", "F1, %", "F1 of a guess, %"], rows
         ),
         *(
-            [f"A judge's interval above the F1 of the control, which knows only how long steps are: {verdict}.", ""]
+            [
+                "A judge's interval above the F1 that the control, which knows only how long steps are, has on these"
+                f" solutions: {verdict}.",
+                "",
+            ]
             if control
             else []
         ),

@@ -54,7 +54,8 @@ def calibration_lines(seeds: Mapping[int, SeedData], judges: Mapping[str, str]) 
 
 
 def _is_probability(name: str) -> bool:
-    return name.endswith(("orm", " ratio"))
+    """All but a sum or a mean of log-probabilities is one."""
+    return not name.endswith(("logprob", "likelihood", "logprob_sum"))
 
 
 def _features(scored: ScoredAnswers, name: str) -> AnswerScores:

@@ -38,6 +38,7 @@ from ponder.book.word_problem_start import start_line, starts_with_gsm8k, word_p
 from ponder.measure import auroc, auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.nets.decoder_with_head import LogprobReading
 from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_traces
 from ponder.types import Cost
@@ -72,7 +73,8 @@ ROWS: dict[str, str] = {
     "calibrated logprob_sum": "vote weighted by the policy's own log-probability, calibrated",
     "oracle": "any right (oracle)",
 }
-STEP_JUDGES = (  # read step by step: a row, the stage of the recipe, the reading
+# Read step by step: a row, the stage of the recipe, the reading.
+STEP_JUDGES: tuple[tuple[str, str, LogprobReading], ...] = (
     ("implicit", "implicit-0.2", "ratio"), ("log pi", "implicit-0.2", "likelihood"), ("tuned", "tuned", "likelihood"),
 )  # fmt: skip
 COMPARED = (

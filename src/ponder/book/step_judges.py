@@ -1,5 +1,5 @@
-"""Does a judge of steps choose better than a judge of answers? Where each step can be checked by code, and on any task,
-where rollouts label the steps."""
+"""Does a judge of steps choose better than a judge of answers? Where each step can be checked by code, and on word
+problems or any task, where rollouts label the steps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,16 @@ from ponder.book.figure import (
     over_seeds,
     paint_seeds,
 )
+from ponder.book.first_errors import (
+    STEP_LENGTH,
+    first_error_lines,
+    has_processbench,
+    measure_first_errors,
+    score_by_length,
+    score_solutions,
+)
+from ponder.book.judge_calibration import calibrate, calibration_lines
+from ponder.book.rl_judges import policy_line, policy_of_rl
 from ponder.book.score_answers import (
     ScoredAnswers,
     implicit_scores,
@@ -29,14 +39,15 @@ from ponder.book.score_answers import (
     score_steps,
     score_stored_answers,
 )
-from ponder.book.shared_settings import TINY_START
-from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost_lines, stage_costs
-from ponder.book.step_label_facts import describe_labels, labels_line, rollout_cost
-from ponder.book.word_problem_start import start_line, word_problem_start
+from ponder.book.shared_settings import GSM8K_START, TINY_START
+from ponder.book.stage_costs import UNKNOWN_FLOPS, stage_cost, stage_cost_lines, stage_costs
+from ponder.book.step_label_facts import STEPS, describe_labels, labels_line, rollout_cost
+from ponder.book.word_problem_start import start_line, task_title, word_problem_start
 from ponder.errors import UsageError
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
+from ponder.nets.decoder_with_head import LogprobReading
 from ponder.reason.operators.evaluate import Reduction, reduce_scores
 from ponder.reason.operators.vote import stated_answers
 from ponder.runs import read_traces
@@ -45,8 +56,15 @@ from ponder.types import Trace
 
 PUZZLES = {"sums": "sums of five numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
 RECIPE = "step_judges"
+TASK = "mawps"
+# Of SmolLM2 after GRPO, as in rl-judges. Each training problem's answers are read about once.
+ON_WORD_PROBLEMS: dict[str, Any] = {
+    "more_tasks": ("svamp",), "problems": 1300, "samples": 16, "labels": "hard", "completions": 8, "batch_size": 16,
+    "steps": 160, "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5, "beta": 0.05, "limit": 128,
+}  # fmt: skip
 NEEDED = ("start", "outcomes", "steps", "prm", "implicit")  # stages that make the policy and what leads searches
 SPLITS = ("validation", "test")
+ORACLE_BEYOND = 1.7  # where it is so many times the best choice, the axis ends without it
 CHOICE_N = 16  # how steps are reduced is chosen by best of so many on the validation split
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 STEP_JUDGES = ("prm", "implicit-prm")
@@ -82,12 +100,18 @@ DRAWN = {
 }  # fmt: skip
 BY_LOG_PI = ("best implicit logprob", "best implicit-prm logprob")  # dashed, in the colour of the same model's ratio
 STAGES = {  # that sample or train
+    "rl": "GRPO, sampling and learning",
     "start": "the start", "start-accuracy": "the start's own accuracy", "outcomes": "answers to learn from",
     "labels": "rollouts that label steps",
     "orm": "outcome reward model", "prm": "process reward model",
     "implicit": "implicit reward model of answers", "implicit-prm": "implicit reward model of steps",
     "validation": "answers to validation problems", "test": "answers to held-out problems",
 }  # fmt: skip
+PROCESSBENCH_JUDGES: tuple[tuple[str, str, LogprobReading | None], ...] = (  # a title, the stage, the reading
+    ("process reward model", "prm", None), ("implicit reward model of steps, by its ratio", "implicit-prm", "ratio"),
+    ("implicit reward model of steps, by log pi per token", "implicit-prm", "likelihood"),
+    ("implicit reward model of answers, by its ratio", "implicit", "ratio"),
+)  # fmt: skip
 COMPARED = (
     ("best orm", "majority"), ("best prm chosen", "majority"), ("best prm chosen", "best orm"),
     ("weighted prm chosen", "majority"), ("weighted prm chosen", "best orm"),
@@ -123,13 +147,14 @@ class StepJudges:
         " trial of one seed on validation problems came between, of countdown, sudokus and sums of six numbers; a rate"
         " of 3e-3 for the process model was worse there than 1e-3. Sums then had five numbers in place of six,"
         f" of which most right answers have a wrong line. {TINY_START}; by what the starts of countdown and sudokus,"
-        " 600 and 400 steps, were chosen was not kept"
+        " 600 and 400 steps, were chosen was not kept. SmolLM2's policy, rates, beta and steps are those of rl-judges;"
+        f" labels, completions and samples had one value. {GSM8K_START}"
     )
-    models = ("tiny", "any")
+    models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         if run.model != "tiny" or run.task is not None:
-            return {"model": run.model, "task": run.task, "seed": run.seed, "puzzles": run_task(run)}
+            return run_task(replace(run, task=run.task or TASK))
         if run.task_settings:
             raise UsageError("the tiny model's puzzles have one size each: leave out the settings of a task")
         found = {puzzle: run_puzzle(run, puzzle) for puzzle in PUZZLES}
@@ -140,10 +165,11 @@ class StepJudges:
 
         def paint(figure: Any, panels: list[Any]) -> None:
             for axes, puzzle in zip(panels, _puzzles(seeds), strict=True):
-                n = next(iter(seeds.values()))["puzzles"][puzzle]["test"]["n"]
+                n, highest = next(iter(seeds.values()))["puzzles"][puzzle]["test"]["n"], 0.0
                 for name, colour in DRAWN.items():
                     curves = puzzle_curves(seeds, puzzle, name)
                     mean = [100 * over_seeds([c[k] for c in curves])[0] for k in range(len(n))]
+                    highest = max(highest, *mean) if name != "oracle" else highest
                     paint_seeds(axes, n, [[100 * x for x in own] for own in curves], COLOURS[colour])
                     look = {"ls": "--", "mfc": "white"} if name in BY_LOG_PI else {}
                     title = _row_title(name)
@@ -154,8 +180,11 @@ class StepJudges:
                 axes.set_xticks(n, [str(k) for k in n])
                 axes.set_xlabel("answers to choose from, N")
                 axes.set_ylabel("right, %")
-                axes.set_ylim(0, 101)
-                axes.set_title(_task_title(seeds, puzzle), fontsize=9)
+                top = 100 * over_seeds([own[-1] for own in puzzle_curves(seeds, puzzle, "oracle")])[0]
+                beyond = top > ORACLE_BEYOND * highest
+                axes.set_ylim(0, 1.4 * highest if beyond else 101)
+                leaves = f"; any right leaves the axis, {top:.1f} at N = {n[-1]}" if beyond else ""
+                axes.set_title(f"{_title(seeds, puzzle)}{leaves}", fontsize=9)
             lines, labels = panels[0].get_legend_handles_labels()
             columns = min(3, len(panels))
             figure.legend(lines, labels, fontsize=7, ncols=columns, loc="outside lower center", frameon=False)
@@ -175,9 +204,10 @@ class StepJudges:
                 rows.append([_row_title(name), *cells])
             found = first["puzzles"][puzzle]
             kept = [data["puzzles"][puzzle] for data in seeds.values()]
+            own = {seed: data["puzzles"][puzzle] for seed, data in seeds.items()}
             uncounted = uncounted or not all("costs" in d for d in kept)
             out += [
-                f"### {puzzle if _of_own_task(seeds) else PUZZLES[puzzle].capitalize()}",
+                f"### {_title(seeds, puzzle) if _of_own_task(seeds) else PUZZLES[puzzle].capitalize()}",
                 "",
                 f"{self._labels_line(first, found)} {found['test']['problems']} held-out problems,"
                 f" {n[-1]} samples of each."
@@ -187,9 +217,11 @@ class StepJudges:
                 " over an answer's tokens.",
                 *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
                 *self._auroc_lines(seeds, puzzle),
-                *(stage_cost_lines(kept, STAGES.__getitem__) if all("costs" in d for d in kept) else []),
+                *calibration_lines(own, {name: _judge_title(name) for name in BEST}),
+                *(stage_cost_lines(kept, stage_title) if all("costs" in d for d in kept) else []),
                 *lines_above_at_every_n(COMPARED, partial(puzzle_curves, seeds, puzzle), _row_title, n),
             ]
+        out += first_error_lines(seeds)
         if uncounted:
             out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
         missing = [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]
@@ -203,8 +235,13 @@ class StepJudges:
 
     def _labels_line(self, first: SeedData, found: Mapping[str, Any]) -> str:
         """What the judges learned from."""
+        if found is not next(iter(first["puzzles"].values())) and "labels" in found:
+            return "The same policy and judges."
         if "labels" in found:
-            return f"{start_line(first['model'], first['task']).strip()} {labels_line(found)}".strip()
+            after_rl = (first["model"], first["task"]) == ("smollm2", TASK)
+            start = policy_line(first) if after_rl else start_line(first["model"], first["task"])
+            chosen = "" if after_rl else " No setting was chosen on this model and task."
+            return f"{start.strip()} {labels_line(found)}{chosen}".strip()
         return (
             f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
             f" ({_ends_line(found)});"
@@ -212,10 +249,7 @@ class StepJudges:
 
     def _auroc_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
         every = [data["puzzles"][puzzle]["test"]["auroc within problems"] for data in seeds.values()]
-        rows = [
-            [title.removeprefix("best by "), format_interval([x[name] for x in every], 1, 3, bounds=SHARE)]
-            for name, title in BEST.items()
-        ]
+        rows = [[_judge_title(name), format_interval([x[name] for x in every], 1, 3, bounds=SHARE)] for name in BEST]
         return [
             "AUROC within problems, the chance that a right answer scores above a wrong one to the same problem:",
             *markdown_table(["judge", "AUROC"], rows),
@@ -229,29 +263,55 @@ def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
 
 
 def run_task(run: FigureRun) -> dict[str, Any]:
-    """By its name the numbers of a model and task of the user's, of which the page says how steps got their labels."""
-    job = run.recipe_job(RECIPE, **word_problem_start(run))
+    """The numbers of a language model, by task, and how steps got their labels. SmolLM2 is the policy that learned
+    word problems by RL, and its judges of steps read ProcessBench's solutions, too."""
+    policy = policy_of_rl(run)
+    job = run.recipe_job(
+        RECIPE, **(word_problem_start(run) if policy is None else ON_WORD_PROBLEMS | {"start": policy})
+    )
     folder = run.run_job(job, run.folder / RECIPE)
-    found = measure_run(run, job, folder) | {"labels": describe_labels(job, folder)}
-    if rollouts := rollout_cost(job, folder):
-        found["costs"]["labels"] = rollouts
-    return {job.stages[-1].job.task.name: found}
+    labels, rollouts = describe_labels(job, folder), rollout_cost(job, folder)
+    suffixes = [stage.name.removeprefix("test") for stage in job.stages if stage.name.startswith("test")]
+    found = {_stage_job(job, f"test{suffix}").task.name: measure_run(run, job, folder, suffix) for suffix in suffixes}
+    first, *others = found.values()
+    for own in others:  # judges and their data are the same
+        own["costs"] = {name: cost for name, cost in own["costs"].items() if name in SPLITS}
+    learned = {"rl": stage_cost(Path(policy))} if policy else {}
+    first["costs"] = {k: x for k, x in (learned | {"labels": rollouts} | first["costs"]).items() if x is not None}
+    out: dict[str, Any] = {"model": run.model, "task": run.task, "seed": run.seed}
+    out["puzzles"] = {name: own | {"labels": labels} for name, own in found.items()}
+    if policy and has_processbench():
+        out["processbench"] = {
+            title: measure_first_errors(score_solutions(str(folder / judge), reading, run.device, run.dtype))
+            for title, judge, reading in PROCESSBENCH_JUDGES
+        } | {STEP_LENGTH: measure_first_errors(score_by_length())}
+    return out
 
 
-def measure_run(run: FigureRun, job: Any, folder: Path) -> dict[str, Any]:
-    """The numbers of a finished run of the recipe."""
-    task = job.stages[-1].job.task
+def measure_run(run: FigureRun, job: Any, folder: Path, suffix: str = "") -> dict[str, Any]:
+    """The numbers of a finished run of the recipe, on the first task or on that of the stages with this suffix."""
+    task = _stage_job(job, f"test{suffix}").task
     judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
-    beta = next(stage.job.algorithm.beta for stage in job.stages if stage.name == "implicit")
-    out: dict[str, Any] = {}
-    for split in SPLITS:
-        scored = score_answers_and_steps(folder / split, task, judges, beta, run.device, run.dtype)
-        out[split] = measure_choices(scored)
-    traces = [trace for _, trace in read_traces(folder / "steps")]
+    beta = _stage_job(job, "implicit").algorithm.beta
+    scored = {
+        split: score_answers_and_steps(folder / f"{split}{suffix}", task, judges, beta, run.device, run.dtype)
+        for split in SPLITS
+    }
+    out: dict[str, Any] = {split: measure_choices(scored[split]) for split in SPLITS}
+    calibrated = calibrate(scored["validation"], scored["test"], out["test"]["n"])
+    out["test"]["calibrated"] = {name: {k: x for k, x in calibrated[name].items() if k != "vote"} for name in BEST}
+    labelled = [stage.name for stage in job.stages if stage.name.startswith(STEPS)]
+    traces = [trace for name in labelled for _, trace in read_traces(folder / name)]
     out["answers learned from"] = sum(len(trace.answers()) for trace in traces)
     out["right ends"] = count_right_ends(traces, task.verifier.name)
-    out["costs"] = stage_costs(folder, [stage.name for stage in job.stages if stage.name != "steps"])
+    shared = [s.name for s in job.stages if s.name not in labelled and not s.name.startswith(SPLITS)]
+    costs = stage_costs(folder, [*shared, *(f"{split}{suffix}" for split in SPLITS)])
+    out["costs"] = {name.removesuffix(suffix) if name.startswith(SPLITS) else name: x for name, x in costs.items()}
     return out
+
+
+def _stage_job(job: Any, name: str) -> Any:
+    return next(stage.job for stage in job.stages if stage.name == name)
 
 
 def puzzle_judges(run: FigureRun, puzzle: str) -> Path:
@@ -332,9 +392,9 @@ def _of_own_task(seeds: Mapping[int, SeedData]) -> bool:
     return any("labels" in found for data in seeds.values() for found in data["puzzles"].values())
 
 
-def _task_title(seeds: Mapping[int, SeedData], puzzle: str) -> str:
+def _title(seeds: Mapping[int, SeedData], puzzle: str) -> str:
     """A task of the user's may have a puzzle's name."""
-    return puzzle if _of_own_task(seeds) else PUZZLES[puzzle]
+    return task_title(puzzle) if _of_own_task(seeds) else PUZZLES[puzzle]
 
 
 def chosen_reduction(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
@@ -359,6 +419,12 @@ def puzzle_curves(seeds: Mapping[int, SeedData], puzzle: str, row: str) -> list[
     return [test[kind][name] for test in tests]
 
 
+def stage_title(name: str) -> str:
+    """A stage of the recipe, in words."""
+    kind, _, task = name.partition("-")
+    return STAGES[name] if name in STAGES else f"{STAGES[kind]}, {task_title(task)}"
+
+
 def _ends_line(found: Mapping[str, Any]) -> str:
     whole, other = (found["right ends"][name] for name in ("only right lines", "a wrong line"))
     return f"{whole + other:,} are right, {other:,} of them with a wrong line, in the first seed"
@@ -370,6 +436,10 @@ def _described(seeds: Mapping[int, SeedData], puzzle: str, judge: str) -> str:
 
 def _rows() -> list[str]:
     return [*(f"best {name}" for name in BEST), "majority", *(f"weighted {name}" for name in WEIGHTED), "oracle"]
+
+
+def _judge_title(name: str) -> str:
+    return BEST[name].removeprefix("best by ")
 
 
 def _row_title(row: str) -> str:

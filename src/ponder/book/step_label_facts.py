@@ -16,8 +16,8 @@ OUTCOMES, STEPS = "outcomes", "steps"  # stages of the recipe: answers, and the 
 
 def describe_labels(job: Any, folder: Path) -> dict[str, Any]:
     """The labels of a finished run of the recipe: how they were made, and how many there are."""
-    label = next(stage.job for stage in job.stages if stage.name == STEPS)
-    found = label_metrics([trace for _, trace in read_traces(folder / STEPS)])
+    (label, *_), names = _label_jobs(job)
+    found = label_metrics([trace for name in names for _, trace in read_traces(folder / name)])
     out = {"steps": int(found["labels"]), "mean": round(found["reward"], 4), "separator": label.separator}
     out["undecided"] = round(found["frac_undecided"], 4)
     if not isinstance(label.labeller, MathShepherd):
@@ -27,11 +27,19 @@ def describe_labels(job: Any, folder: Path) -> dict[str, Any]:
 
 def rollout_cost(job: Any, folder: Path) -> StageCost | None:
     """What rollouts took; None where code checks steps, which takes nothing."""
-    label = next(stage.job for stage in job.stages if stage.name == STEPS)
-    before, after = (stage_cost(folder / name) for name in (OUTCOMES, STEPS))  # the answers themselves are in both
-    if not isinstance(label.labeller, MathShepherd) or before is None or after is None:
+    (label, *_), names = _label_jobs(job)
+    if not isinstance(label.labeller, MathShepherd):
         return None
-    return {unit: after[unit] - before[unit] for unit in UNITS}
+    after = [stage_cost(folder / name) for name in names]  # the answers themselves are in both
+    before = [stage_cost(folder / name.replace(STEPS, OUTCOMES)) for name in names]
+    both = [(x, y) for x, y in zip(after, before, strict=True) if x is not None and y is not None]
+    return {unit: sum(x[unit] - y[unit] for x, y in both) for unit in UNITS} if both else None
+
+
+def _label_jobs(job: Any) -> tuple[list[Any], list[str]]:
+    """The stages that label the answers to a task each: their jobs and names."""
+    stages = [stage for stage in job.stages if stage.name.partition("-")[0] == STEPS]
+    return [stage.job for stage in stages], [stage.name for stage in stages]
 
 
 def labels_line(found: Mapping[str, Any]) -> str:
@@ -50,6 +58,6 @@ def labels_line(found: Mapping[str, Any]) -> str:
         )
     return (
         f"{found['answers learned from']:,} answers to learn from, {sum(ends.values()):,} of them right, whose"
-        f" {known['steps']:,} steps (a step ends at {separator}) {how}. These numbers are of the first seed. No setting"
-        " was chosen on this model and task."
+        f" {known['steps']:,} steps (a step ends at {separator}) {how}. These numbers are of the first"
+        " seed."
     )
