@@ -116,6 +116,16 @@ def test_drain_seconds_must_not_be_negative(given: str, value: str, capsys: pyte
     assert f"error: --drain-seconds is {value}; it must be 0 or more" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["0", "nan"])
+def test_episode_seconds_are_refused_before_models_load(
+    value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traces = tmp_path / "traces"
+    assert main(["serve", "nothing", "--port", "0", f"--traces={traces}", f"--episode-seconds={value}"]) == 2
+    assert f"error: --episode-seconds is {float(value)}; it must be above 0" in capsys.readouterr().err
+    assert not traces.exists()
+
+
 def test_serve_wants_a_key_beyond_the_loopback(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.delenv("PONDER_API_KEY", raising=False)
     assert main(["serve", "nothing", "--host", "0.0.0.0"]) == 2

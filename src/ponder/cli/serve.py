@@ -74,6 +74,8 @@ def serve(
         limits = _limits(max_tokens, max_concurrent, drain_seconds)
         if replicas is not None and replicas < 0:
             raise UsageError(f"--replicas is {replicas}; it must be 0 or more")
+        if not episode_seconds > 0:  # nor NaN
+            raise UsageError(f"--episode-seconds is {episode_seconds}; it must be above 0")
         if tensor_parallel < 1:
             raise UsageError(f"--tensor-parallel is {tensor_parallel}; it must be 1 or more")
         served = load_served_models(models, template, device, dtype, replicas=replicas, tensor_parallel=tensor_parallel)
@@ -119,8 +121,6 @@ def _record(
     from ponder.serve.episode_recorder import EpisodeBounds, EpisodeRecorder
     from ponder.serve.trace_log import ServeJob, TraceLog
 
-    if not idle_seconds > 0:
-        raise UsageError("--episode-seconds must be positive")
     policies = [model.base for model in service.models.models.values() if model.base is not None]
     log = stack.enter_context(TraceLog(folder, ServeJob(models, template), policies))
     service.keep_trace = log.keep
