@@ -65,6 +65,9 @@ def _import_once() -> None:
     """What each rank would import again."""
     import torch.distributed.fsdp  # noqa: F401
 
+
+def import_peft() -> None:
+    """For programs whose ranks have adapters: it takes seconds, and each rank would import it again."""
     with contextlib.suppress(ImportError):
         import peft  # noqa: F401
 

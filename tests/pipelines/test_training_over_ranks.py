@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
-from fork_ranks import fork_ranks, run_program
+from fork_ranks import fork_ranks, import_peft, run_program
 from ponder import rank_env
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.models.replicas.ledger import read_ledger
@@ -130,6 +130,7 @@ def expect_error(job: Any, folder: Path, kind: type[BaseException], progress: An
 
 def main(folder: Path) -> int:
     """All scenarios, each in its own run directory."""
+    import_peft()
     torch.set_num_threads(1)
     replicated = [(job, folder / f"{name}-replicated") for name, job in JOBS.items()]
     failed = fork_ranks(2, train_to_end(*replicated))

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from float64_losses import turned
-from fork_ranks import fork_ranks, run_program
+from fork_ranks import fork_ranks, import_peft, run_program
 from ponder.errors import UsageError
 from ponder.nets.tree_attention import PaddedTreeAttention
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, current_group
@@ -107,4 +107,5 @@ def test_groups_are_ranks_in_a_row() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    import_peft()
     sys.exit(max(fork_ranks(n, lambda rank, size: run_rank(rank, size, Path(sys.argv[1]))) for n in CASES))
