@@ -128,7 +128,7 @@ def serve_mirror() -> Iterator[HubMirror]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     handler.mirror = HubMirror(f"http://127.0.0.1:{server.server_address[1]}")  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield handler.mirror  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def test_frame_shows_the_runs_in_a_page_of_this_machine(tmp_path: Path) -> None:
     viewer = ponder.view(tmp_path / "runs", height=500)
     (tmp_path / "index.html").write_text(f"<!doctype html><title>notebook</title>{viewer._repr_html_()}")
     notebook = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
-    threading.Thread(target=notebook.serve_forever, daemon=True).start()
+    threading.Thread(target=notebook.serve_forever, args=(0.01,), daemon=True).start()
     try:
         assert 'height="500"' in viewer._repr_html_() and viewer.url in repr(viewer)
         with urllib.request.urlopen(f"{viewer.url}api/runs") as reply:
