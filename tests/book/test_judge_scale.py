@@ -170,7 +170,7 @@ def test_tiny_model_has_half_a_million_answers_of_all_its_problems() -> None:
 def test_figure_on_the_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     easy = {"terms": "3"}
     cold_start = build("judges", model="tiny", task_settings=easy).stages[0].job
-    replace(cold_start, steps=120, save_every=120)(tmp_path / "start")
+    replace(cold_start, steps=80, save_every=80)(tmp_path / "start")
     few = {"problems": 40, "samples": 4, "steps": 10, "limit": 4, "n": 8, "validation_n": 4}
     monkeypatch.setattr(judge_scale, "ON_TINY", ON_TINY | few | {"start": str(tmp_path / "start")})
     data = FIGURE.run(FigureRun("tiny", 0, tmp_path / "figure", build, task_settings=easy, device="cpu"))

@@ -20,7 +20,7 @@ from ponder.engine.engine import Engine
 from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner_factory import make_runner
 from ponder.errors import ModelError
-from ponder.nets import lora
+from ponder.nets import c_compiler, lora
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.tree_attention import PaddedTreeAttention
@@ -284,6 +284,7 @@ def test_compiled_steps_are_for_small_networks_of_whole_vectors(monkeypatch: pyt
 def test_the_library_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     load = cpu_decode_library.compile_library.__wrapped__
     monkeypatch.setenv("PONDER_CACHE", str(tmp_path))
+    monkeypatch.setattr(c_compiler, "_FLAGS", [*c_compiler._FLAGS, "-O0"])  # a tenth of the time
     first = load()
     (file,) = (tmp_path / "compiled" / "cpu").iterdir()
     monkeypatch.setattr("subprocess.run", lambda *given, **more: pytest.fail("compiled again"))
