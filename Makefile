@@ -62,7 +62,7 @@ nightly: check $(SERVE_DEV)
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy -n auto
 	$(BIN)/lint-imports
 
 audit: $(DEV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import numpy as np
 import pytest
@@ -25,6 +26,13 @@ from ponder.train.sequence_parallel import SequenceGroup
 from ponder.types import Trace
 
 PLAIN = GRPO(kl=None)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _frozen_heap() -> None:
+    """The learner collects garbage when memory is short; what tests before this file left is not searched each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def credited(worlds: int = 1) -> list[Trace]:
