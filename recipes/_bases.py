@@ -282,6 +282,18 @@ BASES = {
 }  # fmt: skip
 
 
+def require_alike(tasks: Sequence[Task], flag: str) -> None:
+    """Refuse tasks that stages of one recipe cannot keep apart, or whose verdicts have several names."""
+    names, verifiers = [task.name for task in tasks], {task.verifier.name for task in tasks}
+    if len(set(names)) < len(names):
+        raise UsageError(f"--{flag}: with the task these are {', '.join(names)}: give tasks with names of their own")
+    if len(verifiers) > 1:
+        raise UsageError(
+            f"--{flag}: the verifiers of {', '.join(names)} are {', '.join(sorted(verifiers))}: give tasks whose"
+            " verifier has one name, so that a judge learns one kind of verdict"
+        )
+
+
 def find_base(
     model: str = "tiny",
     task: str | Task | None = None,

@@ -33,6 +33,7 @@ from _bases import (
     Template,
     Validation,
     find_base,
+    require_alike,
 )
 
 from ponder.cli.named_objects import build_task
@@ -87,6 +88,7 @@ def recipe(
     problems = problems or b.answer_budget // (2 * samples)
     every = Samples(n, b.sampling)
     given = {name: build_task(name, {}, "more-tasks") for name in more_tasks}
+    require_alike([b.task, *given.values()], "more-tasks")
     others = {name: replace(learning, task=Validation(task)) for name, task in given.items()}
     if rl_steps:
         of_rl = [_known(others, name, "rl-tasks").task for name in (more_tasks if rl_tasks is None else rl_tasks)]

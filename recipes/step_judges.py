@@ -32,6 +32,7 @@ from _bases import (
     Template,
     Validation,
     find_base,
+    require_alike,
 )
 from _checked_steps import PuzzleName, SumSteps, puzzle_base
 
@@ -89,8 +90,11 @@ def recipe(
     else:
         b, problems = find_base(model, task, task_settings, template, max_tokens, limit), problems or 256
         more = [build_task(name, {}, "more-tasks") for name in more_tasks]
+        require_alike([b.task, *more], "more-tasks")
         tested = {"": b} | {f"-{other.name}": replace(b, task=other) for other in more}
         checks = {name: find_labeller(on, task is None, completions, labels) for name, on in tested.items()}
+        if len({type(check) for check in checks.values()}) > 1:
+            raise UsageError("--more-tasks: code checks the steps of one task and not of another: give tasks alike")
     learned = {suffix: replace(on, task=Validation(on.task)) for suffix, on in tested.items()}  # tested on validation
     stages, first = learned[""].cold_start_stages(seed, start)
     outcomes, labelled = ([f"stage:{kind}{suffix}" for suffix in tested] for kind in ("outcomes", "steps"))

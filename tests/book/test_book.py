@@ -458,9 +458,7 @@ def test_first_errors_by_a_threshold_of_other_solutions() -> None:
         max(2 * q * (1 - q) / 4 / (q + (1 - q) / 4) for q in np.linspace(0, 1, 101)), abs=1e-4
     )
     both = {"some judge": found, STEP_LENGTH: blind}
-    assert "has on these solutions: **yes**: some judge." in "\n".join(
-        first_error_lines({0: {"processbench": both}})
-    )
+    assert "has on these solutions: **yes**: some judge." in "\n".join(first_error_lines({0: {"processbench": both}}))
     text = "\n".join(first_error_lines({0: {"processbench": {"some judge": found}}}))
     assert "| some judge | 100.0 | 100.0 | 100.0 [100.0, 100.0] |" in text
 

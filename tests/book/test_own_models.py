@@ -50,6 +50,7 @@ class OtherSums(Sums):
 
 OTHER = OtherSums(terms=3, limit=5, prompt="{sum}=", forms=("hash",), test_size=8)
 """
+STAGES_OF_TWO = ("outcomes", "outcomes-larger", "steps", "steps-larger")
 SMALL = {"problems": 24, "samples": 6, "steps": 2, "limit": 3, "n": 8, "max_tokens": 20}
 
 
@@ -122,6 +123,9 @@ def test_judges_of_steps_learn_from_and_choose_on_two_tasks(place: Path, tmp_pat
     assert min(each) > 0 and first["answers learned from"] == second["answers learned from"] == sum(each)
     assert first["labels"] == second["labels"] and first["test"]["best"] != second["test"]["best"]
     assert {"outcomes", "outcomes-larger", "labels", "orm", "test"} < set(first["costs"])
+    tokens = {name: sum(t.cost.generated_tokens for _, t in read_traces(folder / name)) for name in STAGES_OF_TWO}
+    rollouts = tokens["steps"] - tokens["outcomes"] + tokens["steps-larger"] - tokens["outcomes-larger"]
+    assert first["costs"]["labels"]["tokens"] == rollouts > 0
     assert set(second["costs"]) == {"validation", "test"} and "| answers to learn from, larger |" in page
     assert "### sums" in page and "### larger" in page and page.count("The same policy and judges.") == 1
     calibrated = first["test"]["calibrated"]
@@ -134,6 +138,21 @@ def test_own_check_of_steps_labels_them(place: Path, tmp_path: Path) -> None:
     found = data["puzzles"]["sums"]
     assert found["labels"]["check"] == "EqualSides" and 0 < found["labels"]["mean"] < 1
     assert "labels" not in found["costs"] and "code checked (`EqualSides`" in page and "rollouts" not in page
+
+
+@pytest.mark.parametrize("recipe", ["judges", "step_judges"])
+def test_tasks_that_cannot_be_kept_apart_are_refused(recipe: str, place: Path) -> None:
+    given = {"model": "some/model", "task": f"{place / 'tasks.py'}:SUMS"}
+    with pytest.raises(UsageError, match="with the task these are sums, sums: give tasks with names of their own"):
+        builder()(recipe, **given, more_tasks=(f"{place / 'tasks.py'}:CHECKED",))
+    with pytest.raises(UsageError, match=r"the verifiers of sums, rewarded are .*: give tasks whose verifier has one"):
+        builder()(recipe, **given, more_tasks=(f"{place / 'tasks.py'}:REWARDED",))
+
+
+def test_steps_of_two_tasks_are_labelled_alike(place: Path) -> None:
+    given = {"model": "some/model", "task": f"{place / 'tasks.py'}:CHECKED"}
+    with pytest.raises(UsageError, match="code checks the steps of one task and not of another"):
+        builder()("step_judges", **given, more_tasks=(f"{place / 'tasks.py'}:OTHER",))
 
 
 def test_hard_labels_and_another_separator_reach_the_recipe() -> None:

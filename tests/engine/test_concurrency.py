@@ -201,6 +201,28 @@ class LaunchingRunner(ModelRunner):
         return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
 
 
+class LongLaunches(LaunchingRunner):
+    """Sixteen steps at once, as of a GPU."""
+
+    launches_async = True
+
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
+        return 16
+
+
+def test_sequences_that_go_on_are_handed_out_while_a_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LaunchingRunner, "chance", random.Random(0))
+    monkeypatch.setattr(LongLaunches, "can_launch_ahead", lambda self, rows, steps: True)
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: LongLaunches(net, slots))
+    engine = make_engine(tiny_decoder(), slots=400, eos=frozenset({63}))
+    handed: list[list[tuple[int, bool]]] = []
+    engine.beside_device = lambda seqs: handed.append([(len(seq.token_ids), seq.stop is None) for seq in seqs])
+    rows = run_async(engine.generate(request([5, 6], n=2, seed=4, max_tokens=60)))
+    assert [len(row.token_ids) for row in rows] == [60, 60]
+    assert handed and all(going for own in handed for _, going in own)
+    assert any(0 < count < 60 for own in handed for count, _ in own)
+
+
 @pytest.mark.parametrize("in_halves", [False, True])
 def test_launched_steps_lose_no_token_and_no_slot(in_halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in

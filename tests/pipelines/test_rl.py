@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,11 @@ from ponder.models.scratch_model import ScratchModel
 from ponder.nets import hf
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines.problems.curriculum import Frontier
 from ponder.pipelines.problems.shuffled_order import shuffled_problems
-from ponder.pipelines.rl import RL
+from ponder.pipelines.rl import RL, encode_next
 from ponder.pipelines.training.sample_metrics import has_reward_spread, sample_metrics
+from ponder.pipelines.training.session import TrainingState
 from ponder.pipelines.training.teachers import load_value_model
 from ponder.reason.strategies import Chain, Samples
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
@@ -92,6 +95,19 @@ def same_run(folder: Path, policy: PonderPolicy, whole: Path, expected: PonderPo
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PonderPolicy]:
     folder = tmp_path_factory.mktemp("whole") / "run"
     return folder, JOB(folder)
+
+
+def test_prompts_that_may_be_others_are_not_encoded_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a curriculum that weighs problems, and of environments, which give the first words themselves."""
+    asked: list[Any] = []
+    policy: Any = SimpleNamespace(encode_ahead=lambda conversations: asked.append(list(conversations)))
+    state = TrainingState()
+    encode_next(JOB, policy, state)
+    assert len(asked.pop()) == JOB.problems_per_step
+    encode_next(replace(JOB, curriculum=Frontier()), policy, state)
+    monkeypatch.setattr(type(JOB.task.verifier), "episodes", None, raising=False)
+    encode_next(JOB, policy, state)
+    assert not asked
 
 
 def test_prompts_of_the_next_step_are_encoded_while_a_gpu_would_learn(

@@ -22,6 +22,19 @@ def gradients(net: nn.Module, step: int, size: float = 1.0) -> dict[str, Tensor]
     return {n: torch.randn(p.shape, generator=draw) * size for n, p in net.named_parameters()}
 
 
+@pytest.mark.parametrize("states", ["float32", "cpu"])
+def test_gradients_are_gone_before_weights_come_from_the_host(states: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny_decoder()
+    masters = MasterWeights(net, AdamW(states=states))  # type: ignore[arg-type]
+    kept: list[bool] = []
+    monkeypatch.setattr(
+        masters, "_copy_to_parameters", lambda: kept.append(any(p.grad is not None for p in net.parameters()))
+    )
+    give(masters, gradients(net, 0))
+    assert masters.step(1.0) and kept == [states != "cpu"]
+    assert all(p.grad is None for p in net.parameters())
+
+
 def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> dict[str, np.ndarray]:
     """Loshchilov & Hutter (2019), algorithm 2, in float64; the gradient is clipped by its global norm before."""
     w = {n: p.detach().double().numpy().copy() for n, p in net.named_parameters()}

@@ -31,9 +31,10 @@ def rollout_cost(job: Any, folder: Path) -> StageCost | None:
     if not isinstance(label.labeller, MathShepherd):
         return None
     after = [stage_cost(folder / name) for name in names]  # the answers themselves are in both
-    before = [stage_cost(folder / name.replace(STEPS, OUTCOMES)) for name in names]
-    both = [(x, y) for x, y in zip(after, before, strict=True) if x is not None and y is not None]
-    return {unit: sum(x[unit] - y[unit] for x, y in both) for unit in UNITS} if both else None
+    before = [stage_cost(folder / f"{OUTCOMES}{name.removeprefix(STEPS)}") for name in names]
+    if None in (*after, *before):
+        return None
+    return {unit: sum(x[unit] - y[unit] for x, y in zip(after, before, strict=True) if x and y) for unit in UNITS}
 
 
 def _label_jobs(job: Any) -> tuple[list[Any], list[str]]:

@@ -28,10 +28,10 @@ T = TypeVar("T")
 _MAX_REMEMBERED_PREFIXES = 1 << 20  # prefixes whose number of calls is remembered
 
 
-ConversationKey = tuple[tuple[tuple[str, str], ...], ...] | None
+_ConversationKey = tuple[tuple[tuple[str, str], ...], ...] | None
 
 
-def _conversation_key(messages: Sequence[Message]) -> ConversationKey:
+def _conversation_key(messages: Sequence[Message]) -> _ConversationKey:
     """Equal for equal conversations. None: something in it is no text."""
     key = tuple([tuple(message.items()) for message in messages])
     return key if all(type(value) is str for message in key for _, value in message) else None
@@ -69,7 +69,7 @@ class BasePolicy(SeedStream, ABC):
         self.vocab_size, self.context_length = vocab_size, context_length
         self.image_token: int | None = None  # a token that no text may hold: it stands for pictures in the vocabulary
         self.sees = False  # prompts may have ids below 0, which stand for pictures
-        self._encoded_ahead: dict[ConversationKey, Ids] = {}
+        self._encoded_ahead: dict[_ConversationKey, Ids] = {}
         self.reseed(seed)
 
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from ponder import event_loop, memory_check
 from ponder.common_settings import MODEL_HELP, TASK_HELP, Template
-from ponder.errors import Interrupted, UsageError, VerifierError
+from ponder.errors import UsageError, VerifierError
 from ponder.models.base_policy import BasePolicy
 from ponder.models.load import load_policy
 from ponder.models.ponder_policy import PonderPolicy
@@ -443,16 +443,14 @@ async def collect_rollouts(
 
 
 def encode_next(job: RL, policy: BasePolicy, state: TrainingState) -> None:
-    """Encode the prompts of the next step, where its problems are known without weighing others."""
-    if not isinstance(job.curriculum, Uniform):
+    """Encode the prompts of the next step, where its problems are known without weighing others and are the prompts."""
+    if not isinstance(job.curriculum, Uniform) or hasattr(job.task.verifier, "episodes"):
         return
     problems, history = job.task.train, PassRateHistory()
     try:
         chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step, history)
         policy.encode_ahead([problem.messages for problem in own_part([problems[i] for i in chosen])])
-    except Interrupted:
-        raise
-    except Exception:  # the next step asks for the same, and its error says what is wrong
+    except Exception:  # also an interrupt of the user's code: the next step asks for the same, and meets it again
         return
 
 

@@ -222,6 +222,8 @@ class MasterWeights:
                 return False
             self._bounds = now
         self.steps += 1
+        if s.states == "cpu":  # the weights on their way need the gradients' memory
+            self.zero_grad()
         self._copy_to_parameters()
         self.zero_grad()  # last: a GPU has all of its work by now
         return True
