@@ -54,8 +54,9 @@ def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "
     except ValueError:
         pass  # another thread than the main one
     if os.getpid() == _owner_pid:
-        if (staging := sys.modules.get("ponder.staging")) is not None:
-            staging.remove_all()
+        # While the module is imported it has no such function yet, and there is no folder.
+        if (remove_all := getattr(sys.modules.get("ponder.staging"), "remove_all", None)) is not None:
+            remove_all()
         shown = os.isatty(2)
         write_fd(2, f"{chr(27) + '[?25h' if shown else ''}{message}\n")  # the live panel hides the cursor
         if "--json" in sys.argv:

@@ -323,6 +323,15 @@ def test_sweeping_removes_what_is_unfinished_and_gives_back_what_was(tmp_path: P
         assert [p.name for p in tmp_path.iterdir()] == ["model"] and (target / "weights").read_text() == "old"
 
 
+def test_a_signal_in_the_middle_of_an_import_ends_with_one_line() -> None:
+    code = (
+        "import os, signal, sys, types; from ponder import signals; sys.modules['ponder.staging'] ="
+        " types.ModuleType('ponder.staging'); signals.install(); os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=SUBPROCESS_ENV, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (143, "stopped\n")
+
+
 def test_a_forked_process_sweeps_nothing(tmp_path: Path) -> None:
     code = (
         "import os, sys, signal, time, pathlib\n"
