@@ -59,6 +59,6 @@ def labels_line(found: Mapping[str, Any]) -> str:
         )
     return (
         f"{found['answers learned from']:,} answers to learn from, {sum(ends.values()):,} of them right, whose"
-        f" {known['steps']:,} steps (a step ends at {separator}) {how}. These numbers are of the first"
-        " seed."
+        f" {known['steps']:,} steps (a step ends at {separator}) {how}."
+        " These numbers are of the first seed."
     )
