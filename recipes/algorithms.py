@@ -1,8 +1,11 @@
 """Policy-gradient algorithms from one start on one task: as many samples, optimiser steps and the same learning rate.
 
-`ponder book algorithms` draws held-out accuracy over tokens, and compares at equal tokens. Each step's samples are
-learned from in four minibatches, so that ratios and clips have something to do; REINFORCE and RLOO have no ratio.
+`ponder book algorithms` draws held-out accuracy over tokens, and compares at equal tokens. With `--minibatches 1` every
+sample is the newest policy's own. With more, all but a step's first minibatch are of a policy some updates old, so that
+ratios and clips have something to do; REINFORCE and RLOO have no ratio.
 """
+
+from typing import Annotated
 
 from _bases import (
     NO_SETTINGS,
@@ -21,13 +24,13 @@ from _bases import (
 )
 
 from ponder.pipelines.stages import Stage, Stages
+from ponder.settings import GreaterThan
 from ponder.train.objective import Critic, Objective
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
 from ponder.train.ppo import PPO
 
 RATE = 1.0  # times the base's learning rate
-MINIBATCHES = 4
 EVALUATIONS = 4  # of a run
 
 
@@ -49,7 +52,8 @@ def objectives(critic_lr: float) -> dict[str, Objective]:
 def recipe(
     model: ModelName = "tiny", task: TaskName = None, task_settings: TaskSettings = NO_SETTINGS,
     template: Template = None, max_tokens: MaxTokens = None, limit: Limit = 192,
-    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8, lr: Lr = None,
+    steps: Steps = 32, problems_per_step: Problems = 32, group_size: Count = 8,
+    minibatches: Annotated[int, "optimiser steps on each step's samples", GreaterThan(0)] = 4, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = find_base(model, task, task_settings, template, max_tokens, limit)
@@ -60,7 +64,7 @@ def recipe(
     for name, objective in objectives(b.reward_model.lr).items():
         job = b.rl_job(
             first, group_size, objective, seed, steps, lr or RATE * b.rl.lr,
-            problems_per_step=problems_per_step, minibatches=MINIBATCHES, eval_every=every, eval_limit=limit,
+            problems_per_step=problems_per_step, minibatches=minibatches, eval_every=every, eval_limit=limit,
             eval_samples=4, preflight=False,
         )  # fmt: skip
         stages.append(Stage(name, job))

@@ -3,10 +3,11 @@
 cold-start SFT -> reasoning RL (with a small reward for English) -> rejection sampling (verified reasoning, and
 plain answers as general data) -> SFT from the base -> RL for all scenarios (the verifier for reasoning, a reward model
 for plain questions) -> distillation into a student, from answers and from logits (DeepSeek-AI 2025, arXiv 2501.12948).
-Sums of small numbers, additions or `--plain-task` stand for the plain questions. Their reward model learns which
-answers are correct; the paper's learns what people find helpful and harmless. The tiny model knows digits only, so it
-has no reward for language; and it is no base model: its imitation stands for pre-training and cold start in one, and
-its SFT starts there, too. On a given task the student is the base model, as it is.
+Sums of small numbers, additions or `--plain-task` stand for the plain questions, which are half of the last RL's
+problems. Their reward model learns which answers are correct; the paper's learns what people find helpful and
+harmless. The tiny model knows digits only, so it has no reward for language; and it is no base model: its imitation
+stands for pre-training and cold start in one, and its SFT starts there, too. On a given task the student is the base
+model, as it is.
 
 `--smaller` names a smaller model with the same vocabulary (`ponder run prune` makes one): it learns from the same
 answers, as it is and after `--smaller-start`; RL on that start itself, set as reasoning RL, stands beside.
@@ -88,7 +89,7 @@ def recipe(
     four, grpo = Samples(4, b.sampling), GRPO(kl=None)
     guide = f"reward{'+likelihood' * (judge == 'implicit')}:stage:reward-model"
     learned = ImplicitReward(JUDGE_BETA) if judge == "implicit" else OutcomeReward()
-    everything = TaskMixture((b.task, RewardModelTask(plain.task, guide, name="plain")))
+    everything = TaskMixture((b.task, RewardModelTask(plain.task, guide, name="plain")), balanced=True)
     rl_steps = rl_steps or b.rl.steps
     learn = {
         "seed": seed,

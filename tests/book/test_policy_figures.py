@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -42,42 +43,64 @@ def curve(final: float) -> dict[str, Any]:
 
 
 def algorithm_data(seed: int = 0) -> dict[str, Any]:
-    runs = {name: curve(0.6) for name in algorithms.NAMES} | {"grpo": curve(0.7)}
-    runs["dapo"] |= {"pass@1": [0.5, 0.55, 0.9], "tokens": [150, 300, 450]}  # more tokens a step
-    runs["ppo"]["state bytes"] = 4_000_000
+    on = {name: curve(0.6) for name in algorithms.NAMES} | {"grpo": curve(0.7)}
+    on["dapo"] |= {"pass@1": [0.5, 0.55, 0.9], "tokens": [150, 300, 450]}  # more tokens a step
+    on["ppo"]["state bytes"] = 4_000_000
+    off = {name: curve(0.6) for name in algorithms.NAMES} | {"reinforce": curve(0.3), "rloo": curve(0.5)}
     points = [(True, [(0.5, 0.5), (0.8, 0.9)]), (False, [(0.5, 0.5), (0.2, 0.1)])]
-    data: dict[str, Any] = {"model": "tiny", "seed": seed, "budget": 300, "problems": 4, "start": 0.4, "runs": runs}
-    return data | {"lr": 1e-4, "samples a step": 256, "prefix values": summarise_values(points)}
+    data: dict[str, Any] = {"model": "tiny", "seed": seed, "budget": 300, "problems": 4, "start": 0.4, "updates": 640}
+    runs = {algorithms.ON: on, algorithms.OFF: off}
+    return data | {"lr": 1e-4, "runs": runs, "prefix values": summarise_values(points)}
 
 
 def test_runs_are_measured_at_the_budget() -> None:
+    def right(name: str) -> float:
+        return algorithms.at_budget(data, name, algorithms.ON, "pass@1", 0.4)
+
     data = algorithm_data() | {"budget": 250}
-    assert algorithms.at_budget(data, "grpo", "pass@1", 0.4) == pytest.approx(0.6)
-    assert algorithms.at_budget(data, "dapo", "step") == pytest.approx(2 + 2 * 100 / 150)
+    assert right("grpo") == pytest.approx(0.6)
+    assert algorithms.at_budget(data, "dapo", algorithms.ON, "flops") == pytest.approx(1e6 + 1e6 * 100 / 150)
     data["budget"] = 50
-    assert algorithms.at_budget(data, "grpo", "pass@1", 0.4) == pytest.approx(0.45)
+    assert right("grpo") == pytest.approx(0.45)
 
 
 def test_algorithms_are_compared_at_equal_tokens() -> None:
     data = {s: algorithm_data(s) for s in range(3)}
     text = "\n".join(algorithms.FIGURE.report(data))
-    assert "| GRPO | 70.0 [70.0, 70.0]" in text and "| DAPO | 55.0" in text
-    assert "DAPO less GRPO -15.0" in text and "from the same tokens: DAPO" in text
+    assert "| GRPO | 70.0 [70.0, 70.0] (70.0, 70.0, 70.0) | +30.0" in text and "| DAPO | 55.0" in text
+    assert "from the same tokens, on policy: DAPO less GRPO -15.0" in text
+    assert "off policy: REINFORCE, batch mean less REINFORCE, no baseline -30.0" in text
+    # REINFORCE 60 less 30, GRPO 70 less 60; RLOO 60 less 50
+    assert "batch mean, which has no ratio, loses more off policy than GRPO: +30.0" in text and "more by +20.0" in text
+    assert "RLOO, which has no ratio, loses more off policy than GRPO: +10.0" in text and "more by +0.0" in text
     assert "PPO keeps 2.00 [2.00, 2.00] (2.00, 2.00, 2.00) times" in text and "twice: **yes**" in text
     rows = algorithms.FIGURE.draw(data).rows
     assert {row["algorithm"] for row in rows if "algorithm" in row} == set(algorithms.NAMES.values())
+    drawn = {(row["way"], row["algorithm"]): row["gain"] for row in rows if "tokens" not in row and "algorithm" in row}
+    assert drawn[algorithms.OFF, "REINFORCE, batch mean"] == pytest.approx(-0.1)
+    assert drawn[algorithms.ON, "REINFORCE, batch mean"] == pytest.approx(0.2)
 
 
-def test_recipe_gives_every_algorithm_as_much() -> None:
+@pytest.mark.parametrize("model", ["tiny", "smollm2"])
+def test_recipe_gives_every_algorithm_as_much(model: str) -> None:
+    every = set()
+    for way, parts in algorithms.MINIBATCHES.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            stages = build("algorithms", model=model, **algorithms.way_settings(model, way))
+        jobs = {s.name: s.job for s in stages.stages if s.name in algorithms.NAMES}
+        assert list(jobs) == list(algorithms.NAMES) and all(j.algorithm.kl is None for j in jobs.values())
+        assert {j.minibatches for j in jobs.values()} == {parts}
+        assert all(j.eval_every * 4 == j.steps for j in jobs.values())
+        for j in jobs.values():
+            samples = j.problems_per_step * j.group_size // parts
+            every.add((j.optimizer_steps, samples, j.group_size, j.model, j.optimizer.lr))
+    assert len(every) == 1, "as many samples for each optimiser step, and as many of these, whatever the way"
+
+
+def test_recipe_warns_of_reinforce_off_policy() -> None:
     with pytest.warns(UserWarning, match="off policy"):
-        stages = build("algorithms", steps=8)
-    jobs = {s.name: s.job for s in stages.stages if s.name in algorithms.NAMES}
-    assert list(jobs) == list(algorithms.NAMES)
-    settings = {
-        (j.steps, j.problems_per_step, j.group_size, j.minibatches, j.model, j.optimizer.lr) for j in jobs.values()
-    }
-    assert len(settings) == 1
-    assert all(j.algorithm.kl is None and j.eval_every == 2 for j in jobs.values())
+        build("algorithms", steps=8)
 
 
 # the value of a prefix
@@ -280,7 +303,7 @@ def test_over_optimisation_says_where_its_halves_have_other_starts() -> None:
 
 
 SMALL: dict[str, dict[str, Any]] = {
-    "algorithms": {"steps": 2, "problems_per_step": 2, "limit": 6},
+    "algorithms": {"steps": 2, "problems_per_step": 4, "limit": 6},
     "reward-hacking": {"steps": 2, "problems_per_step": 2, "limit": 6},
     "over-optimisation": {"steps": 2, "problems_per_step": 2, "limit": 6, "n": 8, "n_problems": 3},
 }  # fmt: skip
@@ -303,8 +326,9 @@ def test_figure_from_scratch(name: str, tmp_path: Path) -> None:
     make_figure(find_figure(name), run, [0], tmp_path / "book", lambda seed, data: None)
     data = json.loads((tmp_path / "book" / f"{name}-tiny" / "0.json").read_text())
     if name == "algorithms":
-        assert 0 < data["start"] < 1 and list(data["runs"]) == list(algorithms.NAMES)
-        assert all(0 <= x <= 1 for run in data["runs"].values() for x in run["pass@1"])
+        assert 0 < data["start"] < 1 and list(data["runs"]) == list(algorithms.MINIBATCHES)
+        assert all(list(runs) == list(algorithms.NAMES) for runs in data["runs"].values())
+        assert all(0 <= x <= 1 for runs in data["runs"].values() for run in runs.values() for x in run["pass@1"])
     elif name == "reward-hacking":
         first = [own["training"] for own in data["runs"].values()]
         assert all(abs(read["kl"][0]) < 1e-3 for read in first)  # the first samples are the start's own

@@ -29,6 +29,10 @@ def test_stages_are_those_of_the_recipe() -> None:
     assert set(STAGES) <= names
     rates = {stage.name: stage.job.optimizer.lr for stage in job.stages if stage.name in ("sft", "student")}
     assert rates == {"sft": SETTINGS["sft_lr"], "student": SETTINGS["sft_lr"]}
+    (last,) = (stage.job for stage in job.stages if stage.name == "all-rl")
+    assert last.task.balanced and last.steps == 2 * SETTINGS["rl_steps"], (
+        "as many steps' worth of the task's own problems"
+    )
 
 
 def test_report_compares_each_stage_with_the_one_before_it() -> None:

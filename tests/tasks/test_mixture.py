@@ -41,6 +41,21 @@ def test_mixture_alternates_its_tasks() -> None:
         BOTH.train[8]
 
 
+def test_balanced_mixture_gives_every_task_the_same_share() -> None:
+    both = replace(BOTH, balanced=True)
+    result = list(both.train)
+    assert [p.tags["task"] for p in result] == ["digits", "letters"] * 5
+    digits = [p.id for p in result[::2]]
+    assert digits == [*digits[:3], *digits[:2]] and len(set(digits)) == 3, "the shorter one begins again"
+    assert [p.id for p in result[1::2]] == [p.id for p in BOTH.train if p.tags["task"] == "letters"]
+    assert list(both.test) == list(BOTH.test), "tests have each problem once"
+
+
+def test_tasks_of_one_size_are_mixed_alike_when_balanced() -> None:
+    even = TaskMixture((DigitTask(3), Letters(3, "a")))
+    assert list(replace(even, balanced=True).train) == list(even.train)
+
+
 @pytest.mark.parametrize(("at", "message", "score"), [(0, "0", 1.0), (0, "a", 0.0), (1, "a", 1.0), (1, "0", 0.0)])
 def test_mixture_grades_by_each_tasks_verifier(at: int, message: str, score: float) -> None:
     trace = prompt_trace(BOTH.test[at], ids([1]))

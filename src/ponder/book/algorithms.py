@@ -14,8 +14,10 @@ from ponder.book.figure import (
     SeedData,
     format_interval,
     held_above,
+    listed_line,
     markdown_table,
     over_seeds,
+    paint_error_bars,
     paint_seeds,
 )
 from ponder.book.prefix_values import measure_prefix_values, prefix_value_lines
@@ -36,11 +38,11 @@ NAMES: dict[str, str] = {
     "gspo": "GSPO",
     "ppo": "PPO",
 }
-TINY_RATE = (
-    " (chosen with GRPO on validation problems in one seed, of four tries: 71.7 % of samples right after 18 steps; 3e-4"
-    " with a warm-up of 16 optimiser steps 64.6 % after 12 steps; 3e-4 and 1e-3 with one optimiser step for each step's"
-    " samples 62.9 and 27.5 % after 18)"
-)
+ON, OFF = "on policy", "off policy"
+MINIBATCHES = {ON: 1, OFF: 4}  # of 64 samples each
+GROUP = 8
+UPDATES = {"tiny": 640}  # optimiser steps of each run
+OTHER_UPDATES = 128
 
 
 class Algorithms:
@@ -54,120 +56,103 @@ class Algorithms:
     )
     claim = (
         "With a baseline REINFORCE learns faster than without; groups do without a critic, at half of PPO's memory and"
-        " no less accuracy; DAPO's dynamic sampling gains more from the same tokens than GRPO."
+        " no less accuracy; DAPO's dynamic sampling gains more from the same tokens than GRPO; and where samples are"
+        " learned from in several optimiser steps, ratios and clips keep what REINFORCE and RLOO lose."
     )
     settings = (
-        "One learning rate for all algorithms, chosen with GRPO on validation problems in one seed, of four tries"
-        f" (below). {TINY_START}"
+        "One learning rate for all algorithms and both ways, 1e-4. TRIES. Five seeds were fixed before the first of"
+        f" them ran. {TINY_START}"
     )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         given = shared_start(run, self.name)
-        folder = run.run_recipe("algorithms", **given)
-        stages = {stage.name: stage.job for stage in run.recipe_job("algorithms", **given).stages}
-        test = stages["start-test"]
-        verifier = test.task.verifier
-        runs = {name: training_curve(folder / name) for name in NAMES}
-        budget = min(curve["tokens"][-1] for curve in runs.values())
-        job = stages["grpo"]
-        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "budget": budget, "problems": test.limit}
-        out |= {"lr": job.optimizer.lr, "samples a step": job.problems_per_step * job.group_size}
-        out["start"] = share_right(folder / "start-test", verifier.name)
-        for name, curve in runs.items():
-            curve["state bytes"] = state_bytes(folder / name)
-        out["runs"] = runs
-        out["prefix values"] = measure_prefix_values(folder / "ppo", verifier, stages["ppo"], run)
-        return out
+        out: dict[str, Any] = {"model": run.model, "seed": run.seed, "runs": {}}
+        for way in MINIBATCHES:
+            settings = given | way_settings(run.model, way)
+            job = run.recipe_job("algorithms", **settings)
+            folder = run.run_job(job, run.folder / way.replace(" ", "-"))
+            out["runs"][way] = {name: training_curve(folder / name) for name in NAMES}
+            stages = {stage.name: stage.job for stage in job.stages}
+            test, grpo, verifier = stages["start-test"], stages["grpo"], stages["start-test"].task.verifier
+            if way == ON:
+                out["start"] = share_right(folder / "start-test", verifier.name)
+                out["prefix values"] = measure_prefix_values(folder / "ppo", verifier, stages["ppo"], run)
+        out["budget"] = min(curve["tokens"][-1] for curves in out["runs"].values() for curve in curves.values())
+        return out | {"problems": test.limit, "lr": grpo.optimizer.lr, "updates": grpo.optimizer_steps}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
         data = list(seeds.values())
         rows: list[dict[str, Any]] = []
 
         def paint(figure: Any, panels: list[Any]) -> None:
-            axes = panels[0]
-            for i, (name, title) in enumerate(NAMES.items()):
-                own = [d["runs"][name] for d in data]
-                x = [0.0, *np.mean([c["tokens"] for c in own], 0).tolist()]
-                each = [[0.0, *(right - d["start"] for right in d["runs"][name]["pass@1"])] for d in data]
-                y = [100 * over_seeds([gain[k] for gain in each])[0] for k in range(len(x))]
-                style = {"color": COLOURS[i % len(COLOURS)], "ls": "--" if i >= len(COLOURS) else "-"}
-                thousands = [tokens / 1000 for tokens in x]
-                axes.plot(thousands, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, **style)
-                for c, gains in zip(own, each, strict=True) if len(data) > 1 else ():
-                    place = [0.0, *(tokens / 1000 for tokens in c["tokens"])]
-                    axes.plot(place, [100 * gain for gain in gains], lw=0.6, alpha=0.4, **style)
-                rows.extend({"algorithm": title, "tokens": a, "gain": b / 100} for a, b in zip(x, y, strict=True))
-            axes.axhline(0, color="grey", ls=":", lw=1)
-            axes.axvline(np.mean([d["budget"] for d in data]) / 1000, ymin=0.26, color="grey", ls=":", lw=1)
-            axes.set_xlabel("thousand tokens, prompts and samples")
-            axes.set_ylabel("gain on held-out problems, points")
-            low, high = axes.get_ylim()
-            axes.set_ylim(low - 0.32 * (high - low), high)  # room for the legend
-            axes.legend(fontsize=6, ncols=2, loc="lower left")
-            axes = panels[1]
-            for i, (name, title) in enumerate(NAMES.items()):
-                gains = [100 * gain for gain in gains_of(data, name)]
-                mean, low, high = over_seeds(gains)
-                error = [[mean - low], [high - mean]] if len(gains) > 1 else None
-                axes.errorbar([mean], [-i], xerr=error, fmt=MARKERS[i % len(MARKERS)], ms=4,
-                              color=COLOURS[i % len(COLOURS)], lw=1)  # fmt: skip
-                axes.plot(gains, [-i] * len(gains), ".", color="grey", ms=3)
-                rows.append({"algorithm": title, "gain": mean / 100})
-            axes.axvline(0, color="grey", ls=":", lw=1)
-            axes.set_yticks([-i for i in range(len(NAMES))], list(NAMES.values()), fontsize=7)
-            axes.set_xlabel("gain at equal tokens, points (95 % over seeds)")
-            rows.extend(_paint_values(panels[2], data))
+            for axes, way in zip(panels, MINIBATCHES, strict=False):
+                rows.extend(_paint_curves(axes, data, way))
+            low = min(axes.get_ylim()[0] for axes in panels[:2])
+            high = max(axes.get_ylim()[1] for axes in panels[:2])
+            for axes in panels[:2]:
+                axes.set_ylim(low - 0.3 * (high - low), high)  # room for the legend
+            panels[1].legend(fontsize=6.5, ncols=2, loc="lower left")
+            rows.extend(_paint_gains(panels[2], data))
+            rows.extend(_paint_values(panels[3], data))
 
-        return FigureWithData(make_panels(3, paint, "", size=(4.4, 3.8)), tuple(rows))
+        return FigureWithData(make_panels(4, paint, "", size=(4.6, 3.7)), tuple(rows))
 
     def report(self, seeds: Mapping[int, SeedData]) -> list[str]:
         data = list(seeds.values())
         first = data[0]
+        start, budget = [d["start"] for d in data], float(np.mean([d["budget"] for d in data]))
         rows = []
-        start = [d["start"] for d in data]
         for name, title in NAMES.items():
-            own = [d["runs"][name] for d in data]
-            state = float(np.mean([c["state bytes"] for c in own]))
-            flops = float(np.mean([at_budget(d, name, "flops") for d in data]))
-            step = ", ".join(f"{at_budget(d, name, 'step'):.0f}" for d in data)
-            right = [at_budget(d, name, "pass@1", d["start"]) for d in data]
-            rows.append([title, format_interval(right, bounds=SHARE), format_interval(gains_of(data, name), sign=True),
-                         step, format_amount(flops), _bytes(state)])  # fmt: skip
-        head = ["algorithm", "right, %", "gain, points", "at step", "FLOPs so far", "weights and states"]
+            row = [title]
+            for way in MINIBATCHES:
+                row += [format_interval(right_at_budget(data, name, way), bounds=SHARE),
+                        format_interval(gains_of(data, name, way), sign=True)]  # fmt: skip
+            state = float(np.mean([d["runs"][ON][name]["state bytes"] for d in data]))
+            flops = float(np.mean([at_budget(d, name, ON, "flops") for d in data]))
+            rows.append([*row, format_amount(flops), _bytes(state)])
+        heads = [f"{way}: {what}" for way in MINIBATCHES for what in ("right, %", "gain, points")]
         return [
-            f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), {first['samples a step']}"
-            " samples a step, 8 of each problem, four optimiser steps on them, no KL, and one learning rate,"
-            f" {first['lr']:g}{TINY_RATE if first['model'] == 'tiny' else ''}. Right are"
-            f" {first['problems']} held-out problems, 4 samples of each, at the tokens (prompts and samples) of"
-            " the shortest run, on the line between two measurements:"
-            f" {', '.join(format_amount(d['budget']) for d in data)}. DAPO's groups of equal rewards cost tokens, too."
-            " FLOPs are those of sampling and learning by the one meter. The last column is what a checkpoint holds:"
-            " weights, master weights and Adam's moments, of a critic too. Over seeds with a 95 % interval;"
-            f" thin lines are the seeds. {SHARED_COST}",
-            *markdown_table(head, rows),
+            f"All from the same start (right in {format_interval(start, bounds=SHARE)} %), with no KL and one learning"
+            f" rate, {first['lr']:g}. On policy each step has 64 samples, 8 of each problem, and one optimiser step."
+            " Off policy it has 256 samples and four optimiser steps on a quarter of them each, so that three in four"
+            f" are of a policy some updates old. Both have {first['updates']} optimiser steps in all. Right are"
+            f" {first['problems']} held-out problems, 4 samples of each, at the tokens (prompts and samples) of the"
+            f" shortest run, on the line between two measurements: {format_amount(budget)} in the mean over seeds."
+            " DAPO's groups of equal rewards cost tokens, too. FLOPs are those of sampling and learning on policy by"
+            " the one meter. The last column is what a checkpoint holds: weights, master weights and Adam's moments,"
+            f" of a critic too. Over seeds with a 95 % interval and {listed_line(data)}; thin lines are the seeds."
+            f" {SHARED_COST}",
+            *markdown_table(["algorithm", *heads, "FLOPs so far", "weights and states"], rows),
             *prefix_value_lines([d["prefix values"] for d in data]),
             *self._verdict_lines(data),
         ]
 
     def _verdict_lines(self, data: Sequence[SeedData]) -> list[str]:
-        def less(one: str, other: str) -> list[float]:
-            return [x - y for x, y in zip(gains_of(data, one), gains_of(data, other), strict=True)]
-
-        ratio = [d["runs"]["ppo"]["state bytes"] / d["runs"]["grpo"]["state bytes"] for d in data]
+        lines = ["**Held?**", ""]
         pairs = (
             ("reinforce", "reinforce-plain", "a baseline helps REINFORCE"),
             ("grpo", "ppo", "groups are at least as good as a critic"),
             ("rloo", "ppo", "so is leave-one-out"),
             ("dapo", "grpo", "DAPO gains more than GRPO from the same tokens"),
         )
-        lines = ["**Held?**", ""]
         for one, other, what in pairs:
-            gap = less(one, other)
+            for way in MINIBATCHES:
+                gap = _less(gains_of(data, one, way), gains_of(data, other, way))
+                lines.append(
+                    f"- {what}, {way}: {NAMES[one]} less {NAMES[other]} {format_interval(gap, sign=True)} points; above"
+                    f" 0: **{held_above(gap)}**"
+                )
+        for name in ("reinforce", "rloo"):
+            lost = [_less(gains_of(data, x, ON), gains_of(data, x, OFF)) for x in (name, "grpo")]
+            more = _less(*lost)
             lines.append(
-                f"- {what}: {NAMES[one]} less {NAMES[other]} {format_interval(gap, sign=True)} points; above 0: "
-                f"**{held_above(gap)}**"
+                f"- {NAMES[name]}, which has no ratio, loses more off policy than GRPO:"
+                f" {format_interval(lost[0], sign=True)} points on policy less off policy, GRPO"
+                f" {format_interval(lost[1], sign=True)}; more by {format_interval(more, sign=True)}:"
+                f" **{held_above(more)}**"
             )
+        ratio = [d["runs"][ON]["ppo"]["state bytes"] / d["runs"][ON]["grpo"]["state bytes"] for d in data]
         lines.append(
             f"- PPO keeps {format_interval(ratio, 1, 2)} times what GRPO keeps in weights and optimiser states; twice:"
             f" **{'yes' if all(abs(r - 2) < 0.1 for r in ratio) else 'no'}**"
@@ -189,6 +174,13 @@ class Algorithms:
         return [*lines, ""]
 
 
+def way_settings(model: str, way: str) -> dict[str, Any]:
+    """The recipe's settings: as many optimiser steps, each on 64 samples, however many a step of RL takes."""
+    parts = MINIBATCHES[way]
+    steps = UPDATES.get(model, OTHER_UPDATES) // parts
+    return {"minibatches": parts, "problems_per_step": 8 * parts, "group_size": GROUP, "steps": steps}
+
+
 def training_curve(folder: Path) -> dict[str, Any]:
     """What a run measured while it trained: step, tokens and FLOPs so far, and accuracy on validation problems."""
     rows = [row for row in read_metrics(folder) if "eval/pass@1" in row]
@@ -200,15 +192,23 @@ def training_curve(folder: Path) -> dict[str, Any]:
     }
 
 
-def at_budget(data: SeedData, name: str, key: str, start: float = 0.0) -> float:
-    """A run's accuracy, FLOPs or steps when it had spent the budget, between two measurements on the line of both."""
-    curve = data["runs"][name]
+def at_budget(data: SeedData, name: str, way: str, key: str, start: float = 0.0) -> float:
+    """A run's accuracy or FLOPs when it had spent the budget, between two measurements on the line of both."""
+    curve = data["runs"][way][name]
     return float(np.interp(data["budget"], [0, *curve["tokens"]], [start, *curve[key]]))
 
 
-def gains_of(data: Sequence[SeedData], name: str) -> list[float]:
+def right_at_budget(data: Sequence[SeedData], name: str, way: str) -> list[float]:
+    return [at_budget(d, name, way, "pass@1", d["start"]) for d in data]
+
+
+def gains_of(data: Sequence[SeedData], name: str, way: str) -> list[float]:
     """What an algorithm gained within the budget, in each seed."""
-    return [at_budget(d, name, "pass@1", d["start"]) - d["start"] for d in data]
+    return _less(right_at_budget(data, name, way), [d["start"] for d in data])
+
+
+def _less(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [x - y for x, y in zip(one, other, strict=True)]
 
 
 def share_right(folder: Path, scorer: str) -> float:
@@ -228,6 +228,48 @@ def state_bytes(folder: Path) -> int:
 
 def _bytes(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:.2f} GB"
+
+
+def _paint_curves(axes: Any, data: Sequence[SeedData], way: str) -> list[dict[str, Any]]:
+    """Gains over tokens."""
+    rows: list[dict[str, Any]] = []
+    for i, (name, title) in enumerate(NAMES.items()):
+        own = [d["runs"][way][name] for d in data]
+        x = [0.0, *(np.mean([c["tokens"] for c in own], 0) / 1000).tolist()]
+        gains = [[0.0, *(100 * (right - d["start"]) for right in c["pass@1"])] for d, c in zip(data, own, strict=True)]
+        y = np.mean(gains, 0).tolist()
+        colour, style = COLOURS[i % len(COLOURS)], "--" if i >= len(COLOURS) else "-"
+        axes.plot(x, y, marker=MARKERS[i % len(MARKERS)], ms=3, lw=1.2, label=title, color=colour, ls=style)
+        paint_seeds(axes, x, gains, colour, ls=style, alpha=0.2)
+        rows += [{"way": way, "algorithm": title, "tokens": 1000 * a, "gain": b / 100}
+                 for a, b in zip(x, y, strict=True)]  # fmt: skip
+    axes.axhline(0, color="grey", ls=":", lw=1)
+    axes.set_title(f"{way}: {MINIBATCHES[way]} optimiser step{'s' * (MINIBATCHES[way] > 1)} on each step's samples",
+                   fontsize=8)  # fmt: skip
+    axes.set_xlabel("thousand tokens, prompts and samples")
+    axes.set_ylabel("gain on held-out problems, points")
+    return rows
+
+
+def _paint_gains(axes: Any, data: Sequence[SeedData]) -> list[dict[str, Any]]:
+    """Gains at equal tokens, on policy and off policy below each other."""
+    rows: list[dict[str, Any]] = []
+    for j, way in enumerate(MINIBATCHES):
+        gains = [[100 * gain for gain in gains_of(data, name, way)] for name in NAMES]
+        place = [-i - 0.3 * j for i in range(len(NAMES))]
+        for y, own in zip(place, gains, strict=True):
+            axes.plot(own, [y] * len(own), ".", color="grey", ms=2.5)
+        mean = [float(np.mean(own)) for own in gains]
+        axes.plot(mean, place, MARKERS[j], color=COLOURS[j], ms=4, label=way)
+        paint_error_bars(axes, place, gains, horizontal=True)
+        rows += [
+            {"way": way, "algorithm": title, "gain": m / 100} for title, m in zip(NAMES.values(), mean, strict=True)
+        ]
+    axes.axvline(0, color="grey", ls=":", lw=1)
+    axes.set_yticks([-i - 0.15 for i in range(len(NAMES))], list(NAMES.values()), fontsize=7)
+    axes.set_xlabel("gain at equal tokens, points (95 % over seeds)")
+    axes.legend(fontsize=6.5)
+    return rows
 
 
 def _paint_values(axes: Any, data: Sequence[SeedData]) -> list[dict[str, Any]]:

@@ -33,8 +33,8 @@ from ponder.types import Cost
 
 TASK = "mawps"
 SETTINGS: dict[str, Any] = {
-    "judge": "implicit", "rl_steps": 24, "problems_per_step": 32, "problems": 384, "sft_steps": 48, "sft_lr": 1e-4,
-    "limit": 192,
+    "judge": "implicit", "rl_steps": 24, "all_rl_steps": 48, "problems_per_step": 32, "problems": 384, "sft_steps": 48,
+    "sft_lr": 1e-4, "limit": 192,
 }  # fmt: skip
 STAGES = {  # a stage that measures: what it is of, and the stage before it
     "small-accuracy": ("the model as it is", None),
@@ -201,12 +201,12 @@ class R1Pipeline:
         return [
             f"{len(measured['right by problem'])} held-out problems of {task}, {measured['samples']} samples"
             f" of each at temperature 1. {over}{_cold_start_line(first)} Reasoning RL takes"
-            f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for all"
-            " scenarios a quarter of them; its plain questions are additions of two-digit numbers, judged by an"
-            f" implicit reward model. SFT starts from the model as it is, and so does the student.{smaller} Tokens are"
-            " those sampled to learn from, up to the stage. SFT and the students read verified answers to"
-            f" training problems of {task}: which part of their gain comes from the task's own form, and which"
-            " from RL before them, is not separated.",
+            f" {settings['rl_steps']} steps of {settings['problems_per_step']} problems with 8 answers each, RL for"
+            f" all scenarios {settings['all_rl_steps']}; half of its problems are plain questions, additions of"
+            " two-digit numbers, judged by an implicit reward model. SFT starts from the model as it is, and so does"
+            f" the student.{smaller} Tokens are those sampled to learn from, up to the stage. SFT and the students read"
+            f" verified answers to training problems of {task}: which part of their gain comes from the task's own"
+            " form, and which from RL before them, is not separated.",
             *markdown_table(["stage", "against", "right, %", "change, points", "tokens", *["FLOPs"] * counted], cells),
             flops_line(names) if counted else f"{UNKNOWN_FLOPS} up to each stage.",
             "",

@@ -47,9 +47,11 @@ class WeightedRewardTask(WrappedTask):
 class TaskMixture:
     """The problems of several tasks, each judged by its own task's verifier. A question that one of them tests with is
     none that another trains on. In their own order tasks take turns as long as all have problems left; a training run
-    shuffles them, so that a task's share is that of its problems."""
+    shuffles them, so that a task's share is that of its problems: of 1,000 word problems and 100,000 drawn sums nearly
+    all are sums. `balanced` gives every task the same share of training: problems of the smaller ones come again."""
 
     tasks: tuple[Task, ...]
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         names = [t.name for t in self.tasks]
@@ -64,7 +66,8 @@ class TaskMixture:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _RoundRobin([(name, self._train_by_task[name]) for name in (t.name for t in self.tasks)])
+        parts = [(task.name, self._train_by_task[task.name]) for task in self.tasks]
+        return _Balanced(parts) if self.balanced else _RoundRobin(parts)
 
     @cached_property
     def _train_by_task(self) -> dict[str, Sequence[Problem]]:
@@ -174,6 +177,20 @@ class _RoundRobin(LazyProblems):
                 return _tagged_with_task(problems[first + at], name)
             at -= len(problems) - first
         raise AssertionError("counted above")
+
+
+class _Balanced(LazyProblems):
+    """One of each in turn until the longest is through; shorter ones begin again."""
+
+    def __init__(self, parts: Sequence[tuple[str, Sequence[Problem]]]) -> None:
+        self.parts = [(name, problems) for name, problems in parts if len(problems)]
+
+    def __len__(self) -> int:
+        return len(self.parts) * max((len(problems) for _, problems in self.parts), default=0)
+
+    def problem_at(self, index: int) -> Problem:
+        name, problems = self.parts[index % len(self.parts)]
+        return _tagged_with_task(problems[index // len(self.parts) % len(problems)], name)
 
 
 def _tagged_with_task(problem: Problem, name: str) -> Problem:
