@@ -35,6 +35,7 @@ from ponder.engine.request import SequenceState
 from ponder.engine.scheduler import PrefillChunk
 from ponder.nets.compile_cache import keep_compiled_kernels
 from ponder.nets.decoder import Decoder
+from ponder.nets.gpu_share import available_gpu_memory
 from ponder.types import ids
 from ponder.weak_method import weak_method
 
@@ -311,7 +312,7 @@ class CudaGraphRunner(ModelRunner):
 
 
 def _is_half_free(device: torch.device) -> bool:
-    free, whole = torch.cuda.mem_get_info(device)
+    free, whole = available_gpu_memory(device)
     return 2 * free >= whole
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ponder.engine.graph_capture import capture_lock, free_lent_memory
+from ponder.nets.gpu_share import available_gpu_memory, count_mapped_memory
 
 _TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CUDA_ERROR_OUT_OF_MEMORY = 2
@@ -48,6 +49,7 @@ class RemappableMemory:
     def __init__(self, size: int, device: torch.device) -> None:
         torch.cuda.init()
         number = device.index if device.index is not None else torch.cuda.current_device()
+        self._device = torch.device("cuda", number)
         torch.empty(1, device=device)  # creates the device's context
         self._allocation = _MemAllocationProp(1, 0, _MemLocation(1, number), None)  # pinned on that device
         grain = ctypes.c_size_t()
@@ -74,27 +76,35 @@ class RemappableMemory:
         if self.is_mapped:
             return
         handle = ctypes.c_uint64()
-        arguments = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
-        if (failed := _driver_call("cuMemCreate", *arguments)) == _CUDA_ERROR_OUT_OF_MEMORY:
+        if (failed := self._create(handle)) == _CUDA_ERROR_OUT_OF_MEMORY:
             free_lent_memory()
             torch.cuda.empty_cache()  # frees what torch caches
-            failed = _driver_call("cuMemCreate", *arguments)
+            failed = self._create(handle)
         if failed == _CUDA_ERROR_OUT_OF_MEMORY:
             raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were requested")
         _raise_on_error("cuMemCreate", failed)
         self._handle = handle
+        count_mapped_memory(self._device, self.size)
         _checked_driver_call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
         access = _MemAccessDesc(self._allocation.place, 3)  # read and write
         _checked_driver_call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
+
+    def _create(self, handle: ctypes.c_uint64) -> int:
+        """Take the memory; the driver's error, which is also given where it is more than this process may have."""
+        if available_gpu_memory(self._device)[0] < self.size:
+            return _CUDA_ERROR_OUT_OF_MEMORY
+        arguments = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
+        return _driver_call("cuMemCreate", *arguments)
 
     def unmap_memory(self) -> None:
         if self._handle is None:
             return
         with capture_lock:
-            torch.cuda.synchronize(self._allocation.place.id)  # no kernel may be reading
+            torch.cuda.synchronize(self._device)  # no kernel may be reading
         _checked_driver_call("cuMemUnmap", self.address, _size(self.size))
         _checked_driver_call("cuMemRelease", self._handle)
         self._handle = None
+        count_mapped_memory(self._device, -self.size)
 
     def close(self) -> None:
         self.unmap_memory()
@@ -110,7 +120,7 @@ class RemappableMemory:
         """The memory as a tensor, which keeps the addresses reserved."""
         assert math.prod(shape) * dtype.itemsize <= self.size
         raw: Any = _CudaArray(self, tuple(shape), dtype.itemsize)
-        return torch.as_tensor(raw, device=torch.device("cuda", self._allocation.place.id)).view(dtype)
+        return torch.as_tensor(raw, device=self._device).view(dtype)
 
 
 class _CudaArray:

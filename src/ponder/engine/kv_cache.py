@@ -5,16 +5,14 @@ Shapes: K key heads, D head size, S slots, T tokens.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.errors import UsageError
 from ponder.nets.config import DecoderConfig
-from ponder.nets.hardware import free_gpu_memory
+from ponder.nets.gpu_share import free_gpu_memory, read_gib
 
 MIN_CACHE_BYTES = 64 << 20  # a cache of this size is not halved any more
 _CPU_CACHE_BYTES = 2 << 30
@@ -54,14 +52,8 @@ def bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
 
 def cache_budget(device: torch.device) -> int:
     """Bytes for the cache: PONDER_CACHE_GIB if it is set, else 2 GiB, on a GPU a quarter of its free memory."""
-    if setting := os.environ.get("PONDER_CACHE_GIB"):
-        try:
-            size = float(setting)
-        except ValueError:
-            size = 0.0
-        if not 0 < size < 2**20:
-            raise UsageError(f"PONDER_CACHE_GIB is {setting!r}; it must be a number of GiB, such as 4 or 0.5")
-        return int(size * 2**30)
+    if (given := read_gib("PONDER_CACHE_GIB")) is not None:
+        return given
     if device.type != "cuda":
         return _CPU_CACHE_BYTES
     return max(MIN_CACHE_BYTES, free_gpu_memory(device) // 4)

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 
 from ponder.errors import UnknownName, UsageError
+from ponder.nets.gpu_share import limit_gpu_memory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -16,14 +17,19 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def pick_device(name: str = "auto") -> torch.device:
     """`auto`: a GPU if there is one. Apple's MPS only on request: it works, but is not optimised."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return _limited(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if name not in ("cpu", "cuda", "mps", "mps:0") and not name.startswith("cuda:"):
         raise UnknownName("device", name, ("auto", "cpu", "cuda", "mps"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError("this machine has no CUDA device that torch can use: --device cpu, or run `ponder doctor`")
     if name.startswith("mps") and not torch.backends.mps.is_available():
         raise UsageError("this machine has no Apple MPS that torch can use: --device cpu, or run `ponder doctor`")
-    return torch.device(name)
+    return _limited(torch.device(name))
+
+
+def _limited(device: torch.device) -> torch.device:
+    limit_gpu_memory(device)
+    return device
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -57,12 +63,6 @@ def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> f
         torch.nn.functional.linear(a, b)
         count += 1
     return 2.0 * a.numel() * len(b) * count / (time.perf_counter() - began)
-
-
-def free_gpu_memory(device: torch.device) -> int:
-    """Bytes that this process may still take of a GPU's memory: also what torch's allocator keeps and does not use."""
-    free = torch.cuda.mem_get_info(device)[0]
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def set_threads() -> int:

@@ -16,7 +16,7 @@ from ponder.errors import ModelError
 from ponder.memory_check import free_memory
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
-from ponder.nets.hardware import free_gpu_memory
+from ponder.nets.gpu_share import free_gpu_memory
 from ponder.nets.nonfinite_tensors import all_finite
 from ponder.nets.rope import frequencies
 from ponder.nets.tensor_parallel import DecoderShard, Shard, check_shard_count, own_part
