@@ -42,7 +42,7 @@ def test_torch_and_mapped_memory_share_the_limit(four_gib_more: None) -> None:
     kept = RemappableMemory(2 * GIB, DEVICE)  # for which torch gives back what it kept
     with pytest.raises(torch.OutOfMemoryError):
         allocate(3)
-    with pytest.raises(torch.OutOfMemoryError, match="3.0 GiB were requested"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"3\.0 GiB were requested"):
         RemappableMemory(3 * GIB, DEVICE)
     kept.unmap_memory()
     del (small := [allocate(3)])[:]

@@ -41,7 +41,7 @@ NAMES: dict[str, str] = {
 ON, OFF = "on policy", "off policy"
 MINIBATCHES = {ON: 1, OFF: 4}  # of 64 samples each
 GROUP = 8
-UPDATES = {"tiny": 640}  # optimiser steps of each run
+UPDATES = {"tiny": 960}  # optimiser steps of each run
 OTHER_UPDATES = 128
 
 
@@ -60,8 +60,10 @@ class Algorithms:
         " learned from in several optimiser steps, ratios and clips keep what REINFORCE and RLOO lose."
     )
     settings = (
-        "One learning rate for all algorithms and both ways, 1e-4. TRIES. Five seeds were fixed before the first of"
-        f" them ran. {TINY_START}"
+        "One learning rate for all algorithms and both ways, 1e-4, compared on policy with GRPO on validation problems"
+        " in one seed, of five tries (% of samples right after 1.39 million tokens): 1e-4 56.8, 5e-5 58.5, which one"
+        " measurement does not tell apart; with a warm-up of 50 steps 1e-4 55.1 and 2e-4 35.2; 3e-4 was ended, at 35 after"
+        f" a quarter. {TINY_START}"
     )
     models = ("tiny", "smollm2", "any")
 
@@ -72,7 +74,8 @@ class Algorithms:
             settings = given | way_settings(run.model, way)
             job = run.recipe_job("algorithms", **settings)
             folder = run.run_job(job, run.folder / way.replace(" ", "-"))
-            out["runs"][way] = {name: training_curve(folder / name) for name in NAMES}
+            curves = {name: training_curve(folder / name) for name in NAMES}
+            out["runs"][way] = {n: curve | {"state bytes": state_bytes(folder / n)} for n, curve in curves.items()}
             stages = {stage.name: stage.job for stage in job.stages}
             test, grpo, verifier = stages["start-test"], stages["grpo"], stages["start-test"].task.verifier
             if way == ON:
