@@ -62,8 +62,8 @@ class Algorithms:
     settings = (
         "One learning rate for all algorithms and both ways, 1e-4, compared on policy with GRPO on validation problems"
         " in one seed, of five tries (% of samples right after 1.39 million tokens): 1e-4 56.8, 5e-5 58.5, which one"
-        " measurement does not tell apart; with a warm-up of 50 steps 1e-4 55.1 and 2e-4 35.2; 3e-4 was ended, at 35 after"
-        f" a quarter. {TINY_START}"
+        " measurement does not tell apart; with a warm-up of 50 steps 1e-4 55.1 and 2e-4 35.2; 3e-4, with 128 samples a"
+        f" step, was ended, at 35 after half. {TINY_START}"
     )
     models = ("tiny", "smollm2", "any")
 
