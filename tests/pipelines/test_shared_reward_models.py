@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import torch
 
 from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
 from models.policy_contract import save_gguf
+from ponder.engine.kv_cache import KVCache
 from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
@@ -26,16 +29,21 @@ from ponder.models.reward_models import LearnedScorer
 from ponder.models.scratch_model import ScratchModel
 from ponder.models.weight_sharing import find_head_adapter
 from ponder.nets import hf, lora
+from ponder.nets.decoder import Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
 from ponder.nets.lora import LoRA
+from ponder.pipelines import stages
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.reward_model import TrainRewardModel
-from ponder.pipelines.rewards.reward_model_task import RewardModelTask, _load_cached
+from ponder.pipelines.rewards import reward_model_task
+from ponder.pipelines.rewards.reward_model_task import RewardModelTask
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOfN, Samples
 from ponder.runs import read_traces
+from ponder.train.learner import Learner
 from ponder.train.optimizer import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward_objectives import OutcomeReward
@@ -198,19 +206,56 @@ def test_a_judge_does_not_change_with_the_policy(way: str, home: Path) -> None:
     run_async(own(trace.token_ids(1), [1]))  # one who learns along says so, and may
 
 
-def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
-    """A head on the policy's weights would be trained along with them."""
-    name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
-    job = RL(
-        RewardModelTask(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE,
-        Samples(4, DRAW),
+def judged_rl(home: Path) -> RL:
+    return RL(
+        RewardModelTask(DigitTask(), f"reward:{home / 'head'}", device="cpu", dtype="float32"), str(home / "policy"),
+        QUESTION_TEMPLATE, Samples(4, DRAW),
         GRPO(kl=None), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
-    trained = job(tmp_path / "run")
-    held = _load_cached(name, "cpu", "float32")
+
+
+def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head on the policy's weights would be trained along with them."""
+    before = read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
+    loaded: list[Any] = []
+    real = reward_model_task.load_guide
+    monkeypatch.setattr(reward_model_task, "load_guide", lambda *a, **k: (loaded.append(real(*a, **k)), loaded[-1])[1])
+    trained = judged_rl(home)(tmp_path / "run")
+    (held,) = loaded  # once, for all steps
     assert held.reader.engine_policy is not trained and read(held, sampled(home)) == before  # type: ignore[attr-defined]
     assert any(not torch.equal(p, q) for p, q in zip(trained.net.parameters(), policy_of(home).net.parameters(),
                                                      strict=True))  # fmt: skip
+
+
+def test_later_stages_have_the_memory_of_a_judge_and_of_what_was_trained(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the garbage collector. On a GPU each engine holds a quarter of the free memory."""
+    alive, at_begin = WeakSet[object](), dict[str, list[str]]()
+    for kind in (Decoder, Learner, KVCache):
+
+        def remember(self: object, *args: Any, init: Any = kind.__init__, **kwargs: Any) -> None:  # type: ignore[misc]
+            init(self, *args, **kwargs)
+            alive.add(self)
+
+        monkeypatch.setattr(kind, "__init__", remember)
+    run = stages._run_stage
+
+    def look(job: Any, place: Path, *more: Any) -> Any:
+        at_begin[place.name] = [type(one).__name__ for one in alive]
+        return run(job, place, *more)
+
+    monkeypatch.setattr(stages, "_run_stage", look)
+    rl = judged_rl(home)
+    test = Evaluate(DigitTask(), "stage:rl", QUESTION_TEMPLATE, Samples(1, DRAW), **HERE)
+    gc.collect()
+    gc.disable()
+    try:
+        result = Stages((Stage("rl", rl), Stage("test", test), Stage("again", test)))(tmp_path / "run")
+    finally:
+        gc.enable()
+    assert at_begin == {"rl": [], "test": [], "again": []} and not list(alive)
+    assert result["rl"] == tmp_path / "run" / "rl" / "checkpoints" / "step-000002" / "model"
 
 
 # a language model that judges

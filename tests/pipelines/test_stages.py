@@ -11,7 +11,6 @@ import pytest
 
 from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport
-from ponder.models.ponder_policy import PonderPolicy
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.job.finished_training import finished_model
@@ -56,8 +55,8 @@ def test_finished_training_needs_neither_model_nor_data(tmp_path: Path, monkeypa
     data.write_text('{"prompt": "What is 1+1?", "completion": "2"}\n')
     more = replace(SFT, data=str(data), model="stage:sft")
     both = Stages((Stage("sft", SFT), Stage("more", more)))
-    assert isinstance(both(tmp_path / "run")["more"], PonderPolicy)
     made = {name: tmp_path / "run" / name / "checkpoints" / "step-000003" / "model" for name in ("sft", "more")}
+    assert both(tmp_path / "run") == made
     lines = (tmp_path / "run" / "more" / "metrics.jsonl").read_text()
     with monkeypatch.context() as patch:
         patch.setattr("ponder.pipelines.sft.load_policy", lambda *a, **k: pytest.fail("nobody needs the model"))

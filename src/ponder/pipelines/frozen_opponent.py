@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from ponder.models.load import load_inference_policy
 from ponder.protocols import Policy, Scorer
+from ponder.runs.kept_for_run import kept_for_run
 
 
 def with_opponent(verifier: Scorer | None, policy: Policy) -> Any:
@@ -19,6 +19,6 @@ def with_opponent(verifier: Scorer | None, policy: Policy) -> Any:
     return verifier.against(_load(name, device, dtype))  # type: ignore[union-attr]
 
 
-@lru_cache(maxsize=2)
+@kept_for_run(2)
 def _load(name: str, device: str, dtype: str) -> Policy:
     return load_inference_policy(name, device=device, dtype=dtype)

@@ -19,8 +19,8 @@ from ponder.pipelines.job.base_job import BaseJob, as_job
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.pipelines.job.one_process import require_one_process, trains_over_ranks
 from ponder.protocols import Job, NoProgress, Progress, Strategy
-from ponder.runs import Run, job_json, read_job
-from ponder.runs.cleanup import remove_empty_run
+from ponder.runs import Run, job_json, newest_checkpoint, read_job
+from ponder.runs.cleanup import is_training_job, remove_empty_run
 from ponder.runs.follower_run import FollowerRun
 from ponder.runs.job_json import external_code_in
 from ponder.runs.run_dir import other_job_error
@@ -60,7 +60,7 @@ class Stages(BaseJob):
         return [(stage.name, job) for stage in self.stages for _, job in as_job(stage.job).training_jobs()]
 
     def __call__(self, folder: str | Path, progress: Progress | None = None) -> dict[str, Any]:
-        """What each stage returned, by name; for training that was finished before, the folder of its model."""
+        """What each stage returned, by name; of training, the folder of its model, which is not kept in memory."""
         require_one_process(self)
         if rank_env.world_size() == 1:
             return self._run_stages(folder, progress or NoProgress(), None)
@@ -88,7 +88,7 @@ class Stages(BaseJob):
                 progress.phase(stage.name)
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = _run_stage(job, place, progress, ranks)
+                    results[stage.name] = _folder_for_model(job, place, _run_stage(job, place, progress, ranks))
                 except Interrupted:
                     raise
                 except PonderError as why:
@@ -131,6 +131,12 @@ class Stages(BaseJob):
         jobs = {stage.name: stage.job for stage in self.stages}
         check_stage_changes(run.folder, old, now, lambda name: stage_references(jobs[name]))
         return dict.fromkeys(old)
+
+
+def _folder_for_model(job: Any, place: Path, result: Any) -> Any:
+    """What a stage returned, or the folder of the model that it trained: later stages need the memory."""
+    newest = newest_checkpoint(place) if is_training_job(job) else None
+    return result if newest is None else newest / "model"
 
 
 def _run_stage(job: Any, place: Path, progress: Progress, ranks: StageRanks | None) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ponder.runs.kept_for_run import forget_kept
 from ponder.runs.run_dir import Run
 from ponder.types import Trace
 
@@ -23,7 +24,7 @@ class FollowerRun(Run):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        pass
+        forget_kept()
 
     def write_metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
         pass

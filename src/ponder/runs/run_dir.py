@@ -43,6 +43,7 @@ from ponder.runs.environment import (
     describe_environment,
     read_environment,
 )
+from ponder.runs.kept_for_run import forget_kept
 from ponder.runs.metric_logging import open_metric_log
 from ponder.runs.records import RecordWriter, damaged_record, read_records, repair_records
 from ponder.runs.status import STATUS_FILE, RunStatus, remove_status, write_status
@@ -115,6 +116,7 @@ class Run:
             write_status(self.folder, RunStatus.after(error, self.result_metrics))
         finally:
             self._close(give_up=error is not None)
+            forget_kept()
 
     def _close(self, give_up: bool) -> None:
         self._traces.close(give_up)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from ponder.errors import UsageError
 from ponder.models.guides import guide_code, load_guide
 from ponder.protocols import Scorer, Task
+from ponder.runs.kept_for_run import kept_for_run
 from ponder.runs.trust import names_code
 from ponder.tasks.answer_style import with_style
 from ponder.tasks.wrapped_task import WrappedTask
@@ -57,7 +57,7 @@ class RewardModelTask(WrappedTask):
         return replace(self, task=with_style(self.task, style))
 
 
-@lru_cache(maxsize=4)
+@kept_for_run(4)
 def _load_cached(guide: str, device: str, dtype: str) -> Scorer:
     reward_model = load_guide(guide, None, None, device, dtype)
     if reward_model is None:
