@@ -54,6 +54,8 @@ def test_smaller_model_is_left_out_where_it_was_not_tried() -> None:
 
 
 def test_report_of_three_seeds_is_over_seeds() -> None:
+    assert "dots are the seeds" in "\n".join(FIGURE.report({s: stages(s) for s in range(2)}))
+    assert len(FIGURE.draw({s: stages(s) for s in range(2)}).rows) == len(STAGES)
     text = "\n".join(FIGURE.report({s: stages(s) for s in range(3)}))
     assert "Over seeds with a 95 % interval" in text and "(0.0, 25.0, 50.0)" in text
     assert "- reasoning RL less cold start: +25.0 [+25.0, +25.0] (+25.0, +25.0, +25.0) points, above 0: **yes**" in text
