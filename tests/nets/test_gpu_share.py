@@ -51,15 +51,19 @@ def test_without_a_limit_all_that_is_free_may_be_taken(gpu: FakeGPU) -> None:
     gpu_share.count_mapped_memory(CUDA, GIB)
     assert gpu.fraction is None
     assert gpu_share.available_gpu_memory(CUDA) == (70 * GIB, 100 * GIB)
+    assert gpu_share.may_map(CUDA, 90 * GIB), "the driver is asked, who may know better"
+    assert gpu_share.whole_gpu_memory(CUDA) == 100 * GIB
     assert gpu_share.free_gpu_memory(CUDA) == 74 * GIB, "what torch keeps unused, too"
     assert cache_budget(CUDA) == 74 * GIB // 4
 
 
 def test_limit_holds_torch_and_what_is_mapped_beside_it(gpu: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_GPU_GIB", "40")
-    pick_device("auto")
-    assert gpu.fraction == pytest.approx(0.4)
+    assert pick_device("auto").type == "cuda" and gpu.fraction is None, "CUDA is not started for a look"
+    assert gpu_share.whole_gpu_memory(CUDA) == 40 * GIB
     assert gpu_share.available_gpu_memory(CUDA) == (30 * GIB, 40 * GIB)
+    assert gpu.fraction == pytest.approx(0.4)
+    assert gpu_share.may_map(CUDA, 30 * GIB) and not gpu_share.may_map(CUDA, 30 * GIB + 1)
     gpu_share.count_mapped_memory(CUDA, 8 * GIB)
     assert gpu.fraction == pytest.approx(0.32)
     assert gpu_share.available_gpu_memory(CUDA) == (22 * GIB, 40 * GIB)
@@ -70,7 +74,8 @@ def test_limit_holds_torch_and_what_is_mapped_beside_it(gpu: FakeGPU, monkeypatc
 
 def test_limit_above_what_is_free_changes_nothing(gpu: FakeGPU, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_GPU_GIB", "200")
-    pick_device("cuda")
+    gpu_share.limit_gpu_memory(CUDA)
+    assert gpu_share.whole_gpu_memory(CUDA) == 100 * GIB
     assert gpu.fraction == 1.0 and gpu_share.available_gpu_memory(CUDA) == (70 * GIB, 100 * GIB)
 
 

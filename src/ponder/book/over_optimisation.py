@@ -49,7 +49,7 @@ RUNS = {
 }
 
 TINY_SETTINGS = (
-    "The learning rate of RL is that of the figure [algorithms](algorithms.md), chosen there of four with the"
+    "The learning rate of RL is that of the figure [algorithms](algorithms.md), chosen there with the"
     " verifier's reward on validation problems, in one seed. 32 steps took the place of 40, and a warm-up of 16"
     " optimiser steps was added, before the kept runs; by what was not kept. Of the KL term (0.1) and of beta (0.2) one"
     " value is recorded, and none was chosen by what this page reports. How the rate and the steps of the judges'"

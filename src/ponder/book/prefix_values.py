@@ -124,9 +124,15 @@ def prefix_value_lines(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
     correlation = format_interval([s["correlation"] for s in seeds], 1, 2, bounds=COSINE)
     return [
         "The value of a prefix as it is written, by PPO's critic at the end of training, beside the share of"
-        f" {CONTINUATIONS} continuations by the policy that come out right; up to {ANSWERS} answers of the last step,"
-        " one right and one wrong of a problem where there are. After so many lines:",
+        f" {CONTINUATIONS} continuations by the policy that come out right; of the last step one right and one wrong"
+        f" answer of a problem where there are, {_counts(seeds)}. After so many lines:",
         *markdown_table(["", *map(str, range(lines))], rows),
         f"Correlation of value and share over prefixes of at least one line: {correlation}.",
         "",
     ]
+
+
+def _counts(seeds: Sequence[Mapping[str, Any]]) -> str:
+    """How many answers the lines are of, in each seed."""
+    right, wrong = (", ".join(str(s[kind]["answers"]) for s in seeds) for kind in ("right", "wrong"))
+    return f"{right} right ones and {wrong} wrong ones"

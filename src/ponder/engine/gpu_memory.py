@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ponder.engine.graph_capture import capture_lock, free_lent_memory
-from ponder.nets.gpu_share import available_gpu_memory, count_mapped_memory
+from ponder.nets.gpu_share import count_mapped_memory, mapping, may_map
 
 _TYPESTR_BY_BYTES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _CUDA_ERROR_OUT_OF_MEMORY = 2
@@ -84,17 +84,19 @@ class RemappableMemory:
             raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were requested")
         _raise_on_error("cuMemCreate", failed)
         self._handle = handle
-        count_mapped_memory(self._device, self.size)
         _checked_driver_call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
         access = _MemAccessDesc(self._allocation.place, 3)  # read and write
         _checked_driver_call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
 
     def _create(self, handle: ctypes.c_uint64) -> int:
         """Take the memory; the driver's error, which is also given where it is more than this process may have."""
-        if available_gpu_memory(self._device)[0] < self.size:
-            return _CUDA_ERROR_OUT_OF_MEMORY
         arguments = ctypes.byref(handle), _size(self.size), ctypes.byref(self._allocation), _long(0)
-        return _driver_call("cuMemCreate", *arguments)
+        with mapping:
+            if not may_map(self._device, self.size):
+                return _CUDA_ERROR_OUT_OF_MEMORY
+            if not (failed := _driver_call("cuMemCreate", *arguments)):
+                count_mapped_memory(self._device, self.size)
+        return failed
 
     def unmap_memory(self) -> None:
         if self._handle is None:

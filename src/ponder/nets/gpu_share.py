@@ -6,13 +6,17 @@ torch's allocator is given the limit, less what the engine maps beside it.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 
 import torch
 
 from ponder.errors import UsageError
 
+LIMIT = "PONDER_GPU_GIB"
+
 _mapped: Counter[int] = Counter()  # bytes beside torch's allocator, by GPU
+mapping = threading.RLock()  # held while memory is mapped and counted; memory is also unmapped where it is collected
 
 
 def read_gib(name: str) -> int | None:
@@ -30,28 +34,44 @@ def read_gib(name: str) -> int | None:
 
 
 def limit_gpu_memory(device: torch.device) -> None:
-    """Hold torch's allocator to the limit, where there is one."""
-    if (limit := read_gib("PONDER_GPU_GIB")) is None or device.type != "cuda":
+    """Hold torch's allocator to the limit, where there is one. `available_gpu_memory`, which all who load, sample or
+    learn ask, does it, too."""
+    if (limit := read_gib(LIMIT)) is None or device.type != "cuda":
         return
-    number = _number(device)
-    whole = torch.cuda.get_device_properties(number).total_memory
-    share = (limit - _mapped[number]) / whole
-    torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)), number)
+    with mapping:
+        number = _number(device)
+        share = (limit - _mapped[number]) / torch.cuda.get_device_properties(number).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, share)), number)
 
 
 def count_mapped_memory(device: torch.device, size: int) -> None:
     """So many bytes more, or fewer, are mapped beside torch's allocator."""
-    _mapped[_number(device)] += size
-    limit_gpu_memory(device)
+    with mapping:
+        _mapped[_number(device)] += size
+        limit_gpu_memory(device)
 
 
 def available_gpu_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of a GPU that this process may still take, and that it may have in all."""
+    """Bytes of a GPU that this process may still take, and that it may have in all. From then on torch's allocator is
+    held to the limit, where there is one."""
     free, whole = torch.cuda.mem_get_info(device)
-    if (limit := read_gib("PONDER_GPU_GIB")) is None:
+    if (limit := read_gib(LIMIT)) is None:
         return free, whole
-    taken = torch.cuda.memory_reserved(device) + _mapped[_number(device)]
+    with mapping:
+        limit_gpu_memory(device)
+        taken = torch.cuda.memory_reserved(device) + _mapped[_number(device)]
     return min(free, max(0, limit - taken)), min(whole, limit)
+
+
+def whole_gpu_memory(device: torch.device) -> int:
+    """Bytes of a GPU that this process may have in all."""
+    whole = int(torch.cuda.get_device_properties(device).total_memory)
+    return min(whole, read_gib(LIMIT) or whole)
+
+
+def may_map(device: torch.device, size: int) -> bool:
+    """Whether the limit allows so much more beside torch's allocator."""
+    return read_gib(LIMIT) is None or size <= available_gpu_memory(device)[0]
 
 
 def free_gpu_memory(device: torch.device) -> int:

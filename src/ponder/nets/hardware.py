@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from ponder.errors import UnknownName, UsageError
-from ponder.nets.gpu_share import limit_gpu_memory
+from ponder.nets.gpu_share import LIMIT, read_gib
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -17,19 +17,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def pick_device(name: str = "auto") -> torch.device:
     """`auto`: a GPU if there is one. Apple's MPS only on request: it works, but is not optimised."""
     if name == "auto":
-        return _limited(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda", "mps", "mps:0") and not name.startswith("cuda:"):
         raise UnknownName("device", name, ("auto", "cpu", "cuda", "mps"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError("this machine has no CUDA device that torch can use: --device cpu, or run `ponder doctor`")
     if name.startswith("mps") and not torch.backends.mps.is_available():
         raise UsageError("this machine has no Apple MPS that torch can use: --device cpu, or run `ponder doctor`")
-    return _limited(torch.device(name))
-
-
-def _limited(device: torch.device) -> torch.device:
-    limit_gpu_memory(device)
-    return device
+    if name.startswith("cuda"):
+        read_gib(LIMIT)  # a wrong one is refused before anything is loaded
+    return torch.device(name)
 
 
 def pick_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -88,7 +88,9 @@ class Stages(BaseJob):
                 progress.phase(stage.name)
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = _folder_for_model(job, place, _run_stage(job, place, progress, ranks))
+                    result = _run_stage(job, place, progress, ranks)
+                    results[stage.name] = _model_folder(job, place) if is_training_job(job) else result
+                    del result  # later stages need the memory of what was trained
                 except Interrupted:
                     raise
                 except PonderError as why:
@@ -133,10 +135,10 @@ class Stages(BaseJob):
         return dict.fromkeys(old)
 
 
-def _folder_for_model(job: Any, place: Path, result: Any) -> Any:
-    """What a stage returned, or the folder of the model that it trained: later stages need the memory."""
-    newest = newest_checkpoint(place) if is_training_job(job) else None
-    return result if newest is None else newest / "model"
+def _model_folder(job: Any, place: Path) -> Path:
+    """Where the model is that a stage has trained; another rank may still write it."""
+    newest = newest_checkpoint(place)
+    return (place / "checkpoints" / f"step-{job.steps:06}" if newest is None else newest) / "model"
 
 
 def _run_stage(job: Any, place: Path, progress: Progress, ranks: StageRanks | None) -> Any:

@@ -1,6 +1,7 @@
 """Models that a run loads on demand and uses at every step, such as a judge: loaded once, forgotten when the run ends.
 
-The stages of a recipe are runs, one after the other, and the next one needs the memory.
+The stages of a recipe are runs, one after the other, and the next one needs the memory. Of two runs at the same time in
+one process, the one that ends makes the other load its model again.
 """
 
 from __future__ import annotations

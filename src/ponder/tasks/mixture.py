@@ -48,7 +48,8 @@ class TaskMixture:
     """The problems of several tasks, each judged by its own task's verifier. A question that one of them tests with is
     none that another trains on. In their own order tasks take turns as long as all have problems left; a training run
     shuffles them, so that a task's share is that of its problems: of 1,000 word problems and 100,000 drawn sums nearly
-    all are sums. `balanced` gives every task the same share of training: problems of the smaller ones come again."""
+    all are sums. `balanced` gives every task the same share of training: problems of the smaller ones come again, so
+    that a job which takes each problem once, such as `Collect`, finds fewer than it looks at."""
 
     tasks: tuple[Task, ...]
     balanced: bool = False

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ponder.nets import cpu_logits
 from ponder.nets.decoder import at_least_float32, project_logits
+from ponder.nets.gpu_share import whole_gpu_memory
 from ponder.nets.torch_compile import compile_once
 
 _CPU_KEPT_BYTES = 1 << 29  # of logits that one backward pass may keep on a CPU
@@ -124,9 +125,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 def max_kept_bytes(device: torch.device) -> int:
     """Of probabilities that one backward pass may keep."""
-    return (
-        int(torch.cuda.get_device_properties(device).total_memory * KEPT_MEMORY_SHARE) if device.type == "cuda" else 0
-    )
+    return int(whole_gpu_memory(device) * KEPT_MEMORY_SHARE) if device.type == "cuda" else 0
 
 
 def _norm_entropy_probs(logits_NV: Tensor, temperature: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -24,6 +24,7 @@ from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.nets import fp8_linear, lora
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.decoder_with_head import DecoderWithHead
+from ponder.nets.gpu_share import available_gpu_memory
 from ponder.nets.model_parts import freeze_other_parts
 from ponder.nets.torch_compile import wait_for_compiler
 from ponder.nets.tree_attention import make_tree_attention
@@ -577,8 +578,7 @@ class Learner:
 def _default_microbatch_tokens(net: Decoder) -> int:
     if net.device.type != "cuda":
         return 4096
-    memory = torch.cuda.get_device_properties(net.device).total_memory
-    return gpu_microbatch_tokens(net.config, net.dtype.itemsize, memory)
+    return gpu_microbatch_tokens(net.config, net.dtype.itemsize, available_gpu_memory(net.device)[1])
 
 
 def _split_evenly(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:

@@ -68,7 +68,7 @@ def make_panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: 
     from matplotlib.figure import Figure as New
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    columns = min(count, MAX_PANELS_PER_ROW) if count not in (5, 6) else 3
+    columns = more.pop("columns", min(count, MAX_PANELS_PER_ROW) if count not in (5, 6) else 3)
     lines = -(-count // columns)
     width, height = more.pop("size", PANEL_INCHES)
     with matplotlib.rc_context(STYLE):

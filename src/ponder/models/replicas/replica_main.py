@@ -29,6 +29,7 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.models.warm_up import warm_up
 from ponder.nets.broadcast_weights import BroadcastFailed
 from ponder.nets.config import from_hf, parse_token_id, parse_token_ids
+from ponder.nets.gpu_share import limit_gpu_memory
 from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
 from ponder.nets.tensor_parallel import DecoderShard, Shard
@@ -201,6 +202,7 @@ def _take_device(name: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        limit_gpu_memory(device)
     return device
 
 

@@ -16,6 +16,7 @@ from ponder.engine.sharded_runner import FollowingRunner
 from ponder.models.load import load_shard
 from ponder.models.replicas.shard_processes import end_with_parent, pack_message, read_message
 from ponder.nets.config import from_hf
+from ponder.nets.gpu_share import limit_gpu_memory
 from ponder.nets.load_weights import empty_decoder
 from ponder.nets.publish_weights import WeightManifest, WeightReader
 from ponder.nets.shard_group import join_shards
@@ -56,6 +57,7 @@ def build_net(message: Mapping[str, Any]) -> DecoderShard:
     device, shard = torch.device(message["device"]), Shard(message["rank"], message["count"])
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        limit_gpu_memory(device)
     if (model := message.get("model")) is not None:
         return load_shard(model, device, message["dtype"], shard)[0].requires_grad_(False)
     net = empty_decoder(from_hf(message["config"]), getattr(torch, message["dtype"]), device, shard)

@@ -14,6 +14,7 @@ import torch
 from ponder import memory_check
 from ponder.errors import Interrupted
 from ponder.models.ponder_policy import PonderPolicy
+from ponder.nets.gpu_share import whole_gpu_memory
 from ponder.nets.hardware import pick_device
 from ponder.pipelines.preflight.gradient_probe import probe_gradient
 from ponder.pipelines.problems.curriculum import PassRateHistory
@@ -107,7 +108,7 @@ def _unwrap_group(error: Exception) -> Exception:
 def peak_memory(device: torch.device) -> tuple[int, int | None]:
     """Peak and total bytes, the total only of a GPU."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+        return torch.cuda.max_memory_allocated(device), whole_gpu_memory(device)
     return memory_check.peak_memory(), None
 
 
