@@ -4,16 +4,19 @@ From a few seed problems come new ones: from templates, by changing numbers, and
 like the seeds, harder ones, ones with the same answers). The model then tries each, filters drop duplicates, held-out
 problems, answers that the attempts do not agree on, and what is too easy or too hard, and the model learns its own
 right answers to the rest, as many steps on each set. Beside these are the seeds alone, new problems of the task itself,
-and all ways together with each filter left out in turn. `ponder book synthetic` runs this with three seeds.
+and all ways together with each filter left out in turn. Of sums it also learns by those right answers whose lines are
+all right. `ponder book synthetic` runs this with three seeds.
 
 The tiny model adds three to six numbers below 10; its seeds have three or four. Before, it reads worked sums and, as
 often, requests for problems with their replies, in which the fixed sentences of `ponder problems` are one token each.
 """
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,12 +41,19 @@ from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.make_problems import MakeProblems
 from ponder.pipelines.problems.filters import Filters
-from ponder.pipelines.problems.reapply_filters import FILTER_NAMES, FilterName, apply_filters, read_made_problems
+from ponder.pipelines.problems.reapply_filters import (
+    FILTER_NAMES,
+    FilterName,
+    MadeProblem,
+    apply_filters,
+    read_made_problems,
+)
 from ponder.pipelines.problems.sources import Source
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
 from ponder.tasks import Sums
 from ponder.tasks.lazy_problems import LazyProblems
+from ponder.tasks.question_identity import bare_question
 from ponder.tasks.synthetic import backward_prompt, evolve_prompt, new_problem_prompt
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Message, Problem, Sampling
@@ -51,6 +61,7 @@ from ponder.types import Message, Problem, Sampling
 WAYS: tuple[Source, ...] = ("templates", "mutate", "write", "evolve", "backward")
 GIVEN = ("seeds", "task")  # problems that nobody made: the seeds again, and new ones of the task
 TOGETHER = "together"
+CHECKED = ("task", TOGETHER)  # from which sums also learn by answers whose lines are all right
 SUMS_TEMPLATES = Path(__file__).with_name("_sums_templates.json")
 LIMIT = 10  # numbers of a sum are below
 EVOLVED = {"constraint": 1, "steps": 2}  # numbers that an operator adds to a sum
@@ -106,9 +117,9 @@ def recipe(
             Stage(f"{name}-made", MakeProblems(count=seeds if name == "seeds" else count, **source, **shared))
         )
 
-    def learn(name: str, made: Sequence[str], filters: tuple[FilterName, ...]) -> None:
+    def learn(name: str, made: Sequence[str], filters: tuple[FilterName, ...], checked: bool = False) -> None:
         runs = tuple(f"stage:{way}-made" for way in made)
-        data = FilteredAnswers(b.task, runs, filters, max_per_problem)
+        data = FilteredAnswers(b.task, runs, filters, max_per_problem, checked)
         stages.append(
             Stage(f"{name}-tune", replace(b.fine_tune("", first, seed, steps, lr, batch_size=BATCH_SIZE), data=data))
         )
@@ -120,6 +131,8 @@ def recipe(
     for left_out in FILTER_NAMES:
         learn(f"without-{left_out}", ways, tuple(name for name in FILTER_NAMES if name != left_out))
     learn("without-all", ways, ())
+    for name in CHECKED if sums else ():
+        learn(f"{name}-checked", ways if name == TOGETHER else [name], FILTER_NAMES, checked=True)
     return Stages(tuple(stages))
 
 
@@ -238,12 +251,14 @@ class _SolvesAndWrites(LazyProblems):
 
 @dataclass(frozen=True)
 class FilteredAnswers(WrappedTask):
-    """The right answers, as the problems' own answers say, to made problems that pass these filters."""
+    """The right answers, as the problems' own answers say, to made problems that pass these filters. `checked`: of
+    sums, only those whose lines are all right; errors that cancel out, or a result that was guessed, are right, too."""
 
     task: Task
     runs: tuple[str, ...]
     filters: tuple[FilterName, ...]
     max_per_problem: int
+    checked: bool = False
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -255,8 +270,18 @@ class FilteredAnswers(WrappedTask):
         return [
             replace(one.problem, tags={**one.problem.tags, "solution": text})
             for one in apply_filters(made, self.filters, self.task.test)
-            for text in one.solutions[: self.max_per_problem]
+            for text in [text for text in one.solutions if not self.checked or has_right_lines(one, text)][
+                : self.max_per_problem
+            ]
         ]
 
     def gold(self, problem: Problem) -> str:
         return str(problem.tags["solution"])
+
+
+def has_right_lines(one: MadeProblem, text: str) -> bool:
+    """Whether each line of a sum's answer adds the next number, and rightly."""
+    terms = [int(number) for number in re.findall(r"\d+", bare_question(one.problem))]
+    totals = list(accumulate(terms))
+    lines = [f"{a}+{b}={total}" for a, b, total in zip(totals, terms[1:], totals[1:], strict=False)]
+    return text.strip().splitlines() == [*lines, f"#### {totals[-1]}"]

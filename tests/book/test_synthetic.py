@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +58,30 @@ def test_stages_leave_out_one_filter_at_a_time() -> None:
     assert len(seeds) == 128 and set(seeds) == {3, 4} and held_out == {3, 4, 5, 6}
 
 
+def test_right_lines_alone_are_learned_from_where_it_says_so() -> None:
+    jobs = stages_of(seed=1)
+    for name in synthetic.CHECKED:
+        checked, plain = (jobs[f"{x}-tune"].data for x in (name, name.removesuffix("-checked")))
+        assert checked.checked and not plain.checked and checked.runs == plain.runs and checked.filters == FILTER_NAMES
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    has_right_lines = importlib.import_module("synthetic_problems").has_right_lines
+    one = made("4+4+3=", "11")
+    assert has_right_lines(one, "4+4=8\n8+3=11\n#### 11")
+    for text in ("4+4=9\n9+3=11\n#### 11", "4+4=8\n8+3=12\n#### 11", "4+4=8\n#### 11", "8+3=11\n#### 11", "#### 11",
+                 "4+4=8\n8+3=11\n", "", "4+4=8\n8+3=11\n#### 12"):  # fmt: skip
+        assert not has_right_lines(one, text), text
+
+
+def test_checked_answers_drop_only_those_with_wrong_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe_files.add_to_import_path(recipe_files.recipe_folders())
+    module = importlib.import_module("synthetic_problems")
+    one = replace(made("4+4+3=", "11"), solutions=("4+4=9\n9+3=11\n#### 11", "4+4=8\n8+3=11\n#### 11"))
+    monkeypatch.setattr(module, "read_made_problems", lambda run: [one])
+    data = module.FilteredAnswers(stages_of()["start"].data.task, ("made",), (), 1)
+    assert [data.gold(p) for p in data.train] == [one.solutions[0]]
+    assert [data.gold(p) for p in replace(data, checked=True).train] == [one.solutions[1]], "of as many as there may be"
+
+
 def made(question: str, answer: str) -> MadeProblem:
     problem = synthetic_problem("p", question, answer, source="write", operator="write")
     return MadeProblem(problem, SolveRate(problem), ())
@@ -104,3 +130,19 @@ def test_report_says_what_ways_and_filters_are_worth() -> None:
             learned["flops"] = 3e9
     text = "\n".join(synthetic.FIGURE.report(seeds))
     assert "| templates | 50 | 700 | 1,000 | 2e+09 | 3e+09 |" in text and "not kept" not in text
+
+
+def test_report_says_what_right_lines_are_worth() -> None:
+    seeds = {s: seed_data(s) for s in range(3)}
+    assert "lines alone |" not in "\n".join(synthetic.FIGURE.report(seeds)), "kept before, or of another task"
+    for data in seeds.values():
+        for name in synthetic.CHECKED:
+            plain = data["learned"][name.removesuffix("-checked")]
+            data["learned"][name] = {key: value + 0.12 for key, value in plain.items()} | {"answers": 30}
+            plain["answers"] = 100
+    text = "\n".join(synthetic.FIGURE.report(seeds))
+    assert "new problems of the task 30.0 [30.0, 30.0] (30.0, 30.0, 30.0) %; all ways together 30.0" in text
+    for label in synthetic.CHECKED.values():
+        assert f"| {label} |" in text and f"- {label}: +" in text
+    assert text.count("points above the start; above all right answers to the same problems by +12.0 [+12.0, ") == 2
+    assert len(synthetic.FIGURE.draw(seeds).rows) == 8 + 2 + 5 + 12
