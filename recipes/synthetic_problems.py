@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,6 +34,7 @@ from _bases import (
     Validation,
     find_base,
 )
+from _checked_steps import SumSteps
 
 from ponder.cli.flags import build_with_settings
 from ponder.errors import UsageError
@@ -270,10 +270,11 @@ class FilteredAnswers(WrappedTask):
         return [
             replace(one.problem, tags={**one.problem.tags, "solution": text})
             for one in apply_filters(made, self.filters, self.task.test)
-            for text in [text for text in one.solutions if not self.checked or has_right_lines(one, text)][
-                : self.max_per_problem
-            ]
+            for text in self._chosen(one)[: self.max_per_problem]
         ]
+
+    def _chosen(self, one: MadeProblem) -> Sequence[str]:
+        return [text for text in one.solutions if has_right_lines(one, text)] if self.checked else one.solutions
 
     def gold(self, problem: Problem) -> str:
         return str(problem.tags["solution"])
@@ -282,6 +283,6 @@ class FilteredAnswers(WrappedTask):
 def has_right_lines(one: MadeProblem, text: str) -> bool:
     """Whether each line of a sum's answer adds the next number, and rightly."""
     terms = [int(number) for number in re.findall(r"\d+", bare_question(one.problem))]
-    totals = list(accumulate(terms))
-    lines = [f"{a}+{b}={total}" for a, b, total in zip(totals, terms[1:], totals[1:], strict=False)]
-    return text.strip().splitlines() == [*lines, f"#### {totals[-1]}"]
+    problem, lines = replace(one.problem, tags={"terms": terms}), text.splitlines(keepends=True)
+    right = (SumSteps().is_right(problem, lines[:k], line) for k, line in enumerate(lines))
+    return len(lines) == len(terms) and all(right)
