@@ -18,13 +18,14 @@ from typing import Any, Literal
 from _bases import BASES, RecipeBase
 from _countdown_traces import PUZZLES, ChainCountdown, make_attempt, random_attempt, solution
 
+from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rewards.step_labelling import ExactSteps, ExactStepScorer
-from ponder.protocols import Task
+from ponder.protocols import Scorer, Task
 from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
 from ponder.tasks.split import stable_hash
 from ponder.tasks.wrapped_task import WrappedTask
-from ponder.types import Problem, Sampling
+from ponder.types import Problem, Sampling, Score, Trace
 from ponder.verify import FinalNumber
 
 PuzzleName = Literal["sums", "countdown", "sudoku"]
@@ -131,6 +132,47 @@ class SudokuOracle(ExactStepScorer):
 ORACLES: dict[PuzzleName, type[ExactStepScorer]] = {
     "sums": SumOracle, "countdown": CountdownOracle, "sudoku": SudokuOracle,
 }  # fmt: skip
+
+
+def find_step_check(task: Task, is_sums: bool) -> ExactSteps | None:
+    """What checks the steps of a task's answers: the task's own `step_check`, or that of sums."""
+    check = SumSteps() if is_sums else getattr(task, "step_check", None)
+    if check is not None and not isinstance(check, ExactSteps):
+        raise UsageError(f"the step_check of the task {task.name!r} is no ExactSteps: make it one, or leave it out")
+    return check
+
+
+@dataclass(frozen=True)
+class RightLines:
+    """An answer is right where its result is and each of its lines, too: not where errors cancel out, or where the
+    result was guessed or known."""
+
+    verifier: Scorer
+    check: ExactSteps
+
+    @property
+    def name(self) -> str:
+        return self.verifier.name
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        found = await self.verifier(trace, steps)
+        return [self._score(trace, step, score) for step, score in zip(steps, found, strict=True)]
+
+    def _score(self, trace: Trace, step: int, score: Score) -> Score:
+        wrong = score.value == 1.0 and not self.check.are_right_lines(trace.problem, trace.text(step))
+        return Score(0.0, "a line is wrong") if wrong else score
+
+
+@dataclass(frozen=True)
+class CheckedLines(WrappedTask):
+    """A task whose answers are right only where all their lines are."""
+
+    task: Task
+    check: ExactSteps
+
+    @property
+    def verifier(self) -> RightLines:
+        return RightLines(self.task.verifier, self.check)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ STaR (Zelikman et al. 2022) keeps one right answer to a problem and fine-tunes t
 answers of the newest model; with rationalisation, a problem without a right answer is asked again with the result as a
 hint, and what then ends right is learned without the hint. Expert iteration (Anthony et al. 2017) fine-tunes the newest
 model on up to four right answers to a problem, from independent samples or from MCTS whose rollouts the gold answer
-scores.
-`ponder book self-improvement` draws the rounds of all four.
+scores. A right answer may have wrong lines, whose errors cancel out. So STaR, with and without hints, and expert
+iteration by samples run again with a verifier that also wants every line right, where code can check lines: of sums,
+and of a task with `step_check`. `ponder book self-improvement` draws the rounds of all.
 
 The tiny model's start has read half of its worked answers with the result ahead of them: it knows what a hint is.
 Results with three seeds: docs/book/self-improvement.md.
@@ -28,6 +29,7 @@ from _bases import (
     Template,
     find_base,
 )
+from _checked_steps import CheckedLines, find_step_check
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -40,7 +42,7 @@ from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Problem
 
 TINY_HINT = "#{answer}="
-ARMS = ("star", "star-hints", "sampling", "search")
+CHECKED = ("star", "star-hints", "sampling")
 
 
 def recipe(
@@ -65,11 +67,15 @@ def recipe(
         "sampling": Samples(samples, b.sampling),
         "search": b.mcts(simulations, rollouts=1),
     }
-    for arm, way in ways.items():
+    arms = {arm: (way, b) for arm, way in ways.items()}
+    if (check := find_step_check(b.task, is_sums=task is None)) is not None:
+        checked = replace(b, task=CheckedLines(b.task, check))
+        arms |= {f"{arm}-checked": (ways[arm], checked) for arm in CHECKED}
+    for arm, (way, judged) in arms.items():
         newest, each = first, 1 if arm.startswith("star") else 4
         for k in range(1, rounds + 1):
-            guide = "" if arm == "sampling" else "oracle"
-            sampled = b.collect(newest, way, problems, seed, (k - 1) * problems, guide)
+            guide = "" if arm.startswith("sampling") else "oracle"
+            sampled = judged.collect(newest, way, problems, seed, (k - 1) * problems, guide)
             start = first if arm.startswith("star") else newest
             stages += [
                 Stage(f"{arm}-sample-{k}", sampled),

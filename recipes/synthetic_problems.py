@@ -283,6 +283,5 @@ class FilteredAnswers(WrappedTask):
 def has_right_lines(one: MadeProblem, text: str) -> bool:
     """Whether each line of a sum's answer adds the next number, and rightly."""
     terms = [int(number) for number in re.findall(r"\d+", bare_question(one.problem))]
-    problem, lines = replace(one.problem, tags={"terms": terms}), text.splitlines(keepends=True)
-    right = (SumSteps().is_right(problem, lines[:k], line) for k, line in enumerate(lines))
-    return len(lines) == len(terms) and all(right)
+    right = SumSteps().are_right_lines(replace(one.problem, tags={"terms": terms}), text)
+    return right and len(text.splitlines()) == len(terms)

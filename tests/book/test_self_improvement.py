@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ponder.book import self_improvement
-from ponder.book.self_improvement import ARMS, accuracies, search_at_equal_tokens, spent
+from ponder.book.self_improvement import ARMS, SUFFIX, accuracies, count_right_lines, search_at_equal_tokens, spent
 from ponder.cli import recipe_files
 from ponder.reason.strategies import MCTS, Samples, STaR
+from ponder.types import Problem, Step, ids, prompt_trace
 
 
 def stages_of(**settings: Any) -> dict[str, Any]:
@@ -39,17 +43,54 @@ def test_star_tunes_the_start_and_expert_iteration_the_newest() -> None:
     assert not jobs["star-sample-1"].strategy.rationalise and jobs["star-hints-sample-1"].strategy.rationalise
 
 
+SUM = Problem("p", ({"role": "user", "content": "3+1+4="},), 8, {"terms": (3, 1, 4)})
+RIGHT, CANCELLED, GUESSED = "3+1=4\n4+4=8\n#### 8", "3+1=5\n5+4=8\n#### 8", "#### 8"
+
+
+def test_a_right_result_after_a_wrong_line_is_wrong_where_lines_are_checked() -> None:
+    task = stages_of(rounds=1, problems=2)["star-checked-sample-1"].task
+    trace = prompt_trace(SUM, ids([]))
+    texts = (RIGHT, CANCELLED, GUESSED, "3+1=4\n4+4=8\n#### 9", "3+1=4\n#### 8")
+    steps = [trace.add(Step(0, text, ids([]))) for text in texts]
+    values = {verifier: [score.value for score in asyncio.run(verifier(trace, steps))]
+              for verifier in (task.task.verifier, task.verifier)}  # fmt: skip
+    assert list(values.values()) == [[1, 1, 1, 0, 1], [1, 0, 0, 0, 0]]
+    assert len({verifier.name for verifier in values}) == 1
+
+
+def test_learned_answers_with_right_lines_are_counted_with_and_without_hints(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": "3+1+4="}, {"role": "assistant", "content": text}],
+         "from": {"problem": "p", "steps": steps}}
+        for text, steps in ((RIGHT, [0, 1]), (CANCELLED, [0, 2]), (GUESSED, [5, 6]), (RIGHT, [5, 7]), (RIGHT, [5, 8]))
+    ]  # fmt: skip
+    (tmp_path / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    check = stages_of(rounds=1, problems=2)["star-checked-sample-1"].task.check
+    assert count_right_lines(tmp_path, {"p": SUM}, check) == {
+        "sampled": {"learned": 2, "right lines": 1}, "hinted": {"learned": 3, "right lines": 2},
+    }  # fmt: skip
+
+
+def test_lines_are_checked_where_code_can() -> None:
+    sums = stages_of(rounds=1, problems=2)
+    assert {f"star{SUFFIX}-tune-1", f"star-hints{SUFFIX}-tune-1", f"sampling{SUFFIX}-tune-1"} <= sums.keys()
+    other = stages_of(rounds=1, problems=2, model="smollm2", task="addition")
+    assert "star-hints-tune-1" in other and not any(SUFFIX in name for name in other)
+
+
 def seed_data(seed: int) -> dict[str, Any]:
     def one(right: float, hinted: int) -> dict[str, Any]:
         return {
             "problems": 10, "kept": 6 + hinted, "by hint": hinted, "tokens": 100.0, "trained tokens": 50.0,
-            "flops": 1e6, "right": right + seed / 100,
+            "flops": 1e6, "right": right + seed / 100, "sampled": {"learned": 4, "right lines": 1},
+            "hinted": {"learned": hinted, "right lines": 0},
         }  # fmt: skip
 
     gains = {"star": 0.1, "star-hints": 0.2, "sampling": 0.15, "search": 0.15}
+    gains |= {f"star{SUFFIX}": 0.3, f"star-hints{SUFFIX}": 0.25, f"sampling{SUFFIX}": 0.15}
     return {
         "seed": seed, "start": 0.4 + seed / 100,
-        "arms": {arm: [one(0.4 + g / 2, 2 * (arm == "star-hints")), one(0.4 + g, 0)] for arm, g in gains.items()},
+        "arms": {arm: [one(0.4 + g / 2, 2 * ("hints" in arm)), one(0.4 + g, 0)] for arm, g in gains.items()},
     }  # fmt: skip
 
 
@@ -58,11 +99,19 @@ def test_report_compares_arms_within_seeds() -> None:
     assert accuracies(seeds[0], "star") == pytest.approx([0.4, 0.45, 0.5])
     assert spent(seeds[0], "star", "tokens") == [100, 200]
     text = "\n".join(self_improvement.FIGURE.report(seeds))
-    assert "rationalisation adds +10.0 [+10.0, +10.0]" in text
+    assert "- rationalisation adds +10.0 [+10.0, +10.0]" in text
+    assert "must be right, rationalisation adds -5.0 [-5.0, -5.0] (-5.0, -5.0, -5.0) points in the end: **no**" in text
+    assert "- STaR: right lines alone add +20.0 [+20.0, +20.0]" in text
+    learned = "25.0 [25.0, 25.0] (25.0, 25.0, 25.0) %"
+    assert f"- STaR: {learned}\n" in text and f"- STaR with rationalisation: {learned}, by rationalisation 0.0" in text
     assert "search adds to samples, at as many sampled tokens, +0.0" in text and "with 1.0 times the tokens" in text
     assert "by rationalisation: 20.0 [20.0, 20.0] (20.0, 20.0, 20.0) % of the problems in the first round, 0.0" in text
     assert text.count("points after all rounds: **yes**") == len(ARMS)
     assert len(self_improvement.FIGURE.draw(seeds).rows) == 3 * len(ARMS)
+    for data in seeds.values():  # of a task whose lines no code checks
+        data["arms"] = {arm: rounds for arm, rounds in data["arms"].items() if not arm.endswith(SUFFIX)}
+    text = "\n".join(self_improvement.FIGURE.report(seeds))
+    assert "right lines" not in text.lower() and "rationalisation adds" in text
 
 
 def test_search_is_set_against_samples_of_as_many_tokens() -> None:

@@ -72,6 +72,11 @@ class ExactSteps(StepLabeller):
         """How many lines are right before the first wrong one."""
         return next((k for k, line in enumerate(lines) if not self.is_right(problem, lines[:k], line)), len(lines))
 
+    def are_right_lines(self, problem: Problem, text: str) -> bool:
+        """Whether all lines of a text are right."""
+        lines = text.splitlines(keepends=True)
+        return self.count_right_lines(problem, lines) == len(lines)
+
 
 @dataclass(frozen=True)
 class ExactStepScorer:
