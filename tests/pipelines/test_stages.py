@@ -18,7 +18,7 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages, resolve_stage_references, stage_references
 from ponder.protocols import NoProgress
 from ponder.reason.strategies import Chain
-from ponder.runs import job_json, run_dir
+from ponder.runs import job_json, manifest, run_dir
 from ponder.tasks import Addition
 from ponder.train.optimizer import AdamW
 from ponder.types import Cost, Sampling
@@ -69,6 +69,24 @@ def test_finished_training_needs_neither_model_nor_data(tmp_path: Path, monkeypa
         both(tmp_path / "run")
     (tmp_path / "elsewhere").replace(data)
     assert both(tmp_path / "run") == made
+
+
+def test_finished_stages_keep_their_models_alone(tmp_path: Path) -> None:
+    BOTH(tmp_path / "run")
+    stage = tmp_path / "run" / "sft"
+    newest = run_dir.newest_checkpoint(stage)
+    assert newest is not None
+    inside = {path.name for path in newest.iterdir()}
+    assert inside == {"model", "state.json", "manifest.json"}
+    manifest.verify(newest / "model")
+    (newest / "learner.safetensors").touch()  # as where a removal was stopped after the manifest was written
+    assert BOTH(tmp_path / "run")["accuracy"].num_problems == 4
+    assert {path.name for path in newest.iterdir()} == inside
+    with pytest.raises(
+        RunError, match=r"step-000003 holds its model alone, since its stage .*: there is no earlier one"
+    ):
+        replace(SFT, steps=5)(stage)
+    manifest.verify(newest / "model")
 
 
 def test_training_of_another_job_is_not_reused(tmp_path: Path) -> None:

@@ -89,8 +89,13 @@ class Stages(BaseJob):
                 job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
                     result = _run_stage(job, place, progress, ranks)
-                    results[stage.name] = _model_folder(job, place) if is_training_job(job) else result
-                    del result  # later stages need the memory of what was trained
+                    if is_training_job(job):
+                        del result  # later stages need the memory of what was trained, and its room on the disk
+                        if is_first:
+                            _keep_models_alone(place)
+                        result = _model_folder(job, place)
+                    results[stage.name] = result
+                    del result
                 except Interrupted:
                     raise
                 except PonderError as why:
@@ -133,6 +138,12 @@ class Stages(BaseJob):
         jobs = {stage.name: stage.job for stage in self.stages}
         check_stage_changes(run.folder, old, now, lambda name: stage_references(jobs[name]))
         return dict.fromkeys(old)
+
+
+def _keep_models_alone(place: Path) -> None:
+    from ponder.train.model_only import keep_models_alone  # torch, which has trained the stage
+
+    keep_models_alone(place)
 
 
 def _model_folder(job: Any, place: Path) -> Path:

@@ -54,6 +54,7 @@ _SAVE_THREADS = 8
 _WRITER_NICENESS = 10
 _TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?(\.rank-([0-9]{5})-of-([0-9]{5}))?\.safetensors")
 DAMAGED_SUFFIX = ".damaged"
+MODEL_ONLY = "model_only"  # in a manifest: the tensors of a finished stage are removed (train/model_only.py)
 _NOT_LOADED = "?"  # what rank 0 sends in place of a checkpoint's name
 
 
@@ -460,6 +461,11 @@ class _WrongCheckpoint(Exception):
     """A complete checkpoint that cannot be used, and why."""
 
 
+def is_tensors_file(name: str) -> bool:
+    """Whether a file of a checkpoint holds what only further steps need."""
+    return _TENSORS_PATTERN.fullmatch(name) is not None
+
+
 def verified_step(folder: Path, run: Run) -> int:
     """Verify a checkpoint and return its step."""
     manifest = manifests.read(folder)
@@ -468,6 +474,8 @@ def verified_step(folder: Path, run: Run) -> int:
         raise _WrongCheckpoint("was saved by another job")
     if folder.name != f"step-{step:06d}":
         raise _WrongCheckpoint(f"was saved as step {step} and renamed")
+    if manifest.get(MODEL_ONLY):
+        raise _WrongCheckpoint("holds its model alone, since its stage of a recipe is finished")
     manifests.check(folder, manifest["files"], manifest)
     return step
 
