@@ -9,7 +9,7 @@ iteration by samples run again with a verifier that also wants every line right,
 and of a task with `step_check`. `ponder book self-improvement` draws the rounds of all.
 
 The tiny model's start has read half of its worked answers with the result ahead of them: it knows what a hint is.
-Results with three seeds: docs/book/self-improvement.md.
+Results with ten seeds: docs/book/self-improvement.md.
 """
 
 from dataclasses import dataclass, replace

@@ -30,5 +30,5 @@ def pruned_line() -> str:
         f" The smaller model is SmolLM2 with {NAME}, those of most influence (`ponder run prune`), 81 of 134 million"
         f" weights. It was healed in {heal} steps of 64 answers: it learned the whole one's distribution over its"
         f" complete answers, at most {most} to each of {SETTINGS['problems']:,} training problems of GSM8K, MAWPS and"
-        " SVAMP. It is made once; seeds differ in what comes after."
+        " SVAMP. It is made once on each machine; seeds differ in what comes after."
     )

@@ -90,8 +90,8 @@ class SelfImprovement:
                 ]
                 axes = panels[i // 2]
                 look: dict[str, Any] = {"color": COLOURS[i], "marker": MARKERS[i], "ms": 4, "ls": style}
-                axes.plot(range(_rounds(data) + 1), right, **look, label=name)
-                panels[2].plot(tokens, right, **look)
+                axes.plot(range(_rounds(data) + 1), right, **look)
+                panels[2].plot(tokens, right, **look, label=name)
                 paint_seeds(axes, range(_rounds(data) + 1), [accuracies(d, arm) for d in data], COLOURS[i], ls=style)
                 rows.extend(
                     {"line": name, "round": k, "tokens": t, "right": r}
@@ -101,14 +101,16 @@ class SelfImprovement:
                 axes.set_title(title, fontsize=9)
                 axes.set_xlabel("round")
                 axes.set_ylim(0, 1.02)
-                if axes is not panels[2]:
-                    axes.legend(fontsize=7, loc="upper left")
             panels[2].set_xlabel("tokens sampled to learn from")
             panels[2].xaxis.set_major_formatter(lambda tokens, _: f"{tokens:,.0f}")
             panels[2].xaxis.set_major_locator(MaxNLocator(nbins=5))
             panels[0].set_ylabel("share right, one sample")
             for axes in panels[:2]:
                 axes.set_xticks(range(_rounds(data) + 1))
+            lines, names = panels[2].get_legend_handles_labels()
+            figure.legend(
+                lines, names, fontsize=7, ncols=4, handlelength=3.5, loc="outside lower center", frameon=False
+            )
 
         return FigureWithData(make_panels(3, paint, ""), tuple(rows))
 
