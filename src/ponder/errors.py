@@ -66,6 +66,10 @@ class RunError(PonderError):
     """A run directory that is in use, belongs to another job or cannot be written."""
 
 
+class RunInUse(RunError):
+    """A run directory that another process writes."""
+
+
 class RankLost(RunError):
     """Another of the processes that train together has ended, so that this one cannot go on."""
 

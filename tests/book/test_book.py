@@ -7,8 +7,8 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,12 @@ from ponder.book.judges import chosen_settings, measure_answers, reported_curves
 from ponder.book.make import make_figure, render
 from ponder.book.score_answers import ScoredAnswers
 from ponder.cli import main
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import Interrupted, UnknownName, UsageError
 from ponder.measure import bootstrap_mean
 from ponder.measure.figures.canvas import FigureWithData, make_panels
+from ponder.protocols import NoProgress
 from ponder.reason.operators.tree_policy import UCT
+from ponder.runs.run_dir import lock_run
 
 BOOK = Path(__file__).parents[2] / "docs" / "book"
 
@@ -478,6 +480,44 @@ def test_first_errors_of_several_seeds() -> None:
 def test_judges_after_rl_are_of_language_models(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--on smollm2"):
         find_figure("rl-judges").run(run_of(tmp_path))
+
+
+@dataclass(frozen=True)
+class MadeByOne:
+    """A job whose run directory one process at a time may have."""
+
+    stages: tuple[Any, ...] = ()
+
+    def __call__(self, folder: Path, progress: Any) -> None:
+        with lock_run(folder):
+            (folder / "made").touch()
+
+
+class Watched(NoProgress):
+    def __init__(self, stop: bool, on_phase: Callable[[], None] = lambda: None) -> None:
+        self.stop, self.on_phase, self.phases = stop, on_phase, list[str]()
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+        self.on_phase()
+
+    def tokens(self, count: int) -> None:
+        if self.stop:
+            raise Interrupted("stopped")
+
+
+def test_a_run_that_another_process_makes_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.book.figure._WAIT_SECONDS", 0.01)
+    shared = tmp_path / "shared"
+    lock, stopped = lock_run(shared), Watched(stop=True)
+    free = Watched(stop=False, on_phase=lock.close)  # the other process ends meanwhile
+    with pytest.raises(Interrupted):
+        replace(run_of(tmp_path), progress=stopped).run_job(MadeByOne(), shared)
+    assert stopped.phases == [f"waiting for the process that makes {shared}"] and not (shared / "made").exists()
+    assert replace(run_of(tmp_path), progress=free).run_job(MadeByOne(), shared) == shared
+    assert (shared / "made").exists() and free.phases == stopped.phases
+    assert replace(run_of(tmp_path), progress=(alone := Watched(stop=True))).run_job(MadeByOne(), shared) == shared
+    assert not alone.phases
 
 
 @pytest.mark.nightly

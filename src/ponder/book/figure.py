@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ponder.errors import RunInUse
 from ponder.protocols import NoProgress, Progress
+from ponder.runs.run_dir import is_locked
 
 if TYPE_CHECKING:
     from ponder.measure.figures.canvas import FigureWithData
 
+_WAIT_SECONDS = 0.5
 SeedData = Mapping[str, Any]  # the kept numbers of one seed, as JSON has them
 BuildRecipe = Callable[..., Any]  # the name of a shipped recipe and its settings to its job
 
@@ -40,10 +44,19 @@ class FigureRun:
         return self.run_job(self.recipe_job(name, **settings), folder or self.folder / name)
 
     def run_job(self, job: Any, folder: Path) -> Path:
-        """Run the stages of a job on this device, or what is left of them; returns the folder."""
+        """Run the stages of a job on this device, or what is left of them; returns the folder. Seeds and figures share
+        runs: one that another process makes is waited for."""
         job = replace(job, stages=tuple(replace(stage, job=self._placed(stage.job)) for stage in job.stages))
-        job(folder, self.progress)
-        return folder
+        while True:
+            try:
+                job(folder, self.progress)
+                return folder
+            except RunInUse:
+                self.progress.phase(f"waiting for the process that makes {folder}")
+                time.sleep(_WAIT_SECONDS)
+                while is_locked(folder):
+                    self.progress.tokens(0)  # raises where the figure is to stop
+                    time.sleep(_WAIT_SECONDS)
 
     def recipe_job(self, name: str, **settings: Any) -> Any:
         """The job of a shipped recipe on this model, task and seed."""

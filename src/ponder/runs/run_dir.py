@@ -33,7 +33,7 @@ from typing import IO, Any
 
 from ponder import file_lock, full_disk, settings
 from ponder.atomic_write import TEMPORARY_SUFFIX, write_atomically
-from ponder.errors import RunError
+from ponder.errors import RunError, RunInUse
 from ponder.runs import job_json
 from ponder.runs.environment import (
     INPUTS_KEY,
@@ -251,7 +251,7 @@ def lock_run(folder: Path) -> IO[str]:
             return lock
         time.sleep(_LOCK_RETRY_SECONDS)
     lock.close()
-    raise RunError(f"{folder} is in use by another process: wait for it or give another --run")
+    raise RunInUse(f"{folder} is in use by another process: wait for it or give another --run")
 
 
 def is_locked(folder: Path) -> bool:
