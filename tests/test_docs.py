@@ -55,11 +55,14 @@ def test_snippet_runs(path: Path, tmp_path: Path, snippet_folders: dict[str, Pat
         if first.name not in snippet_folders:
             programs.run(first, tmp_path)
         folder = snippet_folders.get(first.name, tmp_path)
-        (folder / "runs" / "times-three").symlink_to("readme")  # the same job: see below
+        (folder / "runs" / "sums").symlink_to("readme")  # the same job: see below
     if path.name == "serve_client.py":
         path = with_free_port(path, tmp_path)
     output = programs.run(path, folder)
     snippet_folders[path.name] = folder
+    if path.name == "readme.py":
+        rewards = list(map(float, re.findall(r"\d\.\d+", output)[:8]))
+        assert sum(rewards[-3:]) / 3 > sum(rewards[:2]) / 2 + 0.15, output
     if path.name == "own_task.py":
         first, last = map(float, re.findall(r"\d\.\d\d", output)[:2])
         assert last > first + 0.3, output
@@ -79,12 +82,12 @@ def with_free_port(path: Path, folder: Path) -> Path:
 def test_own_reward_snippet_is_the_readme_job() -> None:
     """So its run is too, and rewards_table.py can read it."""
     own, readme = (
-        re.search(r"^rows = .*^job = RL\([^\n]+$", (DOCS / "snippets" / name).read_text(), re.S | re.M)
+        re.search(r"^pairs = .*^job = RL\([^\n]+$", (DOCS / "snippets" / name).read_text(), re.S | re.M)
         for name in ("grpo_own_reward.py", "readme.py")
     )
     assert own and readme
     assert own[0] == re.sub("  # .*", "", readme[0])
-    assert 'job("runs/times-three")' in (DOCS / "snippets" / "grpo_own_reward.py").read_text()
+    assert 'job("runs/sums")' in (DOCS / "snippets" / "grpo_own_reward.py").read_text()
 
 
 def check_recorded_round(folder: Path, output: str) -> None:
