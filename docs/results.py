@@ -108,7 +108,7 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     if title not in OWN_START:
         flags += ["--start", start]
     job = run_command(recipe, [*flags, "--model", model, "--seed", str(seed)], "results")
-    job(folder, Lean(job, folder))
+    job(folder, Released(job))
     output = {
         "run": name, "on": on, "seed": seed, "command": command(name, on, seed), "seconds": round(time.time() - began),
         "machine": machine(), "stages": [*stages(job, folder)],
@@ -120,22 +120,15 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     return output
 
 
-class Lean(NoProgress):
-    """Keeps the weights of a stage that is done, but not what it would train on from: that is six times as much.
+class Released(NoProgress):
+    """Gives a GPU's memory back that nobody uses any more before each stage: there are others on it."""
 
-    And gives a GPU's memory back that nobody uses any more: there are others on it.
-    """
-
-    def __init__(self, job: Stages, folder: Path) -> None:
-        self.names, self.folder = [s.name for s in job.stages], folder
+    def __init__(self, job: Stages) -> None:
+        self.names = [s.name for s in job.stages]
 
     def phase(self, name: str) -> None:
-        if name not in self.names:
-            return
-        release()
-        for done in self.names[: self.names.index(name)]:
-            for path in (self.folder / done).glob("checkpoints/*/learner*.safetensors"):
-                path.unlink()
+        if name in self.names:
+            release()
 
 
 def stages(job: Stages, folder: Path) -> Iterator[dict[str, Any]]:

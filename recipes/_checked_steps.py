@@ -160,7 +160,7 @@ class RightLines:
 
     def _score(self, trace: Trace, step: int, score: Score) -> Score:
         wrong = score.value == 1.0 and not self.check.are_right_lines(trace.problem, trace.text(step))
-        return Score(0.0, "a line is wrong") if wrong else score
+        return replace(score, value=0.0, reason="a line is wrong") if wrong else score
 
 
 @dataclass(frozen=True)

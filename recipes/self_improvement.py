@@ -3,8 +3,8 @@
 STaR (Zelikman et al. 2022) keeps one right answer to a problem and fine-tunes the *start* on them, each round with
 answers of the newest model; with rationalisation, a problem without a right answer is asked again with the result as a
 hint, and what then ends right is learned without the hint. Expert iteration (Anthony et al. 2017) fine-tunes the newest
-model on up to four right answers to a problem, from independent samples or from MCTS whose rollouts the gold answer
-scores. A right answer may have wrong lines, whose errors cancel out. So STaR, with and without hints, and expert
+model on up to four different right answers to a problem, from independent samples or from MCTS whose rollouts the gold
+answer scores. A right answer may have wrong lines, whose errors cancel out. So STaR, with and without hints, and expert
 iteration by samples run again with a verifier that also wants every line right, where code can check lines: of sums,
 and of a task with `step_check`. `ponder book self-improvement` draws the rounds of all.
 
@@ -31,7 +31,9 @@ from _bases import (
 )
 from _checked_steps import CheckedLines, find_step_check
 
+from ponder.errors import NoGoldAnswer
 from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.rewards.step_labelling import ExactSteps
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
 from ponder.reason.prompts import Prompt
@@ -68,7 +70,8 @@ def recipe(
         "search": b.mcts(simulations, rollouts=1),
     }
     arms = {arm: (way, b) for arm, way in ways.items()}
-    if (check := find_step_check(b.task, is_sums=task is None)) is not None:
+    check = find_step_check(b.task, is_sums=task is None)
+    if check is not None and accepts_gold(check, b.task):
         checked = replace(b, task=CheckedLines(b.task, check))
         arms |= {f"{arm}-checked": (ways[arm], checked) for arm in CHECKED}
     for arm, (way, judged) in arms.items():
@@ -88,6 +91,15 @@ def recipe(
             ]
             newest = f"stage:{arm}-tune-{k}"
     return Stages(tuple(stages))
+
+
+def accepts_gold(check: ExactSteps, task: Task) -> bool:
+    """Whether the lines of a worked answer are right: sums may be stated in another form than the check knows."""
+    problem = task.train[0]
+    try:
+        return check.are_right_lines(problem, task.gold(problem))
+    except NoGoldAnswer:  # only its own sums are known to be stated in other forms
+        return True
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,12 @@ def measured(stage: str, right: list[int], samples: int = 4, **more: Any) -> dic
     return {"stage": stage, "job": "Evaluate", "right": right, "samples": samples, "sampled": 999, **more}
 
 
+def test_the_page_ends_with_the_notes() -> None:
+    notes = results_page.KEPT / "notes.md"
+    page = (notes.parent.parent / "results.md").read_text()
+    assert page.rstrip().endswith(notes.read_text().strip().replace("](../", "](")), "python docs/results.py --render"
+
+
 def test_intervals_over_seeds_are_students() -> None:
     values = [3.0, 4.5, 2.0]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 # A server or a file may list any number of names, of any length.
 MAX_LISTED, MAX_COMPARED, MAX_NAME_CHARS = 200, 5000, 200
@@ -67,7 +68,11 @@ class RunError(PonderError):
 
 
 class RunInUse(RunError):
-    """A run directory that another process writes."""
+    """A run directory, `folder`, that another process writes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} is in use by another process: wait for it or give another --run")
+        self.folder = folder
 
 
 class RankLost(RunError):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ponder.book import self_improvement
-from ponder.book.self_improvement import ARMS, SUFFIX, accuracies, count_right_lines, search_at_equal_tokens, spent
+from ponder.book.self_improvement import ARMS, SUFFIX, accuracies, accuracy_at_equal_tokens, count_right_lines, spent
 from ponder.cli import recipe_files
 from ponder.reason.strategies import MCTS, Samples, STaR
 from ponder.types import Problem, Step, ids, prompt_trace
@@ -74,6 +74,9 @@ def test_learned_answers_with_right_lines_are_counted_with_and_without_hints(tmp
 def test_lines_are_checked_where_code_can() -> None:
     sums = stages_of(rounds=1, problems=2)
     assert {f"star{SUFFIX}-tune-1", f"star-hints{SUFFIX}-tune-1", f"sampling{SUFFIX}-tune-1"} <= sums.keys()
+    assert sums[f"star{SUFFIX}-accuracy-1"].task.verifier == sums["star-accuracy-1"].task.verifier, "results alone"
+    boxed = stages_of(rounds=1, problems=2, model="smollm2", task_settings={"forms": "boxed"})
+    assert not any(SUFFIX in name for name in boxed), "worked answers have another form there"
     other = stages_of(rounds=1, problems=2, model="smollm2", task="addition")
     assert "star-hints-tune-1" in other and not any(SUFFIX in name for name in other)
 
@@ -87,7 +90,7 @@ def seed_data(seed: int) -> dict[str, Any]:
         }  # fmt: skip
 
     gains = {"star": 0.1, "star-hints": 0.2, "sampling": 0.15, "search": 0.15}
-    gains |= {f"star{SUFFIX}": 0.3, f"star-hints{SUFFIX}": 0.25, f"sampling{SUFFIX}": 0.15}
+    gains |= {f"star{SUFFIX}": 0.3, f"star-hints{SUFFIX}": 0.2, f"sampling{SUFFIX}": 0.15}
     return {
         "seed": seed, "start": 0.4 + seed / 100,
         "arms": {arm: [one(0.4 + g / 2, 2 * ("hints" in arm)), one(0.4 + g, 0)] for arm, g in gains.items()},
@@ -100,10 +103,12 @@ def test_report_compares_arms_within_seeds() -> None:
     assert spent(seeds[0], "star", "tokens") == [100, 200]
     text = "\n".join(self_improvement.FIGURE.report(seeds))
     assert "- rationalisation adds +10.0 [+10.0, +10.0]" in text
-    assert "must be right, rationalisation adds -5.0 [-5.0, -5.0] (-5.0, -5.0, -5.0) points in the end: **no**" in text
+    assert "must be right, rationalisation adds -10.0 [-10.0, -10.0] (-10.0, -10.0, -10.0) points in the end" in text
     assert "- STaR: right lines alone add +20.0 [+20.0, +20.0]" in text
-    learned = "25.0 [25.0, 25.0] (25.0, 25.0, 25.0) %"
-    assert f"- STaR: {learned}\n" in text and f"- STaR with rationalisation: {learned}, by rationalisation 0.0" in text
+    learned = "25.0 [25.0, 25.0] (25.0, 25.0, 25.0) %, 25.0 % of all 24"
+    assert f"- STaR: {learned}\n" in text and f"- STaR with rationalisation: {learned}; by rationalisation 0.0" in text
+    assert "- that is -15.0 [-15.0, -15.0]" in text
+    assert "right lines alone less expert iteration, MCTS at as many sampled tokens: +0.0 [+0.0, +0.0]" in text
     assert "search adds to samples, at as many sampled tokens, +0.0" in text and "with 1.0 times the tokens" in text
     assert "by rationalisation: 20.0 [20.0, 20.0] (20.0, 20.0, 20.0) % of the problems in the first round, 0.0" in text
     assert text.count("points after all rounds: **yes**") == len(ARMS)
@@ -118,5 +123,5 @@ def test_search_is_set_against_samples_of_as_many_tokens() -> None:
     d = seed_data(0)
     d["arms"]["search"][0] |= {"tokens": 200.0, "right": 0.6}  # a round of samples has 100
     d["arms"]["search"][1] |= {"right": 0.8}
-    gaps = search_at_equal_tokens(d)
+    gaps = accuracy_at_equal_tokens(d, "search", "sampling")
     assert gaps == pytest.approx([0.4 + 0.2 / 2 - 0.475, 0.6 - 0.55])

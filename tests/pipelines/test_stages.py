@@ -13,6 +13,7 @@ from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.measure.statistics.evaluation_report import EvaluationReport
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.job.extend_training import extension_hint
 from ponder.pipelines.job.finished_training import finished_model
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages, resolve_stage_references, stage_references
@@ -79,13 +80,14 @@ def test_finished_stages_keep_their_models_alone(tmp_path: Path) -> None:
     inside = {path.name for path in newest.iterdir()}
     assert inside == {"model", "state.json", "manifest.json"}
     manifest.verify(newest / "model")
-    (newest / "learner.safetensors").touch()  # as where a removal was stopped after the manifest was written
+    for name in ("learner", "learner-00002-of-00013", "learner-00001-of-00002.rank-00001-of-00004"):
+        (newest / f"{name}.safetensors").touch()  # as where a removal was stopped after the manifest was written
     assert BOTH(tmp_path / "run")["accuracy"].num_problems == 4
     assert {path.name for path in newest.iterdir()} == inside
-    with pytest.raises(
-        RunError, match=r"step-000003 holds its model alone, since its stage .*: there is no earlier one"
-    ):
+    with pytest.raises(RunError, match=r"step-000003 holds its model alone, .*: to train on, start another --run"):
         replace(SFT, steps=5)(stage)
+    assert "another --run goes on from its model" in extension_hint(SFT, stage)
+    assert extension_hint(SFT, tmp_path) == "a larger --steps goes on from there"
     manifest.verify(newest / "model")
 
 

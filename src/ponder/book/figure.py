@@ -35,6 +35,7 @@ class FigureRun:
     device: str = "auto"
     dtype: str = "auto"
     progress: Progress = NoProgress()
+    waited: list[float] = field(default_factory=list)  # seconds, for other processes
 
     def run_recipe(self, name: str, folder: Path | None = None, **settings: Any) -> Path:
         """Run a shipped recipe on this model, task and seed, or what is left of it; returns its folder.
@@ -51,12 +52,13 @@ class FigureRun:
             try:
                 job(folder, self.progress)
                 return folder
-            except RunInUse:
-                self.progress.phase(f"waiting for the process that makes {folder}")
-                time.sleep(_WAIT_SECONDS)
-                while is_locked(folder):
+            except RunInUse as busy:
+                began = time.time()
+                self.progress.phase(f"waiting for the process that makes {busy.folder}")
+                while is_locked(busy.folder):
                     self.progress.tokens(0)  # raises where the figure is to stop
                     time.sleep(_WAIT_SECONDS)
+                self.waited.append(time.time() - began)
 
     def recipe_job(self, name: str, **settings: Any) -> Any:
         """The job of a shipped recipe on this model, task and seed."""

@@ -34,14 +34,15 @@ def make_figure(
         else:
             began, folder = time.time(), run.folder / figure_folder(figure, run) / f"seed-{seed}"
             resumed = folder.is_dir() and any(folder.iterdir())
+            own = replace(run, seed=seed, folder=folder, waited=[])
             try:
-                data = figure.run(replace(run, seed=seed, folder=folder)) | ({"resumed": True} if resumed else {})
+                data = figure.run(own) | ({"resumed": True} if resumed else {})
             except BaseException:
                 for empty in (folder, folder.parent):  # nothing was run: a model that is not there, a flag
                     with suppress(OSError):
                         empty.rmdir()
                 raise
-            data |= {"seconds": round(time.time() - began), "machine": machine(run.device)}
+            data |= {"seconds": round(time.time() - began - sum(own.waited)), "machine": machine(run.device)}
             data |= {"flags": flags} if (flags := _flags(run)) != _default_flags(figure, path.parent) else {}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")

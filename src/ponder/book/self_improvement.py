@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,17 +158,24 @@ class SelfImprovement:
         """Of the right answers that each arm learned from, those whose lines are all right."""
 
         def share(arm: str, hinted: bool) -> str:
-            counts = [line_counts(d, arm, hinted) for d in data]
-            if not all(learned for learned, _ in counts):
+            counts = [(n, right) for n, right in (line_counts(d, arm, hinted) for d in data) if n]
+            if not counts:
                 return "none"
-            return format_interval([right / learned for learned, right in counts], bounds=SHARE)
+            each = format_interval([right / n for n, right in counts], bounds=SHARE)
+            all_n = sum(n for n, _ in counts)
+            return f"{each} %, {100 * sum(right for _, right in counts) / all_n:.1f} % of all {all_n:,}"
 
         lines = [
-            f"- {name}: {share(arm, False)} %" + (f", by rationalisation {share(arm, True)} %" * ("hints" in arm))
+            f"- {name}: {share(arm, False)}" + (f"; by rationalisation {share(arm, True)}" * ("hints" in arm))
             for arm, name in _arms(data).items()
             if not arm.endswith(SUFFIX)
         ]
-        return ["Answers that were learned from whose lines are all right, over all rounds:", "", *lines, ""]
+        return [
+            "Answers that were learned from whose lines are all right, over all rounds: the mean of the seeds' shares,"
+            " and the share of all seeds' answers together. STaR learns one answer to a problem, expert iteration up to"
+            " four different ones; of those to a sum only one can have right lines.",
+            "", *lines, "",
+        ]  # fmt: skip
 
     def _held_lines(self, data: Sequence[SeedData]) -> list[str]:
         def last(arm: str) -> list[float]:
@@ -187,8 +194,7 @@ class SelfImprovement:
             )
 
         def compare(one: str, other: str) -> str:
-            end = [a - b for a, b in zip(last(one), last(other), strict=True)]
-            mean = [a - b for a, b in zip(over_rounds(one), over_rounds(other), strict=True)]
+            end, mean = _gains(last, one, other), _gains(over_rounds, one, other)
             return (
                 f"{format_interval(end, sign=True)} points in the end: **{held_above(end)}**; in the mean over rounds"
                 f" {format_interval(mean, sign=True)}: **{held_above(mean)}**"
@@ -198,12 +204,31 @@ class SelfImprovement:
         if _checked(data):
             both = compare(f"star-hints{SUFFIX}", f"star{SUFFIX}")
             lines.append(f"- where all lines must be right, rationalisation adds {both}")
+            more = [
+                over_checked - over_plain
+                for over_checked, over_plain in zip(
+                    _gains(over_rounds, f"star-hints{SUFFIX}", f"star{SUFFIX}"),
+                    _gains(over_rounds, "star-hints", "star"),
+                    strict=True,
+                )
+            ]
+            lines.append(
+                f"- that is {format_interval(more, sign=True)} points more than where right results are enough, in the"
+                f" mean over rounds: **{held_above(more)}**"
+            )
         for arm in _checked(data):
             name = ARMS[arm.removesuffix(SUFFIX)]
             lines.append(f"- {name}: right lines alone add {compare(arm, arm.removesuffix(SUFFIX))}")
-        gaps = [search_at_equal_tokens(d) for d in data]
+        if _checked(data):
+            arm = f"sampling{SUFFIX}"
+            ahead = [-accuracy_at_equal_tokens(d, "search", arm)[-1] for d in data]
+            lines.append(
+                f"- {ARMS[arm]} less {ARMS['search']} at as many sampled tokens: {format_interval(ahead, sign=True)}"
+                f" points in the end: **{held_above(ahead)}**"
+            )
+        gaps = [accuracy_at_equal_tokens(d, "search", "sampling") for d in data]
         end, mean = [own[-1] for own in gaps], [float(np.mean(own)) for own in gaps]
-        rounds = [a - b for a, b in zip(last("search"), last("sampling"), strict=True)]
+        rounds = _gains(last, "search", "sampling")
         lines.append(
             f"- search adds to samples, at as many sampled tokens, {format_interval(end, sign=True)} points in the end:"
             f" **{held_above(end)}**; in the mean over rounds of samples {format_interval(mean, sign=True)}:"
@@ -265,11 +290,15 @@ def spent(d: SeedData, arm: str, key: str) -> list[float]:
     return [float(x) for x in np.cumsum([r[key] for r in d["arms"][arm]])]
 
 
-def search_at_equal_tokens(d: SeedData) -> list[float]:
-    """After each round of samples, the accuracy of search at as many sampled tokens less that of samples."""
-    x = spent(d, "sampling", "tokens")
-    search = np.interp(x, [0.0, *spent(d, "search", "tokens")], accuracies(d, "search"))
-    return [float(a - b) for a, b in zip(search, accuracies(d, "sampling")[1:], strict=True)]
+def accuracy_at_equal_tokens(d: SeedData, arm: str, other: str) -> list[float]:
+    """After each round of the other arm, the accuracy of an arm at as many sampled tokens, or at its own last, less
+    that of the other."""
+    own = np.interp(spent(d, other, "tokens"), [0.0, *spent(d, arm, "tokens")], accuracies(d, arm))
+    return [float(a - b) for a, b in zip(own, accuracies(d, other)[1:], strict=True)]
+
+
+def _gains(measure: Callable[[str], list[float]], arm: str, other: str) -> list[float]:
+    return [a - b for a, b in zip(measure(arm), measure(other), strict=True)]
 
 
 def _accuracy(folder: Path, verifier: Any) -> float:
@@ -283,7 +312,7 @@ def _times_tokens(data: Sequence[SeedData]) -> float:
 
 def _arms(data: Sequence[SeedData]) -> dict[str, str]:
     """Those that were run, with their titles; where no code checks lines, without those of right lines."""
-    return {arm: name for arm, name in ARMS.items() if arm in data[0]["arms"]}
+    return {arm: name for arm, name in ARMS.items() if all(arm in d["arms"] for d in data)}
 
 
 def _checked(data: Sequence[SeedData]) -> list[str]:

@@ -110,7 +110,7 @@ def _run_job(job: Any, folder: Path, json: bool, no_resume: bool, log_to: str, r
         print_json({"event": "done", "run": str(folder), **described.summary_json(folder, result), **before.to_json()})
     else:
         if trained is not None:
-            print(f"finished  all {described.total} steps were done before; {extension_hint(job)}")
+            print(f"finished  all {described.total} steps were done before; {extension_hint(job, folder)}")
         summary = described.summary_lines(folder, result)
         look = f"{'look':<{_label_width(summary)}}ponder view {shlex.quote(str(folder))}"
         print("\n".join([*before.lines(), *summary, look]))

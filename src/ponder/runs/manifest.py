@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from ponder.errors import ModelError
 
 MANIFEST_FILE = "manifest.json"
+MODEL_ONLY = "model_only"  # of a checkpoint whose tensors are removed (train/model_only.py)
 CHECKSUM_KEY = "sha256"  # of the manifest itself, over all its other keys
 MAX_MANIFEST_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
 _CHECKSUM_THREADS = 8

@@ -251,7 +251,7 @@ def lock_run(folder: Path) -> IO[str]:
             return lock
         time.sleep(_LOCK_RETRY_SECONDS)
     lock.close()
-    raise RunInUse(f"{folder} is in use by another process: wait for it or give another --run")
+    raise RunInUse(folder)
 
 
 def is_locked(folder: Path) -> bool:

@@ -7,6 +7,8 @@
         state.json           the numbers that training resumes from
         manifest.json        step, score, job, and the size and checksums of each file
 
+A finished stage of a recipe keeps no tensors (train/model_only.py).
+
 It is written as step-000020.new. Then the records of its steps are flushed to the disk, and it is renamed. An expired
 one is renamed to step-000020.old and removed. So the plain name always means a complete checkpoint, whenever the
 process stopped. Its own files are flushed after that, and only then the ones before it expire: if the machine stopped
@@ -43,7 +45,7 @@ from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.runs import manifest as manifests
 from ponder.runs.cleanup import is_training_job, without_steps
-from ponder.runs.manifest import ManifestMismatch
+from ponder.runs.manifest import MODEL_ONLY, ManifestMismatch
 from ponder.train.distributed import SINGLE_PROCESS, DataParallelGroup, ShardMesh
 from ponder.train.finite_checks import Diverged, check_tensors_finite, invalid_reason
 from ponder.train.host_buffers import HostBuffers, HostCopy
@@ -54,7 +56,6 @@ _SAVE_THREADS = 8
 _WRITER_NICENESS = 10
 _TENSORS_PATTERN = re.compile(r"learner(-[0-9]{5}-of-[0-9]{5})?(\.rank-([0-9]{5})-of-([0-9]{5}))?\.safetensors")
 DAMAGED_SUFFIX = ".damaged"
-MODEL_ONLY = "model_only"  # in a manifest: the tensors of a finished stage are removed (train/model_only.py)
 _NOT_LOADED = "?"  # what rank 0 sends in place of a checkpoint's name
 
 
@@ -475,7 +476,10 @@ def verified_step(folder: Path, run: Run) -> int:
     if folder.name != f"step-{step:06d}":
         raise _WrongCheckpoint(f"was saved as step {step} and renamed")
     if manifest.get(MODEL_ONLY):
-        raise _WrongCheckpoint("holds its model alone, since its stage of a recipe is finished")
+        raise RunError(
+            f"{folder} holds its model alone, since its stage of a recipe is finished: to train on, start another --run"
+            f" from the model {folder / 'model'}"
+        )
     manifests.check(folder, manifest["files"], manifest)
     return step
 

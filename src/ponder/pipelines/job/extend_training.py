@@ -7,11 +7,15 @@ refused more of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
 from ponder.runs import Run, newest_checkpoint
 from ponder.runs.cleanup import checkpoint_step, without_steps
+from ponder.runs.manifest import MODEL_ONLY, ManifestMismatch
+from ponder.runs.manifest import read as read_manifest
 from ponder.runs.run_dir import other_job_error
 
 
@@ -27,8 +31,12 @@ def extend_training(run: Run, stored: Any) -> None:
         )
 
 
-def extension_hint(job: Any) -> str:
+def extension_hint(job: Any, folder: Path) -> str:
     """How a finished training goes on."""
+    newest = newest_checkpoint(folder)
+    with suppress(ManifestMismatch):
+        if newest is not None and read_manifest(newest).get(MODEL_ONLY):
+            return "it was a stage of a recipe, so another --run goes on from its model"
     optimizer = getattr(job, "optimizer", None)
     decays = getattr(optimizer, "decay_steps", 0) or getattr(optimizer, "cosine", False)
     return "another --run trains anew" if decays else "a larger --steps goes on from there"

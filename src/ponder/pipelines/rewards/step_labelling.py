@@ -73,7 +73,7 @@ class ExactSteps(StepLabeller):
         return next((k for k, line in enumerate(lines) if not self.is_right(problem, lines[:k], line)), len(lines))
 
     def are_right_lines(self, problem: Problem, text: str) -> bool:
-        """Whether all lines of a text are right."""
+        """Whether no line of a text is wrong; one without lines has none."""
         lines = text.splitlines(keepends=True)
         return self.count_right_lines(problem, lines) == len(lines)
 
