@@ -82,6 +82,12 @@ def test_report_says_where_labels_of_steps_and_near_misses_help() -> None:
     assert "From 256 less from 1,024: +21.0" in report and "Larger where answers are few: **yes**" in report
     assert report.count("near misses less others at random, in points: -9.0") == 1, "one puzzle has near misses"
     assert report.count("Above: **no**") == 1
+    assert "- AUROC: process reward model less outcome reward model: from 256 +0.000 [+0.000, +0.000]" in report
+    better = {s: seed_data(0.6, 0.5) for s in range(3)}
+    for s, data in better.items():
+        data["numbers"]["4"]["test"]["judges"]["prm"]["256"][1]["auroc"] = 0.7 + 0.01 * s
+    line = next(x for x in FIGURE.report(better) if x.startswith("- AUROC: process reward model"))
+    assert "from 256 +0.110 [" in line and "above: **yes**; from 1,024 +0.000" in line
     drawn = FIGURE.draw({s: seed_data(0.6, 0.5) for s in range(3)})
     points = {(r["panel"], r["line"], r["x"]): r["right"] for r in drawn.rows}
     assert points["6", "process reward model", 256] == pytest.approx(0.6)

@@ -132,6 +132,7 @@ class StepLabels:
                 *self._size_table(seeds, puzzle),
                 *self._auroc_table(seeds, puzzle),
                 *self._held_lines(seeds, puzzle),
+                *self._held_auroc_lines(seeds, puzzle),
                 *(self._negative_lines(seeds, puzzle) if known_negatives(seeds, puzzle) else []),
                 *stage_cost_lines([data["numbers"][puzzle] for data in seeds.values()], stage_title),
             ]
@@ -195,6 +196,19 @@ class StepLabels:
                     f"  From {sizes[0]:,} less from {sizes[-1]:,}: {format_interval(shrunk, sign=True)}. Larger where"
                     f" answers are few: **{held_above(shrunk)}**."
                 )
+        return [*out, ""]
+
+    def _held_auroc_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
+        """The same in AUROC, which one choice among many answers moves less."""
+        out = ["**Held?** In AUROC within problems, of judges as they are read above:", ""]
+        for one, other in COMPARED:
+            cells = []
+            for size in judge_sizes(seeds, puzzle):
+                both = zip(row_aurocs(seeds, puzzle, one, size), row_aurocs(seeds, puzzle, other, size), strict=True)
+                gaps = [a - b for a, b in both]
+                shown = format_interval(gaps, 1, 3, sign=True)
+                cells.append(f"from {size:,} {shown}, above: **{held_above(gaps)}**")
+            out.append(f"- AUROC: {JUDGES[one]} less {JUDGES[other]}: {'; '.join(cells)}.")
         return [*out, ""]
 
     def _negative_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
