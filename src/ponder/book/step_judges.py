@@ -293,10 +293,10 @@ def measure_run(run: FigureRun, job: Any, folder: Path, suffix: str = "") -> dic
     task = _stage_job(job, f"test{suffix}").task
     judges = {name: folder / name for name in ("orm", "implicit", *STEP_JUDGES)}
     beta = _stage_job(job, "implicit").algorithm.beta
-    scored = {
-        split: score_answers_and_steps(folder / f"{split}{suffix}", task, judges, beta, run.device, run.dtype)
-        for split in SPLITS
-    }
+    scored = {}
+    for split in SPLITS:
+        run.progress.phase(f"scoring the {split} answers")
+        scored[split] = score_answers_and_steps(folder / f"{split}{suffix}", task, judges, beta, run.device, run.dtype)
     out: dict[str, Any] = {split: measure_choices(scored[split]) for split in SPLITS}
     calibrated = calibrate(scored["validation"], scored["test"], out["test"]["n"])
     out["test"]["calibrated"] = {name: {k: x for k, x in calibrated[name].items() if k != "vote"} for name in BEST}

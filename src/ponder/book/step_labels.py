@@ -278,20 +278,22 @@ def measure_split(
     judges: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in JUDGES}
     out: dict[str, Any] = {}
     beta = next(job.algorithm.beta for name, job in stages.items() if name.startswith("implicit-"))
-    for group, counts in groups.items():
+    trained = [(group, steps) for group, counts in groups.items() for steps in counts]
+    run.progress.phase(f"scoring the {split} answers")
+    for done, (group, steps) in enumerate(trained):
+        run.progress.share(done / len(trained))
         known = ("orm",) if group in NEGATIVES else tuple(JUDGES)
-        for steps in counts:
-            folders = {name: folder / f"{name}-{group}-{steps}" for name in known}
-            scored = score_answers_and_steps(folder / split, stages["test"].task, folders, beta, run.device, run.dtype)
-            found = measure_choices(scored, ())
-            for score, curve in found["best"].items():
-                name, _, reading = score.partition(" ")
-                if name in known:
-                    area = found["auroc within problems"][score]
-                    variant = {"steps": steps, "reading": reading, "best": curve, "auroc": area}
-                    judges[name].setdefault(group, []).append(variant)
-            out = {key: found[key] for key in ("problems", "n", "majority", "oracle")}
-            out["logprob_sum"] = found["best"]["logprob_sum"]
+        folders = {name: folder / f"{name}-{group}-{steps}" for name in known}
+        scored = score_answers_and_steps(folder / split, stages["test"].task, folders, beta, run.device, run.dtype)
+        found = measure_choices(scored, ())
+        for score, curve in found["best"].items():
+            name, _, reading = score.partition(" ")
+            if name in known:
+                area = found["auroc within problems"][score]
+                variant = {"steps": steps, "reading": reading, "best": curve, "auroc": area}
+                judges[name].setdefault(group, []).append(variant)
+        out = {key: found[key] for key in ("problems", "n", "majority", "oracle")}
+        out["logprob_sum"] = found["best"]["logprob_sum"]
     return {**out, "judges": judges}
 
 
