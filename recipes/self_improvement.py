@@ -95,10 +95,10 @@ def recipe(
 
 def accepts_gold(check: ExactSteps, task: Task) -> bool:
     """Whether the lines of a worked answer are right: sums may be stated in another form than the check knows."""
-    problem = task.train[0]
+    gold, problem = getattr(task, "gold", None), task.train[0]
     try:
-        return check.are_right_lines(problem, task.gold(problem))
-    except NoGoldAnswer:  # only its own sums are known to be stated in other forms
+        return gold is None or check.are_right_lines(problem, gold(problem))
+    except NoGoldAnswer:
         return True
 
 

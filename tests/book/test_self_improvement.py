@@ -81,6 +81,38 @@ def test_lines_are_checked_where_code_can() -> None:
     assert "star-hints-tune-1" in other and not any(SUFFIX in name for name in other)
 
 
+OWN = """
+from dataclasses import dataclass
+from ponder.pipelines.rewards.step_labelling import ExactSteps
+from ponder.types import Problem
+from ponder.verify import FinalNumber
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equations(ExactSteps):
+    def is_right(self, problem, before, step):
+        return "=" in step
+
+
+@dataclass(frozen=True)
+class Own:
+    name: str = "own"
+    step_check = Equations()
+    verifier = FinalNumber()
+    train = test = [Problem("p", ({"role": "user", "content": "What is 1+1?"},), 2)]
+
+
+own = Own()
+"""
+
+
+def test_a_task_with_a_check_of_its_own_needs_no_worked_answers(tmp_path: Path) -> None:
+    (tmp_path / "own_task.py").write_text(OWN)
+    jobs = stages_of(rounds=1, problems=2, model="smollm2", task=f"{tmp_path / 'own_task.py'}:own")
+    assert type(jobs[f"star{SUFFIX}-sample-1"].task.check).__name__ == "Equations"
+    assert type(jobs[f"star{SUFFIX}-accuracy-1"].task).__name__ == "Own"
+
+
 def seed_data(seed: int) -> dict[str, Any]:
     def one(right: float, hinted: int) -> dict[str, Any]:
         return {
