@@ -1,4 +1,5 @@
-"""Puzzles whose steps code can check, each with a tiny model of characters that has a line for a step.
+"""Puzzles whose steps code can check, each with a tiny model of characters that has a line for a step, or with a
+language model that imitates the same lines.
 
 sums        `3+1+4=` is answered by `3+1=4`, `4+4=8`, `#### 8`; a line is right where it adds the next number. The tiny
             model's own sums
@@ -15,25 +16,32 @@ from functools import cached_property
 from itertools import permutations, product
 from typing import Any, Literal
 
-from _bases import BASES, RecipeBase
+from _bases import BASES, RecipeBase, StepsAndRate, find_base
 from _countdown_traces import PUZZLES, ChainCountdown, make_attempt, random_attempt, solution
 
 from ponder.errors import UsageError
 from ponder.models.scratch_model import ScratchModel
 from ponder.pipelines.rewards.step_labelling import ExactSteps, ExactStepScorer
 from ponder.protocols import Scorer, Task
+from ponder.tasks import Sums
 from ponder.tasks.generated.sudoku import Sudoku, SudokuItem, make_puzzle, solutions
 from ponder.tasks.split import stable_hash
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.types import Problem, Sampling, Score, Trace
 from ponder.verify import FinalNumber
 
-PuzzleName = Literal["sums", "countdown", "sudoku"]
+PuzzleName = Literal["sums", "long-sums", "countdown", "sudoku"]
 SIDE = 4
 COUNTDOWN_MODEL = ScratchModel("0123456789+-#,>=\n ", width=64, layers=2, context=96, weight_std=0.08)
 SUDOKU_MODEL = ScratchModel("1234.=#\n ", width=64, layers=2, context=80, weight_std=0.08)
+LONG_SUMS_MODEL = ScratchModel("0123456789+=#\n ", width=64, layers=2, weight_std=0.08)
 ANSWER_MARK = "#### "
-START_STEPS: dict[PuzzleName, int] = {"sums": 300, "countdown": 600, "sudoku": 400}
+NUMBERS: dict[PuzzleName, int] = {"long-sums": 10, "countdown": 4}  # of a puzzle, where they can be chosen
+TINY_LIMIT, LIMIT = 10, 100  # the numbers of long sums lie below, so that some lines are wrong
+START_STEPS: dict[PuzzleName, int] = {"sums": 300, "long-sums": 300, "countdown": 600, "sudoku": 400}
+LANGUAGE_MODEL_START: dict[PuzzleName, StepsAndRate] = {
+    "long-sums": StepsAndRate(40, 1e-4), "countdown": StepsAndRate(150, 1e-4),
+}  # fmt: skip
 MAX_TOKENS: dict[PuzzleName, int] = {"sums": 40, "countdown": 48, "sudoku": 48}
 TOKENS_PER_NUMBER = 10  # that a further number of countdown adds to an answer: 35+7=42, a line break, and +7
 
@@ -130,7 +138,7 @@ class SudokuOracle(ExactStepScorer):
 
 # A perfect judge of each puzzle's steps, as the guide of a search.
 ORACLES: dict[PuzzleName, type[ExactStepScorer]] = {
-    "sums": SumOracle, "countdown": CountdownOracle, "sudoku": SudokuOracle,
+    "sums": SumOracle, "long-sums": SumOracle, "countdown": CountdownOracle, "sudoku": SudokuOracle,
 }  # fmt: skip
 
 
@@ -208,28 +216,53 @@ def _sign(line: str) -> str:
     return "+" if "+" in line else "-"
 
 
-def find_puzzle(name: PuzzleName, numbers: int = 4) -> tuple[Task, ExactSteps, ScratchModel]:
-    """The task, the check of its steps, and a model of its characters. `numbers`: of countdown, whose answers have as
-    many lines."""
+def find_puzzle(
+    name: PuzzleName, numbers: int | None = None, limit: int = TINY_LIMIT
+) -> tuple[Task, ExactSteps, ScratchModel]:
+    """The task, the check of its steps, and a model of its characters. `numbers`: of long sums and countdown, whose
+    answers have as many lines; those of long sums lie below `limit`."""
+    if numbers is not None and name not in NUMBERS:
+        raise UsageError(f"the puzzle {name} has one size: leave out --numbers, or take {' or '.join(NUMBERS)}")
+    numbers = numbers or NUMBERS.get(name, 0)
     if name == "sums":
         tiny = BASES["tiny"]
         assert isinstance(tiny.model, ScratchModel)
         return tiny.task, SumSteps(), tiny.model
+    if name == "long-sums":
+        task = Sums(terms=numbers, limit=limit, prompt="{sum}=", forms=("hash",))
+        context = numbers * (len(str(limit - 1)) + 1) + longest_sum(numbers, limit)
+        return task, SumSteps(), replace(LONG_SUMS_MODEL, context=context + 8)
     if name == "countdown":
         size: dict[str, Any] = {"numbers": numbers, "fewest": numbers, **PUZZLES}
         return SteppedCountdown(**size), CountdownSteps(), COUNTDOWN_MODEL
     return RowSudoku(), SudokuSteps(), SUDOKU_MODEL
 
 
+def longest_sum(numbers: int, limit: int) -> int:
+    """The most characters that a worked sum has, and its end."""
+    digits, total = len(str(limit - 1)), len(str(numbers * (limit - 1)))
+    return (numbers - 1) * (2 * total + digits + len("+=\n")) + len(ANSWER_MARK) + total + 1
+
+
 def puzzle_base(
-    puzzle: PuzzleName, limit: int, start_steps: int | None = None, numbers: int = 4
+    puzzle: PuzzleName, limit: int, start_steps: int | None = None, numbers: int | None = None, model: str = "tiny"
 ) -> tuple[RecipeBase, ExactSteps]:
-    """The tiny base on a puzzle, and the check of its steps."""
-    task, check, model = find_puzzle(puzzle, numbers)
-    tiny = BASES["tiny"]
-    sampling = Sampling(max_tokens=MAX_TOKENS[puzzle] + TOKENS_PER_NUMBER * (numbers - 4))
-    b = replace(
-        tiny, model=model, student=model, task=task, sampling=sampling, limit=limit,
-        cold_start=replace(tiny.cold_start, steps=start_steps or START_STEPS[puzzle]),
-    )  # fmt: skip
-    return b, check
+    """The tiny base on a puzzle, or a language model that first imitates its lines, and the check of its steps."""
+    tiny = model == "tiny"
+    task, check, scratch = find_puzzle(puzzle, numbers, TINY_LIMIT if tiny else LIMIT)
+    if puzzle == "long-sums":
+        max_tokens = longest_sum(len(task.train[0].tags["terms"]), task.limit)
+    else:
+        further = (numbers or NUMBERS[puzzle]) - NUMBERS[puzzle] if puzzle in NUMBERS else 0
+        max_tokens = MAX_TOKENS[puzzle] + TOKENS_PER_NUMBER * further
+    sampling = Sampling(max_tokens=max_tokens)
+    if tiny:
+        base = BASES["tiny"]
+        cold_start = replace(base.cold_start, steps=start_steps or START_STEPS[puzzle])
+        own: dict[str, Any] = {"model": scratch, "student": scratch, "cold_start": cold_start}
+    else:
+        if puzzle not in LANGUAGE_MODEL_START:
+            raise UsageError(f"the puzzle {puzzle} is the tiny model's: take {' or '.join(LANGUAGE_MODEL_START)}")
+        base, cold_start = find_base(model), LANGUAGE_MODEL_START[puzzle]
+        own = {"cold_start": replace(cold_start, steps=start_steps or cold_start.steps)}
+    return replace(base, task=task, sampling=sampling, limit=limit, **own), check

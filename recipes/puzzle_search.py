@@ -1,4 +1,5 @@
-"""Searches over steps led by better judges: countdown, 4 x 4 sudokus or sums with the judges of `step_judges`.
+"""Searches over steps led by better judges: countdown, 4 x 4 sudokus or sums with the judges of `step_judges`, on the
+tiny model or a language model.
 
 In countdown checking a line is easier than solving, and judges that learned from labels of lines or of answers choose
 far better than a vote. Beam search, DVTS, REBASE and MCTS are led by a process reward model, an implicit reward model,
@@ -11,7 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import step_judges
-from _bases import Count, Limit, RecipeBase, Validation
+from _bases import Count, Limit, ModelName, RecipeBase, Validation
 from _checked_steps import ORACLES, PuzzleName, ReorderedTest, SteppedCountdown, puzzle_base
 
 from ponder.nets.decoder_with_head import LogprobReading
@@ -29,7 +30,7 @@ FinalChoice = Literal["visits", "value", "selection", "score"]
 
 
 def recipe(
-    puzzle: PuzzleName = "countdown",
+    model: ModelName = "tiny", puzzle: PuzzleName = "countdown",
     judges: Annotated[str | None, "a run of step_judges on this puzzle; None: its stages come first"] = None,
     limit: Limit = 108,
     orders: Annotated[Count, "of the numbers of each held-out problem, at most", When("puzzle", "countdown")] = 1,
@@ -47,9 +48,11 @@ def recipe(
 ) -> Stages:  # fmt: skip
     stages: list[Stage] = []
     if judges is None:
-        stages += [stage for stage in step_judges.recipe(puzzle, seed=seed).stages if stage.name in NEEDED]
+        stages += [
+            stage for stage in step_judges.recipe(model, puzzle=puzzle, seed=seed).stages if stage.name in NEEDED
+        ]
     first, prm, implicit = (f"{judges}/{name}" if judges else f"stage:{name}" for name in ("start", "prm", "implicit"))
-    b, _ = puzzle_base(puzzle, limit)
+    b, _ = puzzle_base(puzzle, limit, model=model)
     task = b.task
     if validation:
         task = Validation(task)

@@ -60,9 +60,11 @@ def recipe(
     model: ModelName = "tiny", task: TaskName = None,
     task_settings: Annotated[TaskSettings, OTHERS] = NO_SETTINGS, template: Annotated[Template, OTHERS] = None,
     max_tokens: Annotated[MaxTokens, OTHERS] = None,
-    puzzle: Annotated[PuzzleName, TINY] = "sums", limit: Limit = 96,
+    puzzle: Annotated[PuzzleName | None, "whose lines code checks; None: of the tiny model sums"] = None,
+    numbers: Annotated[int | None, "of long sums and countdown; None: 10 and 4", When("puzzle"), GreaterThan(1)] = None,
+    limit: Limit = 96,
     problems: Annotated[
-        int | None, "training problems to sample answers of; None: 1024 of the tiny model, 256", GreaterThan(0)
+        int | None, "training problems to sample answers of; None: of puzzles 1024, else 256", GreaterThan(0)
     ] = None,
     samples: Count = 8, n: Count = 64,
     separator: Annotated[str, "where a step ends", OTHERS] = "\n",
@@ -71,7 +73,7 @@ def recipe(
     ] = None,
     labels: Annotated[Literal["soft", "hard"] | None, "that rollouts give; None: soft", OTHERS] = None,
     more_tasks: Annotated[tuple[str, ...], "tasks that are learned from and tested on, too", OTHERS] = (),
-    start_steps: Annotated[Steps, TINY] = None,
+    start_steps: Steps = None,
     steps: Annotated[
         int | None, "of each judge; None: 400 of the tiny model's, else what suits the model", GreaterThan(0)
     ] = None,
@@ -83,11 +85,14 @@ def recipe(
 ) -> Stages:  # fmt: skip
     if not separator:
         raise UsageError("--separator is empty and would cut nowhere: give a text, such as a line break")
-    tiny = model == "tiny" and task is None
-    if tiny:
-        b, check = puzzle_base(puzzle, limit, start_steps)
+    if puzzle is not None and task is not None:
+        raise UsageError(f"--puzzle {puzzle} and --task {task} are two tasks: leave one out")
+    if puzzle is not None or (model == "tiny" and task is None):
+        b, check = puzzle_base(puzzle or "sums", limit, start_steps, numbers, model)
         problems, steps, tested, checks = problems or 1024, steps or 400, {"": b}, {"": check}
     else:
+        if start_steps is not None:
+            raise UsageError("--start-steps are of a puzzle's start: a language model starts on a task as it is")
         b, problems = find_base(model, task, task_settings, template, max_tokens, limit), problems or 256
         more = [build_task(name, {}, "more-tasks") for name in more_tasks]
         require_alike([b.task, *more], "more-tasks")

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from _bases import Count, Limit, Lr, Start, Steps, Validation
-from _checked_steps import puzzle_base
+from _bases import Count, Limit, Lr, ModelName, Start, Steps, Validation
+from _checked_steps import NUMBERS, puzzle_base
 
 from ponder.errors import UsageError
 from ponder.pipelines.label import Label
@@ -25,6 +25,7 @@ from ponder.pipelines.rewards.negatives import Negatives
 from ponder.pipelines.stages import Stage, Stages
 from ponder.protocols import Task
 from ponder.reason.strategies import Samples
+from ponder.settings import GreaterThan
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.tasks.wrapped_task import WrappedTask
 from ponder.train.reward_objectives import (
@@ -59,7 +60,11 @@ class DistinctProblems(WrappedTask):
 
 
 def recipe(
-    numbers: Annotated[Count, "of a puzzle, and lines of its answers"] = 4,
+    model: ModelName = "tiny",
+    puzzle: Annotated[Literal["countdown", "long-sums"], "whose lines code checks"] = "countdown",
+    numbers: Annotated[
+        int | None, "of a puzzle, and lines of its answers; None: 4, and 10 of sums", GreaterThan(1)
+    ] = None,
     sizes: Annotated[tuple[int, ...], "labelled answers that judges learn from, ascending"] = (256, 1024, 4096, 12288),
     samples: Annotated[Count, "answers to each of their problems"] = 2,
     steps: Annotated[tuple[int, ...], "of a judge: one is trained for each, to choose from"] = (100, 400),
@@ -69,16 +74,18 @@ def recipe(
     pool_samples: Annotated[Count, "answers to each of them"] = 16,
     limit: Limit = 96, n: Count = 64,
     validation_n: Annotated[Count, "samples of each validation problem"] = 16,
-    start_steps: Steps = None, lr: Lr = None, beta: float = 0.2, start: Start = None,
-    seed: int = 0,
+    start_steps: Steps = None, lr: Lr = None,
+    implicit_lr: Annotated[float | None, "of implicit reward models; None: --lr", GreaterThan(0)] = None,
+    beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     check_numbers(sizes, samples, steps)
-    b, check = puzzle_base("countdown", limit, start_steps, numbers)
+    b, check = puzzle_base(puzzle, limit, start_steps, numbers, model)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     different = DistinctProblems(learning.task, max(pool, sizes[-1] // samples))
     if (found := len(different.train)) < different.count:
         raise UsageError(
-            f"countdown with {numbers} numbers has {found:,} different training problems, and {different.count:,} are"
+            f"{puzzle} with {numbers or NUMBERS[puzzle]} numbers has {found:,} different training problems, and"
+            f" {different.count:,} are"
             " needed: give smaller --sizes or --pool, or more --numbers"
         )
     distinct = replace(learning, task=different)
@@ -87,7 +94,8 @@ def recipe(
     def judge(name: str, data: tuple[str, ...], count: int, **more: Any) -> TrainRewardModel:
         """Verdicts and labels of lines lie beside the same answers: a judge reads one of them."""
         own = {"prm": ProcessReward(), "implicit-prm": ImplicitProcessReward(beta), "orm": OutcomeReward()}
-        job = b.train_reward_model("", first, own.get(name, ImplicitReward(beta)), seed, count, lr, **more)
+        rate = implicit_lr or lr if name.startswith("implicit") else lr
+        job = b.train_reward_model("", first, own.get(name, ImplicitReward(beta)), seed, count, rate, **more)
         scorer = LABEL_SCORE if name in OF_STEPS else b.task.verifier.name
         return replace(job, data=data, scorer=scorer, held_out_tenths=0)
 

@@ -12,8 +12,8 @@ import pytest
 
 from fakes import run_async
 from ponder.book.figure import FigureRun
-from ponder.book.search_puzzles import StepReading, is_puzzle, last_scores, measure_lines, puzzle_stages
-from ponder.book.step_judges import prefix_scores
+from ponder.book.search_puzzles import StepReading, last_scores, measure_lines, puzzle_stages
+from ponder.book.step_judges import ON_PUZZLES, is_puzzle, prefix_scores
 from ponder.cli import recipe_files
 from ponder.errors import UsageError
 from ponder.pipelines.rewards.step_labelling import ExactSteps, ExactStepScorer
@@ -60,7 +60,7 @@ def test_perfect_judge_scores_cut_paths_and_whole_answers_alike() -> None:
     assert found[-1].reason == "2 of 4 lines are right"
 
 
-@pytest.mark.parametrize("puzzle", ["sums", "countdown", "sudoku"])
+@pytest.mark.parametrize("puzzle", ["sums", "long-sums", "countdown", "sudoku"])
 def test_perfect_judge_of_a_puzzle_agrees_with_the_verifier(checked: Any, puzzle: str) -> None:
     task, _, _ = checked.find_puzzle(puzzle)
     scorer = checked.ORACLES[puzzle]()
@@ -139,7 +139,30 @@ def test_a_puzzle_begins_with_the_policy_and_judges_of_step_judges(tmp_path: Pat
     assert job_json.decode(job_json.encode(built)) == built and built.stages[0].name == "start"
     names = [stage.name for stage in built.stages]
     assert len(set(names)) == len(names)
-    with pytest.raises(UsageError, match="trained for one size"):
+    with pytest.raises(UsageError, match="one size for each model"):
         is_puzzle(Recorded("tiny", 1, run.folder, build, "countdown", {"numbers": "3"}))
-    assert not is_puzzle(Recorded("smollm2", 1, run.folder, build, "countdown"))
     assert not is_puzzle(Recorded("tiny", 1, run.folder, build))
+    for model, task in (("smollm2", "sudoku"), ("smollm2", "gsm8k"), ("own/model", "countdown")):
+        assert not is_puzzle(Recorded(model, 1, run.folder, build, task)), "a task that the model is given as it is"
+
+
+def test_smollm2_imitates_a_puzzle_before_it_is_searched(tmp_path: Path) -> None:
+    ran: list[Any] = []
+
+    class Recorded(FigureRun):
+        def run_job(self, job: Any, folder: Path) -> Path:
+            ran.append((str(folder.relative_to(tmp_path)), job))
+            return folder
+
+    def build(name: str, **settings: Any) -> Any:
+        return recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe(name)), settings)
+
+    run = Recorded("smollm2", 2, tmp_path / "search-smollm2-countdown" / "seed-2", build, "countdown")
+    assert is_puzzle(run)
+    _, stages, _ = puzzle_stages(run)
+    folder, judges = ran[0]
+    assert folder == "step-judges-smollm2-countdown/seed-2/countdown"
+    start, prm = judges.stages[0].job, next(s.job for s in judges.stages if s.name == "prm")
+    assert (start.model, start.template, start.steps) == ("smollm2", "qa", 150)
+    assert prm.model == "stage:start" and prm.separator == "\n" and prm.optimizer.lr == ON_PUZZLES["lr"]
+    assert {job.model for job in stages.values()} == {str(tmp_path / folder / "start")}

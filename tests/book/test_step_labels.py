@@ -143,6 +143,7 @@ def test_smaller_sets_are_parts_of_larger_ones() -> None:
         ({"steps": (0,)}, "--steps 0: give numbers above 0, each once"),
         ({"steps": (9, 9)}, "--steps 9,9: give numbers above 0, each once"),
         ({"numbers": 2, "sizes": (4096,)}, "different training problems, and 2,048 are needed: give smaller --sizes"),
+        ({"numbers": 2, "puzzle": "long-sums"}, "long-sums with 2 numbers has 79 different training problems, and"),
     ],
 )
 def test_numbers_that_judges_cannot_have_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -158,7 +159,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.mark.nightly  # before there are right and wrong answers to learn from
 def test_tiny_run_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_labels, "PUZZLES", {4: {}})
+    monkeypatch.setattr(step_labels, "PUZZLES", {("tiny", None): {"4": {}}})
     run = FigureRun(
         "tiny", 3, tmp_path, lambda name, **given: build(name, **given, **SMALL), device="cpu", dtype="float32"
     )
@@ -176,3 +177,20 @@ def test_tiny_run_to_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     report = "\n".join(FIGURE.report({3: data}))
     assert "Countdown with 4 numbers" in report and "outcome reward model, all that were trained" in report
     assert {row["panel"] for row in FIGURE.draw({3: data}).rows} == {"4"}
+
+
+def test_long_sums_are_a_task_of_the_tiny_model(tmp_path: Path) -> None:
+    run = FigureRun("smollm2", 0, tmp_path, build, "long-sums")
+    with pytest.raises(UsageError, match="on the tiny model alone: take --on tiny"):
+        FIGURE.run(run)
+    (settings,) = step_labels.PUZZLES["tiny", "long-sums"].values()
+    stages = {stage.name: stage.job for stage in build("step_labels", **settings).stages}
+    longest = max(len(stages["start"].task.gold(p)) for p in stages["start"].task.train[:200])
+    assert longest < stages["test"].strategy.sampling.max_tokens <= longest + 16, "an answer fits, and its end"
+    assert (
+        "sums of ten numbers"
+        in FIGURE.report({0: seed_data(0.6, 0.5) | {"numbers": {"long-sums": LONG_SUMS}}})[0].lower()
+    )
+
+
+LONG_SUMS = seed_data(0.6, 0.5)["numbers"]["4"] | {"negatives": {}}

@@ -16,6 +16,7 @@ FIGURES: dict[str, str] = {
     "step-judges": "ponder.book.step_judges",
     "step-labels": "ponder.book.step_labels",
     "search": "ponder.book.search",
+    "falling": "ponder.book.falling",
     "bandits": "ponder.book.bandits",
     "gradient-noise": "ponder.book.gradient_noise",
     "poker": "ponder.book.poker",

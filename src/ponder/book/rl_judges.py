@@ -73,6 +73,13 @@ def rl_policy_and_judges(run: FigureRun) -> dict[str, str]:
     return {"start": str(folder / "rl"), "judge": str(folder / judge), "tuned": str(folder / "tuned")}
 
 
+def judges_of_rl(run: FigureRun) -> dict[str, str]:
+    """The settings `start` and `judges` of recipes: that policy, and the run that has its outcome reward model and its
+    implicit one. None for other models and tasks."""
+    folder = _run_stages(run, ("rl", "outcomes", "orm", "implicit"))
+    return {} if folder is None else {"start": str(folder / "rl"), "judges": str(folder)}
+
+
 def policy_of_rl(run: FigureRun) -> str | None:
     """That policy alone; None for other models and tasks."""
     folder = _run_stages(run, ("rl",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ class ScoredAnswers:
     right: list[list[float]]
     lengths: list[list[int]]  # tokens
     scores: dict[str, AnswerScores]
+    texts: list[list[int]] = field(default_factory=list)  # of each problem equal numbers for answers of equal tokens
 
 
 def score_stored_answers(
@@ -114,7 +115,14 @@ def _scored(traces: Sequence[Trace], verifier: Any, scores: dict[str, AnswerScor
         [[float(t.score(i, verifier.name) or 0.0) for i in own] for t, own in both],
         [[len(t.steps[i].token_ids) for i in own] for t, own in both],
         scores,
+        [_number_texts([t.token_ids(i).tobytes() for i in own]) for t, own in both],
     )
+
+
+def _number_texts(keys: Sequence[bytes]) -> list[int]:
+    """The place of each among the different ones."""
+    places = {key: k for k, key in enumerate(dict.fromkeys(keys))}
+    return [places[key] for key in keys]
 
 
 def score_steps(guide: str, folder: Path, device: str = "auto", dtype: str = "auto") -> list[list[Sequence[float]]]:

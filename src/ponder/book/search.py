@@ -24,7 +24,6 @@ from ponder.book.rl_judges import TASK as RL_TASK
 from ponder.book.rl_judges import policy_line, rl_policy_and_judges
 from ponder.book.score_answers import AnswerScores, ScoredAnswers, score_stored_answers
 from ponder.book.search_puzzles import (
-    is_puzzle,
     last_scores,
     measure_lines,
     puzzle_stages,
@@ -33,6 +32,7 @@ from ponder.book.search_puzzles import (
     score_prefixes,
 )
 from ponder.book.shared_settings import GSM8K_START
+from ponder.book.step_judges import is_puzzle
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, format_amount, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -72,6 +72,10 @@ ON_COUNTDOWN = (
     " or 192 of them), by eight beams of sixteen paths and one run of REBASE. Widths, simulations, REBASE's temperature"
     " and how MCTS chooses are the defaults; no other value was tried. The policy and its judges have the settings of"
     " [step-judges](step-judges.md)"
+)
+ON_LANGUAGE_MODEL_COUNTDOWN = (
+    "The searches have the settings of the tiny model on this puzzle, the policy and its judges those of"
+    " [step-judges](step-judges.md). A look at the searches of one seed on 64 validation problems changed nothing"
 )
 ON_MAWPS = (
     "How the implicit reward model is read was chosen on validation problems in [rl-judges](rl-judges.md), whose"
@@ -233,12 +237,16 @@ class Search:
                 " The implicit reward model gives each step its probability, and their product scores a path: so it"
                 " reads log pi of the path."
             )
-        how = first["guides"]
+        how, known = first["guides"], _guides(data)
+        implicit = f", the implicit one by its {READINGS[how['implicit']]} over the path" if "implicit" in known else ""
+        perfect = (
+            " The perfect judge checks every line by code and the end by the verifier, and shows what a search could"
+            " gain at most; it computes nothing."
+        )
         return (
             " The policy and its judges are those of [step-judges](step-judges.md). The process reward model is read by"
-            f" the {READINGS[how['prm']]} of a path's steps, the implicit one by its {READINGS[how['implicit']]} over"
-            " the path, as chosen on validation problems. The perfect judge checks every line by code and the end by"
-            " the verifier, and shows what a search could gain at most; it computes nothing."
+            f" the {READINGS[how['prm']]} of a path's steps{implicit}, as chosen on validation problems"
+            f"{'' if first['model'] == 'tiny' else ' of the tiny model'}.{perfect if 'oracle' in known else ''}"
         )
 
     def _missing_line(self, data: Sequence[SeedData]) -> str:
@@ -582,8 +590,10 @@ def _is_of_rl(first: SeedData) -> bool:
 
 def _settings(first: SeedData) -> str:
     """How the settings of these runs were chosen."""
+    if "guides" in first:
+        return ON_COUNTDOWN if first.get("model") == "tiny" else ON_LANGUAGE_MODEL_COUNTDOWN
     if first.get("model") == "tiny":
-        return ON_COUNTDOWN if "guides" in first else ON_SUMS
+        return ON_SUMS
     return ON_MAWPS if _is_of_rl(first) else ELSEWHERE
 
 

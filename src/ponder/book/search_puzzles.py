@@ -15,7 +15,7 @@ import numpy as np
 from ponder import event_loop
 from ponder.book.figure import FigureRun
 from ponder.book.score_answers import AnswerScores, load_scorer, score_steps
-from ponder.book.step_judges import PUZZLES, prefix_scores, puzzle_judges
+from ponder.book.step_judges import prefix_scores, puzzle_job, puzzle_judges
 from ponder.errors import UsageError
 from ponder.measure import auroc_within_problems
 from ponder.pipelines.rewards.step_labelling import ExactSteps
@@ -28,22 +28,12 @@ COUNTED = 4  # answers to each problem of which is counted what a judge reads
 StepScores = list[list[Sequence[float]]]  # of each step of each answer to each problem
 
 
-def is_puzzle(run: FigureRun) -> bool:
-    """Whether a figure is to be of a puzzle; the tiny model knows no other tasks beside its sums."""
-    if run.model != "tiny" or run.task not in PUZZLES:
-        return False
-    if run.task_settings:
-        raise UsageError(f"the judges of {run.task} are trained for one size of it: leave out --task's settings")
-    return True
-
-
 def puzzle_stages(run: FigureRun) -> tuple[Path, dict[str, Any], ExactSteps]:
     """Run the searches of a puzzle, or what is left of them: their folder, jobs by stage, and the check of steps."""
     judges = puzzle_judges(run, run.task or "")
-    built = run.build_recipe(RECIPE, puzzle=run.task, judges=str(judges), seed=run.seed)
+    built = run.build_recipe(RECIPE, model=run.model, puzzle=run.task, judges=str(judges), seed=run.seed)
     folder = run.run_job(built, run.folder / RECIPE)
-    labels = run.build_recipe("step_judges", puzzle=run.task, seed=run.seed)
-    check = next(stage.job.labeller for stage in labels.stages if stage.name == "steps")
+    check = next(stage.job.labeller for stage in puzzle_job(run, run.task or "").stages if stage.name == "steps")
     return folder, {stage.name: stage.job for stage in built.stages}, check
 
 

@@ -54,7 +54,12 @@ from ponder.runs import read_traces
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.types import Trace
 
-PUZZLES = {"sums": "sums of five numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku"}
+PUZZLES = {
+    "sums": "sums of five numbers", "countdown": "countdown", "sudoku": "4 x 4 sudoku",
+    "long-sums": "sums of ten numbers",
+}  # fmt: skip
+TINY_PUZZLES = ("sums", "countdown", "sudoku")  # without --task
+LANGUAGE_MODEL_PUZZLES = ("countdown", "long-sums")  # which SmolLM2 imitates before it solves any
 RECIPE = "step_judges"
 TASK = "mawps"
 # Of SmolLM2 after GRPO, as in rl-judges. Each training problem's answers are read about once.
@@ -62,6 +67,7 @@ ON_WORD_PROBLEMS: dict[str, Any] = {
     "more_tasks": ("svamp",), "problems": 1300, "samples": 16, "labels": "hard", "completions": 8, "batch_size": 16,
     "steps": 160, "warmup_steps": 10, "lr": 1e-4, "implicit_lr": 2e-5, "beta": 0.05, "limit": 128,
 }  # fmt: skip
+ON_PUZZLES: dict[str, Any] = {"lr": 1e-4, "implicit_lr": 5e-5, "beta": 0.05, "steps": 300}  # of SmolLM2
 NEEDED = ("start", "outcomes", "steps", "prm", "implicit")  # stages that make the policy and what leads searches
 SPLITS = ("validation", "test")
 ORACLE_BEYOND = 1.7  # where it is so many times the best choice, the axis ends without it
@@ -148,16 +154,21 @@ class StepJudges:
         " of 3e-3 for the process model was worse there than 1e-3. Sums then had five numbers in place of six,"
         f" of which most right answers have a wrong line. {TINY_START}; by what the starts of countdown and sudokus,"
         " 600 and 400 steps, were chosen was not kept. SmolLM2's policy, rates, beta and steps are those of rl-judges;"
-        f" labels, completions and samples had one value. {GSM8K_START}"
+        f" labels, completions and samples had one value. {GSM8K_START}. Where it imitates countdown, its start of 150"
+        " steps came after 60, with which judges of 2,048 answers chose worse on validation problems of one seed;"
+        " rates, beta and the judges' steps were tried in no other values"
     )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
+        if is_puzzle(run):
+            found = {run.task: run_puzzle(run, run.task or "")}
+            return {"model": run.model, "task": run.task, "seed": run.seed, "puzzles": found}
         if run.model != "tiny" or run.task is not None:
             return run_task(replace(run, task=run.task or TASK))
         if run.task_settings:
             raise UsageError("the tiny model's puzzles have one size each: leave out the settings of a task")
-        found = {puzzle: run_puzzle(run, puzzle) for puzzle in PUZZLES}
+        found = {puzzle: run_puzzle(run, puzzle) for puzzle in TINY_PUZZLES}
         return {"model": run.model, "seed": run.seed, "puzzles": found}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -224,8 +235,8 @@ class StepJudges:
         out += first_error_lines(seeds)
         if uncounted:
             out += [f"Tokens and {UNKNOWN_FLOPS} by stage.", ""]
-        missing = [title for puzzle, title in PUZZLES.items() if puzzle not in _puzzles(seeds)]
-        if missing and not _of_own_task(seeds):
+        missing = [PUZZLES[puzzle] for puzzle in TINY_PUZZLES if puzzle not in _puzzles(seeds)]
+        if missing and "task" not in first:
             out += [
                 f"Not made yet: {' and '.join(missing)}. The recipe has them (`ponder run step_judges --puzzle`), and"
                 f" `ponder book {self.name} --out FOLDER` makes the figure with all puzzles in another folder.",
@@ -256,10 +267,25 @@ class StepJudges:
         ]
 
 
+def is_puzzle(run: FigureRun) -> bool:
+    """Whether the task is a puzzle whose lines code checks: the tiny model's own, or one that SmolLM2 imitates."""
+    known = {"tiny": tuple(PUZZLES), "smollm2": LANGUAGE_MODEL_PUZZLES}.get(run.model, ())
+    if run.task not in known:
+        return False
+    if run.task_settings:
+        raise UsageError(f"the puzzle {run.task} has one size for each model: leave out --task's settings")
+    return True
+
+
 def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     """The numbers of one puzzle and seed."""
-    job = run.build_recipe(RECIPE, puzzle=puzzle, seed=run.seed)
+    job = puzzle_job(run, puzzle)
     return measure_run(run, job, run.run_job(job, run.folder / puzzle))
+
+
+def puzzle_job(run: FigureRun, puzzle: str) -> Any:
+    settings = {} if run.model == "tiny" else ON_PUZZLES
+    return run.build_recipe(RECIPE, model=run.model, puzzle=puzzle, seed=run.seed, **settings)
 
 
 def run_task(run: FigureRun) -> dict[str, Any]:
@@ -317,8 +343,9 @@ def _stage_job(job: Any, name: str) -> Any:
 def puzzle_judges(run: FigureRun, puzzle: str) -> Path:
     """The folder of the stages that make a puzzle's policy and the judges that lead searches, run once for this figure
     and others."""
-    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}" / run.folder.name / puzzle
-    job = run.build_recipe(RECIPE, puzzle=puzzle, seed=run.seed)
+    task = "" if run.model == "tiny" and puzzle in TINY_PUZZLES else f"-{puzzle}"
+    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}{task}" / run.folder.name / puzzle
+    job = puzzle_job(run, puzzle)
     needed = [stage for stage in job.stages if stage.name in NEEDED or (folder / stage.name).exists()]
     return run.run_job(replace(job, stages=tuple(needed)), folder)
 

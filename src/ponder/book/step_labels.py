@@ -20,6 +20,7 @@ from ponder.book.figure import (
 )
 from ponder.book.stage_costs import add_costs, stage_cost_lines, stage_costs
 from ponder.book.step_judges import CHOICE_N, count_right_ends, measure_choices, score_answers_and_steps
+from ponder.errors import UsageError
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 from ponder.pipelines.stages import Stages
@@ -27,8 +28,20 @@ from ponder.runs import read_traces
 from ponder.runs.data_files import read_filter_report
 
 RECIPE = "step_labels"
-# By the numbers of a puzzle, which are the lines of its answers, the recipe's settings.
-PUZZLES: dict[int, dict[str, Any]] = {4: {}, 6: {"sizes": (256, 4096), "negatives": False}}
+LONG_SUMS = "long-sums"
+# By model and task the puzzles and the recipe's settings: of countdown by its numbers, the lines of its answers.
+PUZZLES: dict[tuple[str, str | None], dict[str, dict[str, Any]]] = {
+    ("tiny", None): {"4": {"numbers": 4}, "6": {"numbers": 6, "sizes": (256, 4096), "negatives": False}},
+    ("tiny", LONG_SUMS): {
+        LONG_SUMS: {"puzzle": LONG_SUMS, "sizes": (256, 1024, 4096), "steps": (400,), "negatives": False}
+    },
+    ("smollm2", None): {
+        "4": {
+            "numbers": 4, "sizes": (128, 512, 2048), "steps": (100,), "negatives": False, "lr": 1e-4,
+            "implicit_lr": 5e-5, "beta": 0.05,
+        }
+    },
+}  # fmt: skip
 SPLITS = ("validation", "test")
 JUDGES = {
     "orm": "outcome reward model",
@@ -71,10 +84,14 @@ class StepLabels:
         f" models the ratio or log pi, too) are those that choose best among {CHOICE_N} on validation problems, over"
         " all seeds. Rates and batch are the recipes' and had one value"
     )
-    models = ("tiny",)
+    models = ("tiny", "smollm2")
+    tasks = (LONG_SUMS,)
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        found = {str(numbers): run_puzzle(run, numbers) for numbers in PUZZLES}
+        puzzles = PUZZLES.get((run.model, run.task))
+        if puzzles is None:
+            raise UsageError(f"the figure {self.name} has {run.task} on the tiny model alone: take --on tiny")
+        found = {puzzle: run_puzzle(run, puzzle, settings) for puzzle, settings in puzzles.items()}
         return {"model": run.model, "seed": run.seed, "numbers": found}
 
     def draw(self, seeds: Mapping[int, SeedData]) -> FigureWithData:
@@ -102,7 +119,7 @@ class StepLabels:
                 axes.set_xlabel("labelled answers to learn from")
                 axes.set_ylabel(f"right, best of {max_n(seeds, puzzle)}, %")
                 axes.set_ylim(bottom=0)
-                axes.set_title(f"countdown with {puzzle} numbers", fontsize=9)
+                axes.set_title(puzzle_title(puzzle), fontsize=9)
             lines, labels = panels[0].get_legend_handles_labels()
             columns = min(2, len(panels))
             figure.legend(lines, labels, fontsize=7, ncols=columns, loc="outside lower center", frameon=False)
@@ -126,7 +143,7 @@ class StepLabels:
         out: list[str] = []
         for puzzle in known_puzzles(seeds):
             out += [
-                f"### Countdown with {puzzle} numbers",
+                f"### {puzzle_title(puzzle).capitalize()}",
                 "",
                 *self._data_lines(seeds, puzzle),
                 *self._size_table(seeds, puzzle),
@@ -144,7 +161,8 @@ class StepLabels:
         s = first["settings"]
         counts = " or ".join(f"{count:,}" for count in s["steps"])
         return [
-            f"Answers have {puzzle} lines. Judges learn from {s['samples']} answers to each of many different problems,"
+            f"Answers have {10 if puzzle == LONG_SUMS else puzzle} lines. Judges learn from"
+            f" {s['samples']} answers to each of many different problems,"
             " smaller sets being parts of larger ones; of the largest in the first seed"
             f" {biggest['only right lines']:,} are right in every line, and {biggest['a wrong line']:,} right in the"
             f" end after a wrong line. However many there are, a judge learns for {counts} steps of {s['answers']}"
@@ -234,10 +252,10 @@ class StepLabels:
         ]
 
 
-def run_puzzle(run: FigureRun, numbers: int) -> dict[str, Any]:
-    """The numbers of countdown with so many numbers, of one seed."""
-    job = run.build_recipe(RECIPE, numbers=numbers, seed=run.seed, **PUZZLES[numbers])
-    folder = run.run_job(job, run.folder / f"numbers-{numbers}")
+def run_puzzle(run: FigureRun, puzzle: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one puzzle and seed."""
+    job = run.build_recipe(RECIPE, model=run.model, seed=run.seed, **settings)
+    folder = run.run_job(job, run.folder / f"numbers-{puzzle}")
     stages = {stage.name: stage.job for stage in job.stages}
     groups = trained_groups(stages)
     out: dict[str, Any] = {split: measure_split(run, folder, split, stages, groups) for split in SPLITS}
@@ -321,6 +339,10 @@ def _stage_kind(name: str) -> str:
         return f"{JUDGES[judge]}, all that were trained"
     kinds = {"outcomes": "answers to learn from", "steps": "labels of lines", "pool": "answers to choose negatives of"}
     return next((kind for start, kind in kinds.items() if name.startswith(start)), name)
+
+
+def puzzle_title(puzzle: str) -> str:
+    return "sums of ten numbers" if puzzle == LONG_SUMS else f"countdown with {puzzle} numbers"
 
 
 def known_puzzles(seeds: Mapping[int, SeedData]) -> list[str]:

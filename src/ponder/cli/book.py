@@ -86,8 +86,11 @@ def _check_figure_flags(
     if not figure.models and (on, task, task_settings, device, dtype) != ("tiny", None, {}, "auto", "auto"):
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
     if figure.models and "any" not in figure.models:
-        if on not in figure.models or task is not None:
-            raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}, not on {task or on}")
+        own = getattr(figure, "tasks", ())  # that it has beside its own
+        if on not in figure.models or (task is not None and task not in own):
+            also = f", with --task {' or '.join(own)} too" if own else ""
+            wrong = task if on in figure.models else on
+            raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}{also}, not on {wrong}")
         if task_settings:
             raise UsageError(
                 f"the figure {figure.name} has a task of its own: leave out --task.{next(iter(task_settings))}"
