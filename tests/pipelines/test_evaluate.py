@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -176,6 +177,21 @@ def test_evaluate_with_a_real_policy_resumes_to_the_same_answers(tmp_path: Path)
     assert replace(result, cost=Cost()) == replace(whole, cost=Cost())
     texts = [[[s.text for s in t.steps] for _, t in read_traces(tmp_path / f)] for f in ("run", "whole")]
     assert texts[0] == texts[1]
+
+
+def test_a_stop_that_ends_several_problems_at_once_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when an engine fails all calls in flight: asyncio must not log the error of each problem after the first."""
+
+    class Stopped(FakePolicy):
+        async def generate(self, prefix: Any, sampling: Any, n: int = 1) -> Any:
+            raise Interrupted("all at once")
+
+    with pytest.raises(Interrupted, match="stopped after 0 of 10 problems"):
+        ran(Evaluate(DigitTask()), tmp_path / "run", Stopped())
+    gc.collect()  # asyncio logs an error that nobody asked for when its task is freed
+    assert "all at once" not in caplog.text
 
 
 def test_solve_all_stops_at_the_first_failure() -> None:

@@ -84,7 +84,7 @@ async def _in_completion_order(
     problems: Sequence[Problem], work: Work, max_concurrency: int
 ) -> AsyncGenerator[Trace, None]:
     """Each trace as soon as it is there. A slow problem holds up no other; the rest is cancelled when one raises."""
-    waiting, running = iter(problems), list[asyncio.Task[Trace]]()
+    waiting, finished, running = iter(problems), list[asyncio.Task[Trace]](), list[asyncio.Task[Trace]]()
     try:
         while True:
             running += [asyncio.create_task(work(p)) for p in islice(waiting, max_concurrency - len(running))]
@@ -97,4 +97,5 @@ async def _in_completion_order(
     finally:
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        # A stop fails many at once; asyncio would log each error that nobody asks for, with its traceback.
+        await asyncio.gather(*finished, *running, return_exceptions=True)
