@@ -253,8 +253,10 @@ class StepJudges:
             start = policy_line(first) if after_rl else start_line(first["model"], first["task"])
             chosen = "" if after_rl else " No setting was chosen on this model and task."
             return f"{start.strip()} {labels_line(found)}{chosen}".strip()
+        of_smollm2 = first.get("model") == "smollm2"
+        imitates = "SmolLM2 first imitates worked attempts, as the tiny model does. " if of_smollm2 else ""
         return (
-            f"{found['answers learned from']:,} answers to learn from, of every line whether it is right"
+            f"{imitates}{found['answers learned from']:,} answers to learn from, of every line whether it is right"
             f" ({_ends_line(found)});"
         )
 

@@ -83,9 +83,9 @@ class StepLabels:
         "Of each judge its number of optimiser steps and its reading (worst step, product or last step; of implicit"
         f" models the ratio or log pi, too) are those that choose best among {CHOICE_N} on validation problems, over"
         " all seeds. Rates and batch are the recipes' and had one value. The numbers of the long sums, their size and"
-        " the start's 300 steps were taken after starts of 200 to 800 steps, by the share of validation problems that these"
-        " solve; two trials of judges before, one seed each, were looked at on test problems and changed nothing but"
-        " the size of the numbers. SmolLM2's sizes and rates came after trials of one seed on validation problems"
+        " the start's 300 steps were taken after starts of 200 to 800 steps, by the share of validation problems that"
+        " these solve; two trials of judges before, one seed each, were looked at on test problems and changed nothing"
+        " but the size of the numbers. SmolLM2's sizes and rates came after trials of one seed on validation problems"
     )
     models = ("tiny", "smollm2")
     tasks = (LONG_SUMS,)
