@@ -309,10 +309,14 @@ def test_each_sequence_equals_its_solo_result(
     alone.close()
 
 
-def test_graphs_go_with_the_last_user_of_an_engine(graphs: Callable[..., Engine]) -> None:
-    """Without the garbage collector: they hold the cache of the GPU."""
+@pytest.mark.parametrize(
+    "sampling", [Sampling(max_tokens=9), Sampling(max_tokens=60, stop_token_ids=tuple(range(0, 64, 4)))]
+)
+def test_graphs_go_with_the_last_user_of_an_engine(graphs: Callable[..., Engine], sampling: Sampling) -> None:
+    """Without the garbage collector: they hold the cache of the GPU. Where sequences stop early, the next steps of the
+    last ones were launched already."""
     machine = graphs(tiny_decoder(), 900, short=0)
-    asked = [Request(ids([3, 4, 5]), Sampling(max_tokens=9), 4, seed) for seed in range(3)]
+    asked = [Request(ids([3, 4, 5]), sampling, 4, seed) for seed in range(3)]
 
     async def all_of_them(machine: Engine) -> None:
         await asyncio.gather(*map(machine.generate, asked))

@@ -286,7 +286,9 @@ class Engine:
     def _step_in_stream(self) -> None:
         with nullcontext() if self.cuda_stream is None else torch.cuda.stream(self.cuda_stream):
             self._guarded_step()
-        self.mailbox.worker = self if self._has_work() or self._run_in_flight is not None else None
+        if not self._has_work():
+            self._run_in_flight = None  # steps after the ends of all sequences: no further step would collect them
+        self.mailbox.worker = self if self._has_work() else None
 
     def _has_work(self) -> bool:
         return bool(self._scheduler)
