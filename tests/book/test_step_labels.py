@@ -82,6 +82,7 @@ def test_report_says_where_labels_of_steps_and_near_misses_help() -> None:
     assert "From 256 less from 1,024: +21.0" in report and "Larger where answers are few: **yes**" in report
     assert report.count("near misses less others at random, in points: -9.0") == 1, "one puzzle has near misses"
     assert report.count("Above: **no**") == 1
+    assert "- outcome reward model less majority: from 256 +20.0 [+20.0, +20.0]" in report, "0.4 and 0.2"
     assert "- AUROC: process reward model less outcome reward model: from 256 +0.000 [+0.000, +0.000]" in report
     better = {s: seed_data(0.6, 0.5) for s in range(3)}
     for s, data in better.items():
@@ -185,7 +186,8 @@ def test_long_sums_are_a_task_of_the_tiny_model(tmp_path: Path) -> None:
         FIGURE.run(run)
     (settings,) = step_labels.PUZZLES["tiny", "long-sums"].values()
     stages = {stage.name: stage.job for stage in build("step_labels", **settings).stages}
-    longest = max(len(stages["start"].task.gold(p)) for p in stages["start"].task.train[:200])
+    task = stages["test"].task
+    longest = max(len(task.gold(problem)) for problem in task.train[:400])
     assert longest < stages["test"].strategy.sampling.max_tokens <= longest + 16, "an answer fits, and its end"
     assert (
         "sums of ten numbers"

@@ -207,16 +207,17 @@ class StepLabels:
             first, second = ({size: row_curves(seeds, puzzle, judge, size, readings) for size in sizes}
                              for judge in (one, other))  # fmt: skip
             gaps = {size: gap(first[size], second[size]) for size in sizes}
-            cells = "; ".join(
-                f"from {size:,} {format_interval(g, sign=True)}, above: **{held_above(g)}**" for size, g in gaps.items()
-            )
-            out.append(f"- {JUDGES[one]} less {JUDGES[other]}{title}: {cells}.")
+            out.append(f"- {JUDGES[one]} less {JUDGES[other]}{title}: {_gap_cells(gaps)}.")
             if len(sizes) > 1:
                 shrunk = [few - many for few, many in zip(gaps[sizes[0]], gaps[sizes[-1]], strict=True)]
                 out.append(
                     f"  From {sizes[0]:,} less from {sizes[-1]:,}: {format_interval(shrunk, sign=True)}. Larger where"
                     f" answers are few: **{held_above(shrunk)}**."
                 )
+        vote = [data["numbers"][puzzle]["test"]["majority"] for data in seeds.values()]
+        for judge, title in JUDGES.items():
+            above = {size: gap(row_curves(seeds, puzzle, judge, size), vote) for size in sizes}
+            out.append(f"- {title} less majority: {_gap_cells(above)}.")
         return [*out, ""]
 
     def _held_auroc_lines(self, seeds: Mapping[int, SeedData], puzzle: str) -> list[str]:
@@ -388,6 +389,13 @@ def chosen_variant(
     worth = np.mean([[variant["best"][k] for variant in own] for own in variants], axis=0)
     able = [i for i, variant in enumerate(variants[0]) if not readings or variant["reading"] in readings]
     return max(able, key=lambda i: float(worth[i]))
+
+
+def _gap_cells(gaps: Mapping[int, Sequence[float]]) -> str:
+    """By number of labelled answers a difference, and whether it lies above 0."""
+    return "; ".join(
+        f"from {size:,} {format_interval(own, sign=True)}, above: **{held_above(own)}**" for size, own in gaps.items()
+    )
 
 
 def _comparisons(seeds: Mapping[int, SeedData], puzzle: str) -> list[tuple[str, str, tuple[str, ...], str]]:
