@@ -37,7 +37,7 @@ SUDOKU_MODEL = ScratchModel("1234.=#\n ", width=64, layers=2, context=80, weight
 LONG_SUMS_MODEL = ScratchModel("0123456789+=#\n ", width=64, layers=2, weight_std=0.08)
 ANSWER_MARK = "#### "
 NUMBERS: dict[PuzzleName, int] = {"long-sums": 10, "countdown": 4}  # of a puzzle, where they can be chosen
-TINY_LIMIT, LIMIT = 10, 100  # the numbers of long sums lie below, so that some lines are wrong
+TINY_BELOW, BELOW = 10, 100  # the numbers of long sums lie below, of the tiny model and of others
 START_STEPS: dict[PuzzleName, int] = {"sums": 300, "long-sums": 300, "countdown": 600, "sudoku": 400}
 LANGUAGE_MODEL_START: dict[PuzzleName, StepsAndRate] = {
     "long-sums": StepsAndRate(40, 1e-4), "countdown": StepsAndRate(150, 1e-4),
@@ -217,10 +217,10 @@ def _sign(line: str) -> str:
 
 
 def find_puzzle(
-    name: PuzzleName, numbers: int | None = None, limit: int = TINY_LIMIT
+    name: PuzzleName, numbers: int | None = None, below: int = TINY_BELOW
 ) -> tuple[Task, ExactSteps, ScratchModel]:
     """The task, the check of its steps, and a model of its characters. `numbers`: of long sums and countdown, whose
-    answers have as many lines; those of long sums lie below `limit`."""
+    answers have as many lines; those of long sums lie below `below`."""
     if numbers is not None and name not in NUMBERS:
         raise UsageError(f"the puzzle {name} has one size: leave out --numbers, or take {' or '.join(NUMBERS)}")
     numbers = numbers or NUMBERS.get(name, 0)
@@ -229,8 +229,8 @@ def find_puzzle(
         assert isinstance(tiny.model, ScratchModel)
         return tiny.task, SumSteps(), tiny.model
     if name == "long-sums":
-        task = Sums(terms=numbers, limit=limit, prompt="{sum}=", forms=("hash",))
-        context = numbers * (len(str(limit - 1)) + 1) + longest_sum(numbers, limit)
+        task = Sums(terms=numbers, limit=below, prompt="{sum}=", forms=("hash",))
+        context = numbers * (len(str(below - 1)) + 1) + longest_sum(numbers, below)
         return task, SumSteps(), replace(LONG_SUMS_MODEL, context=context + 8)
     if name == "countdown":
         size: dict[str, Any] = {"numbers": numbers, "fewest": numbers, **PUZZLES}
@@ -238,9 +238,9 @@ def find_puzzle(
     return RowSudoku(), SudokuSteps(), SUDOKU_MODEL
 
 
-def longest_sum(numbers: int, limit: int) -> int:
+def longest_sum(numbers: int, below: int) -> int:
     """The most characters that a worked sum has, and its end."""
-    digits, total = len(str(limit - 1)), len(str(numbers * (limit - 1)))
+    digits, total = len(str(below - 1)), len(str(numbers * (below - 1)))
     return (numbers - 1) * (2 * total + digits + len("+=\n")) + len(ANSWER_MARK) + total + 1
 
 
@@ -249,7 +249,7 @@ def puzzle_base(
 ) -> tuple[RecipeBase, ExactSteps]:
     """The tiny base on a puzzle, or a language model that first imitates its lines, and the check of its steps."""
     tiny = model == "tiny"
-    task, check, scratch = find_puzzle(puzzle, numbers, TINY_LIMIT if tiny else LIMIT)
+    task, check, scratch = find_puzzle(puzzle, numbers, TINY_BELOW if tiny else BELOW)
     if puzzle == "long-sums":
         max_tokens = longest_sum(len(task.train[0].tags["terms"]), task.limit)
     else:

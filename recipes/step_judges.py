@@ -8,10 +8,11 @@ the second, all from the same answers. A tenth of the training problems is kept 
 learns from it. `ponder book step-judges` runs this with three seeds and every puzzle, and lets each judge choose among
 the same samples. Results: docs/book/step-judges.md.
 
-With `--model` and `--task` a language model answers that task as it is; `--more-tasks` are learned from and tested on,
-too. Steps end at `--separator`. A task that has an `ExactSteps` as `step_check` checks them; else rollouts label them
-as Math-Shepherd's do (Wang et al. 2024, arXiv:2312.08935): `--completions` of the answer up to each step, a soft label
-is the share of right ones, and a hard one is 1 if any is right.
+With `--model` and `--puzzle` a language model first imitates the same answers. With `--model` and `--task` it answers
+that task as it is; `--more-tasks` are learned from and tested on, too. Steps end at `--separator`. A task that has an
+`ExactSteps` as `step_check` checks them; else rollouts label them as Math-Shepherd's do (Wang et al. 2024,
+arXiv:2312.08935): `--completions` of the answer up to each step, a soft label is the share of right ones, and a hard
+one is 1 if any is right.
 """
 
 from dataclasses import replace
@@ -52,7 +53,7 @@ from ponder.train.reward_objectives import (
     RewardObjective,
 )
 
-TINY = When("model", "tiny")
+SEPARATOR = "\n"
 OTHERS = When("model", other_than=("tiny",))
 
 
@@ -67,7 +68,7 @@ def recipe(
         int | None, "training problems to sample answers of; None: of puzzles 1024, else 256", GreaterThan(0)
     ] = None,
     samples: Count = 8, n: Count = 64,
-    separator: Annotated[str, "where a step ends", OTHERS] = "\n",
+    separator: Annotated[str, "where a step ends", OTHERS] = SEPARATOR,
     completions: Annotated[
         int | None, "of each step, where rollouts label steps; None: 8", OTHERS, GreaterThan(0)
     ] = None,
@@ -85,8 +86,14 @@ def recipe(
 ) -> Stages:  # fmt: skip
     if not separator:
         raise UsageError("--separator is empty and would cut nowhere: give a text, such as a line break")
-    if puzzle is not None and task is not None:
-        raise UsageError(f"--puzzle {puzzle} and --task {task} are two tasks: leave one out")
+    if puzzle is not None:
+        of_tasks = {
+            "task": task, **{f"task.{name}": value for name, value in task_settings.items()}, "template": template, "max-tokens": max_tokens,
+            "completions": completions, "labels": labels, "more-tasks": more_tasks,
+            "separator": separator if separator != SEPARATOR else None,
+        }  # fmt: skip
+        if given := [name for name, value in of_tasks.items() if value]:
+            raise UsageError(f"the puzzle {puzzle} has its own {', '.join(given)}: leave out --{given[0]}, or --puzzle")
     if puzzle is not None or (model == "tiny" and task is None):
         b, check = puzzle_base(puzzle or "sums", limit, start_steps, numbers, model)
         problems, steps, tested, checks = problems or 1024, steps or 400, {"": b}, {"": check}

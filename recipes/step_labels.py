@@ -5,8 +5,9 @@ own answers to fresh training problems get a verdict, and of each line exactly, 
 256, 1,024 ... of these answers train an outcome and a process reward model and implicit ones of both labels, each for a
 few and for more steps. Beside them outcome models learn from near misses: of many answers to each of some problems all
 right ones, and as many wrong ones that are nearest to a right one, or at random. A tenth of the training problems is
-kept for choosing settings, and nothing learns from it. `ponder book step-labels` runs this with three seeds. Results:
-docs/book/step-labels.md.
+kept for choosing settings, and nothing learns from it. In countdown the last line shows whether an answer is right; in
+`--puzzle long-sums` an error may be in any line. A language model (`--model`) first imitates the same. `ponder book
+step-labels` runs this with three seeds. Results: docs/book/step-labels.md.
 """
 
 from collections.abc import Sequence

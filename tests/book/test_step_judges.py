@@ -25,6 +25,7 @@ from ponder.book.step_judges import (
     puzzle_curves,
 )
 from ponder.cli import recipe_files
+from ponder.errors import UsageError
 from ponder.tasks.step_labels import LABEL_SCORE
 from ponder.types import Problem, Step, Trace, ids
 
@@ -141,3 +142,35 @@ def test_reduction_is_chosen_on_validation_problems_and_reported() -> None:
     alone = {seed: {"puzzles": {"sudoku": one}} for seed in range(3)}
     assert "Not made yet: sums of five numbers and countdown." in "\n".join(FIGURE.report(alone))
     assert {row["panel"] for row in FIGURE.draw(alone).rows} == {"sudoku"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"puzzle": "countdown", "task": "gsm8k"}, "the puzzle countdown has its own task: leave out --task"),
+        ({"puzzle": "countdown", "model": "smollm2", "labels": "hard"}, "has its own labels: leave out --labels"),
+        ({"puzzle": "countdown", "model": "smollm2", "separator": ";"}, "leave out --separator, or --puzzle"),
+        (
+            {"puzzle": "sudoku", "numbers": 5},
+            "sudoku has one size: leave out --numbers, or take long-sums or countdown",
+        ),
+        ({"puzzle": "sudoku", "model": "smollm2"}, "sudoku is the tiny model's: take long-sums or countdown"),
+        ({"model": "smollm2", "task": "countdown", "start_steps": 9}, "--start-steps are of a puzzle's start"),
+    ],
+)
+def test_settings_that_a_puzzle_does_not_read_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        recipe_files.build_job(recipe_files.load_recipe(recipe_files.find_recipe("step_judges")), settings)
+
+
+def test_a_language_model_imitates_a_puzzle_and_its_lines_are_checked_by_code() -> None:
+    recipe = recipe_files.load_recipe(recipe_files.find_recipe("step_judges"))
+    job = recipe_files.build_job(recipe, {"model": "smollm2", "puzzle": "long-sums", "numbers": 6, "start_steps": 7})
+    stages = {stage.name: stage.job for stage in job.stages}
+    assert list(stages)[:4] == ["start", "start-accuracy", "outcomes", "steps"]
+    start, test = stages["start"], stages["test"]
+    assert (start.model, start.steps, test.model) == ("smollm2", 7, "stage:start")
+    problem = test.task.test[0]
+    assert len(problem.tags["terms"]) == 6 and max(problem.tags["terms"]) >= 10
+    assert step_labels(stages["steps"].labeller, problem, test.task.gold(problem)) == [1.0] * 6
+    assert len(test.task.gold(problem)) < test.strategy.sampling.max_tokens
