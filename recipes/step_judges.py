@@ -88,9 +88,9 @@ def recipe(
         raise UsageError("--separator is empty and would cut nowhere: give a text, such as a line break")
     if puzzle is not None:
         of_tasks = {
-            "task": task, **{f"task.{name}": value for name, value in task_settings.items()}, "template": template, "max-tokens": max_tokens,
-            "completions": completions, "labels": labels, "more-tasks": more_tasks,
-            "separator": separator if separator != SEPARATOR else None,
+            "task": task, "template": template, "max-tokens": max_tokens, "completions": completions, "labels": labels,
+            "more-tasks": more_tasks, "separator": separator if separator != SEPARATOR else None,
+            **{f"task.{name}": value for name, value in task_settings.items()},
         }  # fmt: skip
         if given := [name for name, value in of_tasks.items() if value]:
             raise UsageError(f"the puzzle {puzzle} has its own {', '.join(given)}: leave out --{given[0]}, or --puzzle")
