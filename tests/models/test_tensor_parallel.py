@@ -70,11 +70,15 @@ class Outcome:
     ledger: LedgerCounts = LedgerCounts()
     log: str = ""
     left_over: list[int] = field(default_factory=list)
+    temporary: list[Path] = field(default_factory=list)  # files while a replica runs, after two others were lost
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return asyncio.run(asyncio.wait_for(scenario(tmp_path_factory.mktemp("shards")), 400))
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))  # of the processes that are started
+        return asyncio.run(asyncio.wait_for(scenario(tmp_path_factory.mktemp("shards"), temporary), 400))
 
 
 async def ask_both(policy: PonderPolicy, replicas: ReplicaPolicy) -> list[float]:
@@ -87,7 +91,7 @@ async def ask_both(policy: PonderPolicy, replicas: ReplicaPolicy) -> list[float]
     return [gap(a, b) for a, b in zip(found, for_one, strict=True)]
 
 
-async def scenario(folder: Path) -> Outcome:
+async def scenario(folder: Path, temporary: Path) -> Outcome:
     out, policy = Outcome(), grouped_policy()
     async with ReplicaPolicy(policy, 1, folder, tensor_parallel=2, deadlines=DEADLINES) as replicas:
         (replica,) = replicas.replicas
@@ -114,6 +118,7 @@ async def scenario(folder: Path) -> Outcome:
         out.answers += sum(len(c) for c in await asyncio.gather(*tasks))
         third = [replica.pid, *children(replica.pid)]
         out.log = replica.log.read_text()
+        out.temporary = list(temporary.rglob("*"))
     for _ in range(100):  # the kernel ends a shard with the process that started it, a moment later
         out.left_over = [pid for pid in (*first, *second, *third) if Path(f"/proc/{pid}").exists()]
         if not out.left_over:
@@ -144,6 +149,11 @@ def test_lost_shards_restart_the_replica(outcome: Outcome) -> None:
     assert "a pass over 2 shards failed, which wait 5 seconds for each other" in outcome.log
     assert outcome.seconds_until_noticed < 30
     assert outcome.left_over == []
+
+
+def test_replicas_that_are_killed_leave_no_temporary_files(outcome: Outcome) -> None:
+    """They cannot remove any, so they have none, and however they end, none is left."""
+    assert outcome.temporary == []
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ def pick_backend(devices: Sequence[torch.device]) -> str:
 
 
 def join_shards(shard: Shard, store: Path, backend: str, device: torch.device, seconds: float) -> AllReduce:
-    """Join the group; returns its sum over all shards. `store`: a file that is not there yet, in a folder of this user
-    alone. `seconds`: how long a shard waits for another before it gives up."""
+    """Join the group; returns its sum over all shards. `store`: a file that is empty or not there yet, and that other
+    users cannot open. `seconds`: how long a shard waits for another before it gives up."""
     from torch._C._distributed_c10d import FileStore  # a torch without distributed has none
 
     for _, name in socket.if_nameindex():

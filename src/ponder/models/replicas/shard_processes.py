@@ -77,8 +77,7 @@ class ShardProcesses:
 
     def __init__(self, how: ShardSettings, on_lost: Callable[[ShardLost], None] = lambda error: None) -> None:
         self.how, self.count, self.deadline, self._on_lost = how, how.count, how.deadline, on_lost
-        self._folder = tempfile.TemporaryDirectory(prefix="ponder-shards-")  # of this user alone
-        self.store = Path(self._folder.name) / "store"
+        self.store, self._close_store = _open_store()
         self._lost: ShardLost | None = None
         self._lock = threading.Lock()
         self._closed = False
@@ -160,7 +159,7 @@ class ShardProcesses:
             child.kill()
             child.wait()
             _pipe(child.stdin).close()
-        self._folder.cleanup()
+        self._close_store()
 
     def _name(self, index: int) -> str:
         return f"shard {index + 1} of {self.count} (process {self._children[index].pid})"
@@ -196,6 +195,16 @@ class ShardProcesses:
         self._replies[index].put({"kind": "lost", "error": str(error)})
         with suppress(ShardLost):  # whoever waits for it raises it
             self.fail(error)
+
+
+def _open_store() -> tuple[Path, Callable[[], None]]:
+    """A file for `join_shards`, and what closes it. On Linux it is memory without a name: a replica is killed, and
+    could not remove a file."""
+    if sys.platform.startswith("linux"):
+        memory = open(os.memfd_create("ponder-shards", os.MFD_CLOEXEC), "rb")  # noqa: SIM115
+        return Path(f"/proc/{os.getpid()}/fd/{memory.fileno()}"), memory.close
+    folder = tempfile.TemporaryDirectory(prefix="ponder-shards-")  # of this user alone
+    return Path(folder.name) / "store", folder.cleanup
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
