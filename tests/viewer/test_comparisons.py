@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="needs the extra serve")
 
+import fake_runs
 from fake_runs import right_answer, write_run, wrong_answer
 from ponder.errors import UsageError
 from ponder.measure import fit_coverage_law_to_counts, paired_difference, pass_at_k, wilson
@@ -110,6 +111,21 @@ def test_fronts_leave_out_an_unjudged_run_and_say_so(api: Api, unjudged: str) ->
         api.get("/api/fronts", {"runs": unjudged})
     with pytest.raises(UsageError, match="0 runs were given; choose from 1 to 20"):
         api.get("/api/fronts", {"runs": ""})
+
+
+def test_fronts_leave_out_a_run_without_verdicts_and_say_so(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_runs, "grade_answers", lambda trace, verifier: None)
+    write_run(tmp_path / "ungraded", [[right_answer(0)] * 2])
+    others = ids(api, "good", "weak")
+    expected = api.get("/api/fronts", {"runs": others})
+    answer = api.get("/api/fronts", {"runs": f"{ids(api, 'ungraded')},{others}"})
+    note, *notes = answer["notes"]
+    assert note == "ungraded is left out: no problem has a verdict, so there is no accuracy; judge the attempts first"
+    assert {**answer, "notes": notes} == expected
+    with pytest.raises(UsageError, match=r"^no problem has a verdict"):
+        api.get("/api/fronts", {"runs": ids(api, "ungraded")})
 
 
 def test_real_runs_compare_and_have_fronts() -> None:

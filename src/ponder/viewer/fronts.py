@@ -29,12 +29,21 @@ MAX_PROBLEMS = 5_000
 
 
 def front_figures(runs: Sequence[RunAttempts], notes: Sequence[str] = ()) -> dict[str, Any]:
-    """The data of all figures. Where a run does not allow one, a note says why. `notes`: of the runs left out."""
-    points = [{"run": run.id, **system_json(compare_systems([run.attempts]).systems[0])} for run in runs]
-    out: dict[str, Any] = {"points": points, "coverage": [], "law": {}, "calibration": [], "solved": []}
-    out["notes"] = list(notes)
-    out["front"] = {unit: _front(points, unit) for unit in COST_UNITS}
+    """The data of all figures. Where a run does not allow one, a note says why. `notes`: of the runs left out. Raises
+    where no run has a verdict."""
+    points: dict[str, dict[str, Any]] = {}
+    errors: dict[str, PonderError] = {}
     for run in runs:
+        try:
+            points[run.id] = {"run": run.id, **system_json(compare_systems([run.attempts]).systems[0])}
+        except PonderError as why:
+            errors[f"{run.attempts.name} is left out: {why}"] = why
+    if not points:
+        raise next(iter(errors.values()))
+    out: dict[str, Any] = {"points": [*points.values()], "coverage": [], "law": {}, "calibration": [], "solved": []}
+    out["notes"] = [*notes, *errors]
+    out["front"] = {unit: _front(out["points"], unit) for unit in COST_UNITS}
+    for run in (run for run in runs if run.id in points):
         try:
             _add_coverage(run, out)
         except PonderError as why:
