@@ -244,6 +244,12 @@ def longest_sum(numbers: int, below: int) -> int:
     return (numbers - 1) * (2 * total + digits + len("+=\n")) + len(ANSWER_MARK) + total + 1
 
 
+def check_start(start: str | None, start_steps: int | None) -> None:
+    """Refuse a length of training for a start that is given."""
+    if start is not None and start_steps is not None:
+        raise UsageError("--start is trained already: leave out --start-steps, or --start")
+
+
 def puzzle_base(
     puzzle: PuzzleName, limit: int, start_steps: int | None = None, numbers: int | None = None, model: str = "tiny"
 ) -> tuple[RecipeBase, ExactSteps]:

@@ -35,7 +35,7 @@ from _bases import (
     find_base,
     require_alike,
 )
-from _checked_steps import PuzzleName, find_step_check, puzzle_base
+from _checked_steps import PuzzleName, check_start, find_step_check, puzzle_base
 
 from ponder.cli.named_objects import build_task
 from ponder.errors import UsageError
@@ -76,7 +76,7 @@ def recipe(
     more_tasks: Annotated[tuple[str, ...], "tasks that are learned from and tested on, too", OTHERS] = (),
     start_steps: Steps = None,
     steps: Annotated[
-        int | None, "of each judge; None: 400 of the tiny model's, else what suits the model", GreaterThan(0)
+        int | None, "of each judge; None: of puzzles 400, else what suits the model", GreaterThan(0)
     ] = None,
     lr: Lr = None,
     implicit_lr: Annotated[float | None, "of implicit reward models; None: --lr", GreaterThan(0)] = None,
@@ -94,6 +94,7 @@ def recipe(
         }  # fmt: skip
         if given := [name for name, value in of_tasks.items() if value]:
             raise UsageError(f"the puzzle {puzzle} has its own {', '.join(given)}: leave out --{given[0]}, or --puzzle")
+    check_start(start, start_steps)
     if puzzle is not None or (model == "tiny" and task is None):
         b, check = puzzle_base(puzzle or "sums", limit, start_steps, numbers, model)
         problems, steps, tested, checks = problems or 1024, steps or 400, {"": b}, {"": check}

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from _bases import Count, Limit, Lr, ModelName, Start, Steps, Validation
-from _checked_steps import NUMBERS, puzzle_base
+from _checked_steps import NUMBERS, check_start, puzzle_base
 
 from ponder.errors import UsageError
 from ponder.pipelines.label import Label
@@ -80,6 +80,7 @@ def recipe(
     beta: float = 0.2, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     check_numbers(sizes, samples, steps)
+    check_start(start, start_steps)
     b, check = puzzle_base(puzzle, limit, start_steps, numbers, model)
     learning = replace(b, task=Validation(b.task))  # its test problems are the validation split
     different = DistinctProblems(learning.task, max(pool, sizes[-1] // samples))

@@ -43,14 +43,15 @@ def recipe(
     n: Annotated[Count, "samples of each held-out problem at each temperature"] = 64,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    if not temperatures or min(temperatures) <= 0 or len(set(temperatures)) < len(temperatures):
+    names = [f"{temperature:g}" for temperature in temperatures]
+    if not names or min(temperatures) <= 0 or len(set(names)) < len(names):
         raise UsageError(f"--temperatures {','.join(map(str, temperatures))}: give numbers above 0, each once")
     b = find_base(model, task, task_settings, template, max_tokens, limit)
     stages, first = b.cold_start_stages(seed, start)
     if judges is None:
         stages += judge_stages(b, first, seed, judge_steps, problems, samples)
-    for temperature in temperatures:
+    for name, temperature in zip(names, temperatures, strict=True):
         answers = Samples(n, replace(b.sampling, temperature=temperature))
         job = b.evaluate_with(answers, first, seed, max_concurrency=32)
-        stages.append(Stage(f"samples-{temperature:g}", job))
+        stages.append(Stage(f"samples-{name}", job))
     return Stages(tuple(stages))

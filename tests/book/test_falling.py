@@ -13,7 +13,6 @@ from ponder.book import falling
 from ponder.book.falling import (
     FIGURE,
     JUDGES,
-    describe_picks,
     different_texts,
     draw_scores,
     late_gain,
@@ -63,14 +62,13 @@ def test_drawn_scores_have_the_judges_auroc_and_one_number_for_each_text() -> No
     assert found == pytest.approx(0.714, abs=0.02), "the normal distribution function at 0.8 / sqrt(2)"
 
 
-def test_choices_are_told_apart_by_how_often_their_text_was_sampled() -> None:
+def test_texts_that_state_nothing_are_not_among_those_whose_auroc_scores_are_drawn_with() -> None:
     scored = ScoredAnswers(
-        [["1", "1", "2", None], ["1", "2", "2", "3"]], [[1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]], [[1] * 4] * 2,
-        {}, [[0, 0, 1, 2], [0, 1, 1, 2]],
+        [["1", "1", "2", None]], [[1.0, 1.0, 0.0, 0.0]], [[1] * 4],
+        {name: [[0.5, 0.5, 0.1, 0.9]] for name in JUDGES}, [[0, 0, 1, 2]],
     )  # fmt: skip
-    both: Any = [[0.9, 0.9, 0.1, 5.0], [-3.0, -2.0, -2.0, -1.0]]
-    found = describe_picks(scored, both)  # the first states nothing where its score is best
-    assert found == {"once": 0.5, "right of once": 0.0, "right of others": 1.0}
+    found = measure_falls(scored)["auroc"]["orm"]
+    assert found == {"samples": 0.5, "texts": 1.0}
 
 
 def test_falls_are_explained_by_what_a_judge_knows_or_not() -> None:
@@ -82,7 +80,6 @@ def test_falls_are_explained_by_what_a_judge_knows_or_not() -> None:
         assert nothing[-1] < 0.12, "of some thirty texts one or two are right"
     assert honest["curves"]["orm"][-1] == pytest.approx(honest["curves"]["like orm"][-1], abs=0.12)
     assert fooled["curves"]["orm"][-1] < 0.1 < fooled["curves"]["like orm"][-1], "the drawn scores have no such texts"
-    assert fooled["picks"]["orm"]["right of once"] == 0.0
 
 
 def seeds() -> dict[int, Any]:
@@ -102,15 +99,15 @@ def test_report_says_who_falls_and_whether_that_is_explained() -> None:
     line = next(x for x in report.splitlines() if x.startswith("- outcome reward model: at 1 "))
     assert "Falls at 1: **in every seed**" in line or "Falls at 1: **yes**" in line
     assert "Falls less at 0.5: +" in line
-    assert report.count("Falls further than these:") == len(JUDGES)
+    assert report.count("Gains less than these:") == 2 * len(JUDGES)
     bold = [x for x in report.splitlines() if x.startswith(("- ", "  ")) and "**" in x]
-    assert len(bold) == 2 and bold[0] == line, "verdicts are of the judge that the claim is about"
+    assert len(bold) == 3 and bold[0] == line, "verdicts are of the judge that the claim is about"
     drawn = FIGURE.draw(data)
     assert {row["panel"] for row in drawn.rows} == {"1", "0.5"}
     assert len({row["line"] for row in drawn.rows}) == 2 * len(JUDGES) + 1
 
 
-def test_judges_of_other_figures_choose_among_samples_at_both_temperatures(tmp_path: Path) -> None:
+def test_judges_of_other_figures_choose_among_samples_at_both_temperatures() -> None:
     job = build("temperatures", start="runs/start", judges="runs/judges", temperatures=(1.0, 0.25), n=8)
     stages = {stage.name: stage.job for stage in job.stages}
     assert list(stages) == ["samples-1", "samples-0.25"]
@@ -146,3 +143,30 @@ def test_smollm2_is_judged_after_grpo_on_word_problems(
     assert ran[own] == ["samples-1", "samples-0.5"]
     assert read == [(f"{own}/samples-{at}", judges, "-0.05") for at in ("1", "0.5")]
     assert found["task"] == "mawps" and set(found["temperatures"]) == {"1", "0.5"}
+
+
+def test_other_models_and_word_problems_begin_as_in_other_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, dict[str, Any]]] = []
+
+    class Recorded(FigureRun):
+        def run_recipe(self, name: str, folder: Path | None = None, **settings: Any) -> Path:
+            ran.append((name, {"task": self.task} | settings))
+            return folder or self.folder / name
+
+        def run_job(self, job: Any, folder: Path) -> Path:
+            return folder
+
+        def recipe_job(self, name: str, **settings: Any) -> Any:
+            return build("temperatures", start="x", judges="y")
+
+    monkeypatch.setattr(falling, "score_samples", lambda *given: world(problems=4, n=8))
+    FIGURE.run(Recorded("own/model", 0, tmp_path / "falling-own" / "seed-0", lambda *x, **y: None))
+    assert [(name, own["task"]) for name, own in ran] == [("outcome_judges", "mawps"), ("temperatures", "mawps")]
+    ran.clear()
+    FIGURE.run(Recorded("smollm2", 0, tmp_path / "falling-smollm2-svamp" / "seed-0", lambda *x, **y: None, "svamp"))
+    start = str(tmp_path / "start-gsm8k-smollm2" / "seed-0" / "start")
+    assert [(name, own["task"], own["start"]) for name, own in ran] == [
+        ("outcome_judges", "svamp", start), ("temperatures", "svamp", start),
+    ]  # fmt: skip

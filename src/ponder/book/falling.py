@@ -33,12 +33,13 @@ from ponder.book.score_answers import (
 )
 from ponder.book.shared_settings import GSM8K_START, TINY_START
 from ponder.book.training_samples import SHARED_COST, shared_judges
+from ponder.book.word_problem_start import word_problem_start
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
 
 RECIPE = "temperatures"
-DRAWS = 32  # of scores that are drawn
+SCORE_DRAWS = 32  # of scores that are drawn
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 SHOWN_N = (1, 4, 16, 64)
 JUDGES = {
@@ -46,10 +47,12 @@ JUDGES = {
     "implicit": "implicit reward model, by log pi",
     "logprob_sum": "the model's own log-probability",
 }
-CLAIMED = "orm"  # the judge that the claim is about
-NOTHING = "a score that knows nothing"
-FEW = 4  # answers, among which a weak judge still gains
+CLAIMED_JUDGE = "orm"  # the judge that the claim is about
+NO_KNOWLEDGE = "a score that knows nothing"
+FEW_ANSWERS = 4  # answers, among which a weak judge still gains
 ON_MAWPS: dict[str, Any] = {"limit": ON_WORD_PROBLEMS["limit"], "n": ON_WORD_PROBLEMS["n"]}
+AREAS = ("samples", "texts")  # over which AUROC is told
+JUDGE_COLOURS = {"orm": 1, "implicit": 0, "logprob_sum": 5, "nothing": 7}
 Curve = list[float]
 
 
@@ -62,21 +65,22 @@ class Falling:
         " votes stops rising with samples)"
     )
     claim = (
-        "Best of N by an outcome reward model falls as N grows since more samples bring wrong answers that fool it: it"
-        " falls further than by scores that know as much, and not where samples repeat more."
+        "Best of N by an outcome reward model falls as N grows, since more samples bring wrong answers that fool it:"
+        " further than by scores that know as much on average, and less in samples at a lower temperature."
     )
     settings = (
         "No setting was chosen by results of this page: temperatures, samples and problems had one value. The claim was"
         " first that wrong answers differ and right ones repeat, which alone makes the choice of a score that knows"
-        " nothing fall; it has its present words since the runs, whose rows were fixed before. The judges are those of"
-        f" other figures, with their settings. {TINY_START}. {GSM8K_START}"
+        " nothing fall; it has its present words since the runs. SmolLM2's scores were drawn with the AUROC over all"
+        " different texts, few of which state nothing; since then it is over those that may be chosen. The judges are"
+        f" of other figures, with their settings. {TINY_START}. {GSM8K_START}"
     )
     models = ("tiny", "smollm2", "any")
 
     def run(self, run: FigureRun) -> dict[str, Any]:
-        own = replace(run, task=RL_TASK) if run.model == "smollm2" and run.task is None else run
+        own = replace(run, task=RL_TASK) if run.model != "tiny" and run.task is None else run
         judges = judges_of_rl(own)  # none of other models and tasks
-        settings = ON_MAWPS | judges if judges else shared_judges(run, self.name)
+        settings = ON_MAWPS | judges if judges else own_judges(own)
         folder = own.run_recipe(RECIPE, **settings)
         stages = own.recipe_job(RECIPE, **settings).stages
         trained = Path(settings["judges"])
@@ -100,7 +104,7 @@ class Falling:
                     curves = [[100 * x for x in own] for own in _curves(seeds, at, name)]
                     mean = [over_seeds(values)[0] for values in zip(*curves, strict=True)]
                     drawn = name.startswith("like ")
-                    colour = COLOURS[_COLOUR[name.removeprefix("like ")]]
+                    colour = COLOURS[JUDGE_COLOURS[name.removeprefix("like ")]]
                     if not drawn:
                         paint_seeds(axes, n, curves, colour)
                     look = {"ls": ":", "lw": 1.0} if drawn else {"marker": MARKERS[k % len(MARKERS)], "ms": 4}
@@ -128,17 +132,17 @@ class Falling:
         about = policy_line(first) if (first["model"], first["task"]) == ("smollm2", RL_TASK) else ""
         out = [
             f"{example['problems']} held-out problems, {example['n'][-1]} samples of each at each temperature; the"
-            f" judges learned from answers at temperature 1.{about} {NOTHING.capitalize()} is one random number for"
-            " each different text. Scores like a judge's are drawn, too: of right and wrong texts from two normal"
+            f" judges learned from answers at temperature 1.{about} {NO_KNOWLEDGE.capitalize()} is one random number"
+            " for each different text. Scores like a judge's are drawn, too: of right and wrong texts from two normal"
             " distributions that are as far apart as gives the judge's AUROC among different texts of a problem, so"
-            f" that they know as much, and err at the top as elsewhere. {DRAWS} draws each. Intervals are Student's"
-            " over seeds.",
+            f" that they know as much, and err at the top as elsewhere. {SCORE_DRAWS} draws each. Intervals are"
+            " Student's over seeds.",
             "",
         ]
         for at in temperatures:
             out += [f"### Temperature {at}", *self._tables(seeds, at)]
         out += self._verdicts(seeds, temperatures)
-        return [*out, *([SHARED_COST, ""] if first["model"] == "tiny" else [])]
+        return [*out, *([] if about else [SHARED_COST, ""])]
 
     def _tables(self, seeds: Mapping[int, SeedData], at: str) -> list[str]:
         data = [d["temperatures"][at] for d in seeds.values()]
@@ -156,33 +160,28 @@ class Falling:
             ]
             for kind in ("right", "wrong")
         ]
-        picks = [
+        areas = [
             [
                 title,
-                format_interval([d["auroc"][name]["samples"] for d in data], 1, 3, bounds=SHARE),
-                format_interval([d["auroc"][name]["texts"] for d in data], 1, 3, bounds=SHARE),
-                format_interval([d["picks"][name]["once"] for d in data], bounds=SHARE),
-                format_interval([d["picks"][name]["right of once"] for d in data], bounds=SHARE),
-                format_interval([d["picks"][name]["right of others"] for d in data], bounds=SHARE),
+                *(
+                    format_interval([d["auroc"][name][of] for d in data], 1, 3, bounds=SHARE)
+                    for of in ("samples", "texts")
+                ),
             ]
             for name, title in JUDGES.items()
         ]
-        head = [
-            "judge", "AUROC within problems, samples", "different texts", f"chosen among {n[-1]}, sampled once, %",
-            "of these right, %", "of the others right, %",
-        ]  # fmt: skip
         return [
             *markdown_table(["right, %", *(f"N = {k}" for k in shown)], rows),
             *markdown_table(["of one problem, mean", *(f"N = {k}" for k in shown)], texts),
-            *markdown_table(head, picks),
+            *markdown_table(["AUROC within problems", "of samples", "of different texts"], areas),
         ]
 
     def _verdicts(self, seeds: Mapping[int, SeedData], temperatures: Sequence[str]) -> list[str]:
         """What the claim says of the outcome model, in bold; and the same of the others, to compare."""
         warm, *cold = temperatures
-        out = [f"**Held?** In points, of {SHOWN_N[-1]} answers less of {FEW}:", ""]
-        for name, title in {**JUDGES, "nothing": NOTHING}.items():
-            bold = "**" if name == CLAIMED else ""
+        out = [f"**Held?** In points, of {SHOWN_N[-1]} answers less of {FEW_ANSWERS}:", ""]
+        for name, title in {**JUDGES, "nothing": NO_KNOWLEDGE}.items():
+            bold = "**" if name == CLAIMED_JUDGE else ""
             gains = {at: late_gain(seeds, at, name) for at in temperatures}
             cells = [f"at {at} {format_interval(gain, sign=True)}" for at, gain in gains.items()]
             line = f"- {title}: {'; '.join(cells)}. Falls at {warm}: {bold}{_falls(gains[warm])}{bold}."
@@ -190,29 +189,34 @@ class Falling:
                 more = [a - b for a, b in zip(gains[at], gains[warm], strict=True)]
                 line += f" Falls less at {at}: {format_interval(more, sign=True)}, {bold}{held_above(more)}{bold}."
             out.append(line)
-            if name in JUDGES:
-                like = late_gain(seeds, warm, f"like {name}")
-                rest = [a - b for a, b in zip(gains[warm], like, strict=True)]
+            for at in temperatures if name in JUDGES else ():
+                like = late_gain(seeds, at, f"like {name}")
+                rest = [a - b for a, b in zip(gains[at], like, strict=True)]
                 out.append(
-                    f"  Scores drawn like it: {format_interval(like, sign=True)} at {warm}, the judge less these"
-                    f" {format_interval(rest, sign=True)}. Falls further than these: {bold}{_falls(rest)}{bold}."
+                    f"  Scores drawn like it: {format_interval(like, sign=True)} at {at}, the judge less these"
+                    f" {format_interval(rest, sign=True)}. Gains less than these: {bold}{_falls(rest)}{bold}."
                 )
         return [*out, ""]
-
-
-_COLOUR = {"orm": 1, "implicit": 0, "logprob_sum": 5, "nothing": 7}
 
 
 def _lines() -> dict[str, str]:
     """The rows that are drawn."""
     return {
         **{name: f"best by {title}" for name, title in JUDGES.items()},
-        "nothing": f"best by {NOTHING}",
+        "nothing": f"best by {NO_KNOWLEDGE}",
         **{
             f"like {name}": f"scores drawn like those of the {title.removeprefix('the ')}"
             for name, title in JUDGES.items()
         },
     }
+
+
+def own_judges(run: FigureRun) -> dict[str, str]:
+    """The settings `start` and `judges` of recipes on other models and tasks. SmolLM2 first imitates GSM8K's solutions
+    where it is to solve word problems."""
+    if not (start := word_problem_start(run)):
+        return shared_judges(run, FIGURE.name)
+    return start | {"judges": str(run.run_recipe("outcome_judges", **start))}
 
 
 def _falls(gains: Sequence[float]) -> str:
@@ -222,7 +226,7 @@ def _falls(gains: Sequence[float]) -> str:
 def late_gain(seeds: Mapping[int, SeedData], at: str, name: str) -> list[float]:
     """Of each seed what a choice among the most answers has above one among few."""
     n = next(iter(seeds.values()))["temperatures"][at]["n"]
-    few = n.index(min(FEW, n[-1]))
+    few = n.index(min(FEW_ANSWERS, n[-1]))
     return [curve[-1] - curve[few] for curve in _curves(seeds, at, name)]
 
 
@@ -256,7 +260,7 @@ def measure_falls(scored: ScoredAnswers) -> dict[str, Any]:
         return np.asarray(selection_curve("best", places, scored.right, sizes, scores, "exact", missing="abstain").mean)
 
     def drawn(shift: float) -> Curve:
-        return _rounded(np.mean([best(draw_scores(scored, shift, rng)) for _ in range(DRAWS)], axis=0))
+        return _rounded(np.mean([best(draw_scores(scored, shift, rng)) for _ in range(SCORE_DRAWS)], axis=0))
 
     areas = {
         name: {"samples": _area(scored, name, every=True), "texts": _area(scored, name, every=False)} for name in JUDGES
@@ -268,7 +272,6 @@ def measure_falls(scored: ScoredAnswers) -> dict[str, Any]:
     return {
         "problems": len(scored.right), "n": sizes, "curves": curves, "auroc": areas,
         "texts": {kind: different_texts(scored, value, sizes) for kind, value in (("right", 1.0), ("wrong", 0.0))},
-        "picks": {name: describe_picks(scored, scored.scores[name]) for name in JUDGES},
     }  # fmt: skip
 
 
@@ -287,12 +290,13 @@ def _normal_shift(area: float) -> float:
 
 
 def _area(scored: ScoredAnswers, name: str, every: bool) -> float:
-    """AUROC within problems, over every sample or over different texts."""
+    """AUROC within problems, over every sample, or over different texts that may be chosen."""
     z: list[float] = []
     y: list[float] = []
     problems: list[int] = []
-    for p, (scores, right, texts) in enumerate(zip(scored.scores[name], scored.right, scored.texts, strict=True)):
-        firsts = {text: i for i, text in reversed(list(enumerate(texts)))}.values()
+    for p, (scores, right) in enumerate(zip(scored.scores[name], scored.right, strict=True)):
+        stated = [i for i, answer in enumerate(scored.answers[p]) if answer is not None]
+        firsts = {scored.texts[p][i]: i for i in reversed(stated)}.values()
         for i in range(len(right)) if every else firsts:
             if (score := scores[i]) is not None:
                 z.append(score)
@@ -317,23 +321,6 @@ def _chance_missed(total: int, count: int, k: int) -> float:
     if k > total - count:
         return 0.0
     return float(np.prod([(total - count - i) / (total - i) for i in range(k)]))
-
-
-def describe_picks(scored: ScoredAnswers, scores: AnswerScores) -> dict[str, float]:
-    """Of what a judge chooses among all samples of a problem: the share of texts that were sampled once, and of these
-    and of the others the share that is right."""
-    once: list[float] = []
-    others: list[float] = []
-    for own, right, texts, stated in zip(scores, scored.right, scored.texts, scored.answers, strict=True):
-        able = {i: x for i, (x, a) in enumerate(zip(own, stated, strict=True)) if x is not None and a is not None}
-        if able:
-            pick = max(able, key=able.__getitem__)
-            (once if texts.count(texts[pick]) == 1 else others).append(right[pick])
-    return {
-        "once": round(len(once) / max(1, len(once) + len(others)), 4),
-        "right of once": round(float(np.mean(once)), 4) if once else 0.0,
-        "right of others": round(float(np.mean(others)), 4) if others else 0.0,
-    }
 
 
 def _rounded(curve: Any) -> Curve:

@@ -75,7 +75,7 @@ def rl_policy_and_judges(run: FigureRun) -> dict[str, str]:
 
 def judges_of_rl(run: FigureRun) -> dict[str, str]:
     """The settings `start` and `judges` of recipes: that policy, and the run that has its outcome reward model and its
-    implicit one. None for other models and tasks."""
+    implicit one. Empty for other models and tasks."""
     folder = _run_stages(run, ("rl", "outcomes", "orm", "implicit"))
     return {} if folder is None else {"start": str(folder / "rl"), "judges": str(folder)}
 

@@ -74,8 +74,9 @@ ON_COUNTDOWN = (
     " [step-judges](step-judges.md)"
 )
 ON_LANGUAGE_MODEL_COUNTDOWN = (
-    "The searches have the settings of the tiny model on this puzzle, the policy and its judges those of"
-    " [step-judges](step-judges.md). A look at the searches of one seed on 64 validation problems changed nothing"
+    "No setting of the searches was chosen on this model: they are those of the tiny model on this puzzle, and those of"
+    " the policy and its judges are of [step-judges](step-judges.md). A look at the searches of one seed on 64"
+    " validation problems changed nothing"
 )
 ON_MAWPS = (
     "How the implicit reward model is read was chosen on validation problems in [rl-judges](rl-judges.md), whose"
@@ -239,14 +240,15 @@ class Search:
             )
         how, known = first["guides"], _guides(data)
         implicit = f", the implicit one by its {READINGS[how['implicit']]} over the path" if "implicit" in known else ""
+        whose = "" if (first["model"], first["task"]) == ("tiny", "countdown") else " of countdown with the tiny model"
         perfect = (
             " The perfect judge checks every line by code and the end by the verifier, and shows what a search could"
             " gain at most; it computes nothing."
         )
         return (
             " The policy and its judges are those of [step-judges](step-judges.md). The process reward model is read by"
-            f" the {READINGS[how['prm']]} of a path's steps{implicit}, as chosen on validation problems"
-            f"{'' if first['model'] == 'tiny' else ' of the tiny model'}.{perfect if 'oracle' in known else ''}"
+            f" the {READINGS[how['prm']]} of a path's steps{implicit}, as chosen on validation problems{whose}."
+            f"{perfect if 'oracle' in known else ''}"
         )
 
     def _missing_line(self, data: Sequence[SeedData]) -> str:
@@ -591,6 +593,8 @@ def _is_of_rl(first: SeedData) -> bool:
 def _settings(first: SeedData) -> str:
     """How the settings of these runs were chosen."""
     if "guides" in first:
+        if first["task"] != "countdown":
+            return ELSEWHERE
         return ON_COUNTDOWN if first.get("model") == "tiny" else ON_LANGUAGE_MODEL_COUNTDOWN
     if first.get("model") == "tiny":
         return ON_SUMS

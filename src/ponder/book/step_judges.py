@@ -156,7 +156,7 @@ class StepJudges:
         " 600 and 400 steps, were chosen was not kept. SmolLM2's policy, rates, beta and steps are those of rl-judges;"
         f" labels, completions and samples had one value. {GSM8K_START}. Where it imitates countdown, its start of 150"
         " steps came after 60; of judges of 2,048 answers, one seed, validation problems, scalar heads then chose a"
-        " little better and implicit models worse. Rates, beta and the judges' steps were tried in no other values"
+        " little better and implicit models worse. Rates and beta came from trials of one seed on validation problems"
     )
     models = ("tiny", "smollm2", "any")
 
@@ -282,7 +282,7 @@ def is_puzzle(run: FigureRun) -> bool:
 def run_puzzle(run: FigureRun, puzzle: str) -> dict[str, Any]:
     """The numbers of one puzzle and seed."""
     job = puzzle_job(run, puzzle)
-    return measure_run(run, job, run.run_job(job, run.folder / puzzle))
+    return measure_run(run, job, run.run_job(job, puzzle_folder(run, puzzle)))
 
 
 def puzzle_job(run: FigureRun, puzzle: str) -> Any:
@@ -342,11 +342,16 @@ def _stage_job(job: Any, name: str) -> Any:
     return next(stage.job for stage in job.stages if stage.name == name)
 
 
+def puzzle_folder(run: FigureRun, puzzle: str) -> Path:
+    """Where the stages of a puzzle lie, whichever figure runs them."""
+    task = "" if run.model == "tiny" and puzzle in TINY_PUZZLES else f"-{puzzle}"
+    return run.folder.parents[1] / f"{FIGURE.name}-{run.model}{task}" / run.folder.name / puzzle
+
+
 def puzzle_judges(run: FigureRun, puzzle: str) -> Path:
     """The folder of the stages that make a puzzle's policy and the judges that lead searches, run once for this figure
     and others."""
-    task = "" if run.model == "tiny" and puzzle in TINY_PUZZLES else f"-{puzzle}"
-    folder = run.folder.parents[1] / f"{FIGURE.name}-{run.model}{task}" / run.folder.name / puzzle
+    folder = puzzle_folder(run, puzzle)
     job = puzzle_job(run, puzzle)
     needed = [stage for stage in job.stages if stage.name in NEEDED or (folder / stage.name).exists()]
     return run.run_job(replace(job, stages=tuple(needed)), folder)

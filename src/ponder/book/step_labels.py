@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ponder.runs import read_traces
 from ponder.runs.data_files import read_filter_report
 
 RECIPE = "step_labels"
-LONG_SUMS = "long-sums"
+LONG_SUMS, LONG_SUMS_LINES = "long-sums", 10
 # By model and task the puzzles and the recipe's settings: of countdown by its numbers, the lines of its answers.
 PUZZLES: dict[tuple[str, str | None], dict[str, dict[str, Any]]] = {
     ("tiny", None): {"4": {"numbers": 4}, "6": {"numbers": 6, "sizes": (256, 4096), "negatives": False}},
@@ -85,10 +86,11 @@ class StepLabels:
         " all seeds. Rates and batch are the recipes' and had one value. The numbers of the long sums, their size and"
         " the start's 300 steps were taken after starts of 200 to 800 steps, by the share of validation problems that"
         " these solve; two trials of judges before, one seed each, were looked at on test problems and changed nothing"
-        " but the size of the numbers. SmolLM2's sizes and rates came after trials of one seed on validation problems"
+        " but the size of the numbers. SmolLM2's sizes, rates and beta came from trials of one seed on validation"
+        " problems"
     )
     models = ("tiny", "smollm2")
-    tasks = (LONG_SUMS,)
+    tasks: Mapping[str, str] = MappingProxyType({LONG_SUMS: "tiny"})  # beside its own, each on one model
 
     def run(self, run: FigureRun) -> dict[str, Any]:
         puzzles = PUZZLES.get((run.model, run.task))
@@ -164,7 +166,7 @@ class StepLabels:
         s = first["settings"]
         counts = " or ".join(f"{count:,}" for count in s["steps"])
         return [
-            f"Answers have {10 if puzzle == LONG_SUMS else puzzle} lines. Judges learn from"
+            f"Answers have {LONG_SUMS_LINES if puzzle == LONG_SUMS else puzzle} lines. Judges learn from"
             f" {s['samples']} answers to each of many different problems,"
             " smaller sets being parts of larger ones; of the largest in the first seed"
             f" {biggest['only right lines']:,} are right in every line, and {biggest['a wrong line']:,} right in the"

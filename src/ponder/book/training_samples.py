@@ -19,8 +19,8 @@ from ponder.types import Trace
 
 MAX_TRACES = 32  # of a step that are read again
 SHARED_COST = (
-    "The start, and judges of it, are trained once for the figures algorithms, reward-hacking and over-optimisation:"
-    " the first of them that runs has that time in its cost."
+    "The start, and judges of it, are trained once for the figures algorithms, reward-hacking, over-optimisation and"
+    " falling: the first of them that runs has that time in its cost."
 )
 
 

@@ -86,10 +86,10 @@ def _check_figure_flags(
     if not figure.models and (on, task, task_settings, device, dtype) != ("tiny", None, {}, "auto", "auto"):
         raise UsageError(f"the figure {figure.name} needs no model: leave out --on, --task, --device and --dtype")
     if figure.models and "any" not in figure.models:
-        own = getattr(figure, "tasks", ())  # that it has beside its own
-        if on not in figure.models or (task is not None and task not in own):
-            also = f", with --task {' or '.join(own)} too" if own else ""
-            wrong = task if on in figure.models else on
+        more: dict[str, str] = getattr(figure, "tasks", {})  # beside the figure's own, each on one model
+        if on not in figure.models or (task is not None and more.get(task) != on):
+            also = "".join(f", with --task {name} on {model}" for name, model in more.items())
+            wrong = on if task is None or on not in figure.models else f"{task} with {on}"
             raise UsageError(f"the figure {figure.name} is made on {' or '.join(figure.models)}{also}, not on {wrong}")
         if task_settings:
             raise UsageError(

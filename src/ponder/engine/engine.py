@@ -212,7 +212,6 @@ class Engine:
         with self.paused():
             if in_flight := len(self.mailbox.calls):
                 raise UsageError(f"{in_flight} requests are in flight: wait for them before the engine sleeps")
-            self._run_in_flight = None
             if self._runner is None or not self._runner.sleep():
                 self._runner = None
             self._scheduler = None
