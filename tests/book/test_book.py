@@ -228,7 +228,12 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str], tmp_path:
         (["book", "bandits", "--device", "cpu"], "needs no model"),
         (["book", "s1", "--on", "smollm2", "--task", "gsm8k"], "attempts that are taken back"),
         (["book", "r1-zero", "--on", "smollm2", "--task", "gsm8k"], "ponder run r1_zero --task"),
-        (["book", "step-judges", "--task", "countdown"], "the tiny model knows digits alone"),
+        (["book", "step-judges", "--task", "gsm8k"], "the tiny model knows digits alone"),
+        (["book", "step-labels", "--on", "smollm2", "--task", "long-sums"], "not on long-sums with smollm2"),
+        (
+            ["book", "step-labels", "--task", "gsm8k"],
+            "or smollm2, with --task long-sums on tiny, not on gsm8k with tiny",
+        ),
         (["book", "step-judges", "--task.terms", "3"], "leave out the settings of a task"),
     ):
         assert main(argv) == 2
