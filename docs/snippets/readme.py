@@ -10,8 +10,8 @@ def right(completions, answer, **columns):  # TRL's form
 
 task = CustomTask(data=rows, rewards=right, gold_column="answer")
 short = Sampling(max_tokens=4, stop=("\n",))
-template, adam = "{{ messages[-1].content }}", AdamW(lr=5e-5)
-job = RL(task, "smollm2", template, sampling=short, optimizer=adam, steps=8, problems_per_step=8)
+template, adam = "{{ messages[-1].content }}", AdamW(lr=3e-5)
+job = RL(task, "smollm2", template, sampling=short, optimizer=adam, steps=8, problems_per_step=16)
 job("runs/readme")
 print([row["reward"] for row in read_metrics("runs/readme")])
 print(ask("Addition: 17 + 25 = ", model="runs/readme", n=8, max_tokens=4))
