@@ -17,6 +17,7 @@ from ponder.book.falling import (
     draw_scores,
     late_gain,
     measure_falls,
+    normal_shift,
 )
 from ponder.book.figure import FigureRun
 from ponder.book.score_answers import ScoredAnswers
@@ -60,6 +61,8 @@ def test_drawn_scores_have_the_judges_auroc_and_one_number_for_each_text() -> No
     flat = [(x, r) for own, right in zip(scores, scored.right, strict=True) for x, r in zip(own, right, strict=True)]
     found = auroc([x for x, _ in flat], [r for _, r in flat]).area
     assert found == pytest.approx(0.714, abs=0.02), "the normal distribution function at 0.8 / sqrt(2)"
+    assert normal_shift(0.5) == 0.0 and normal_shift(0.76025) == pytest.approx(1.0, abs=1e-4), "Phi(0.70711) = 0.76025"
+    assert normal_shift(0.3) == pytest.approx(-normal_shift(0.7))
 
 
 def test_texts_that_state_nothing_are_not_among_those_whose_auroc_scores_are_drawn_with() -> None:

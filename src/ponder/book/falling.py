@@ -24,16 +24,10 @@ from ponder.book.figure import (
 )
 from ponder.book.rl_judges import ON_WORD_PROBLEMS, judges_of_rl, policy_line
 from ponder.book.rl_judges import TASK as RL_TASK
-from ponder.book.score_answers import (
-    AnswerScores,
-    ScoredAnswers,
-    implicit_scores,
-    reference_model,
-    score_stored_answers,
-)
+from ponder.book.score_answers import AnswerScores, ScoredAnswers, score_stored_answers
 from ponder.book.shared_settings import GSM8K_START, TINY_START
 from ponder.book.training_samples import SHARED_COST, shared_judges
-from ponder.book.word_problem_start import word_problem_start
+from ponder.book.word_problem_start import start_line, word_problem_start
 from ponder.measure import auroc_within_problems, selection_curve
 from ponder.measure.figures.canvas import FigureWithData, make_panels
 from ponder.measure.figures.theme import COLOURS, MARKERS
@@ -51,7 +45,6 @@ CLAIMED_JUDGE = "orm"  # the judge that the claim is about
 NO_KNOWLEDGE = "a score that knows nothing"
 FEW_ANSWERS = 4  # answers, among which a weak judge still gains
 ON_MAWPS: dict[str, Any] = {"limit": ON_WORD_PROBLEMS["limit"], "n": ON_WORD_PROBLEMS["n"]}
-AREAS = ("samples", "texts")  # over which AUROC is told
 JUDGE_COLOURS = {"orm": 1, "implicit": 0, "logprob_sum": 5, "nothing": 7}
 Curve = list[float]
 
@@ -129,7 +122,8 @@ class Falling:
         first = next(iter(seeds.values()))
         temperatures = _temperatures(seeds)
         example = first["temperatures"][temperatures[0]]
-        about = policy_line(first) if (first["model"], first["task"]) == ("smollm2", RL_TASK) else ""
+        after_rl = (first["model"], first["task"]) == ("smollm2", RL_TASK)
+        about = policy_line(first) if after_rl else start_line(first["model"], first["task"])
         out = [
             f"{example['problems']} held-out problems, {example['n'][-1]} samples of each at each temperature; the"
             f" judges learned from answers at temperature 1.{about} {NO_KNOWLEDGE.capitalize()} is one random number"
@@ -242,16 +236,14 @@ def score_samples(
     folder: Path, task: Any, judges: Path, beta: str, device: str = "auto", dtype: str = "auto"
 ) -> ScoredAnswers:
     """The samples of a stage, scored by both judges of a run. `beta`: what the implicit one's name ends in there."""
-    implicit = judges / f"implicit{beta}"
-    readers = {"implicit": str(implicit), "reference": reference_model(implicit)}
-    scored, sums = score_stored_answers(folder, task, {"orm": f"reward:{judges / 'orm'}"}, readers, device, dtype)
-    read = implicit_scores(sums["implicit"], sums["reference"], scored.lengths, 1.0)
-    scored.scores["implicit"] = read["logprob"]
+    orm, implicit = {"orm": f"reward:{judges / 'orm'}"}, {"implicit": str(judges / f"implicit{beta}")}
+    scored, log_pi = score_stored_answers(folder, task, orm, implicit, device, dtype)
+    scored.scores["implicit"] = [list(own) for own in log_pi["implicit"]]
     return scored
 
 
 def measure_falls(scored: ScoredAnswers) -> dict[str, Any]:
-    """What judges choose over N, beside drawn scores; how many different texts there are; what was chosen."""
+    """What judges choose over N, beside drawn scores; and how many different texts there are."""
     sizes = [k for k in SIZES if k <= min(map(len, scored.right))]
     places = [[i if a is not None else None for i, a in enumerate(group)] for group in scored.answers]
     rng = np.random.default_rng(0)
@@ -266,7 +258,7 @@ def measure_falls(scored: ScoredAnswers) -> dict[str, Any]:
         name: {"samples": _area(scored, name, every=True), "texts": _area(scored, name, every=False)} for name in JUDGES
     }
     curves = {name: _rounded(best(scored.scores[name])) for name in JUDGES} | {"nothing": drawn(0.0)}
-    curves |= {f"like {name}": drawn(_normal_shift(areas[name]["texts"])) for name in JUDGES}
+    curves |= {f"like {name}": drawn(normal_shift(areas[name]["texts"])) for name in JUDGES}
     curves["majority"] = _rounded(selection_curve("majority", scored.answers, scored.right, sizes, how="exact").mean)
     curves["oracle"] = _rounded(selection_curve("best", places, scored.right, sizes, scored.right, "exact").mean)
     return {
@@ -284,7 +276,7 @@ def draw_scores(scored: ScoredAnswers, shift: float, rng: np.random.Generator) -
     return out
 
 
-def _normal_shift(area: float) -> float:
+def normal_shift(area: float) -> float:
     """How far apart two normal distributions of variance 1 are whose AUROC is this."""
     return float(np.sqrt(2) * NormalDist().inv_cdf(min(max(area, 1e-3), 1 - 1e-3)))
 
